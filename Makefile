@@ -1,0 +1,35 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make the virtual environment and install the package into it
+
+demo: $(STAMP) ## run the exact-inference example
+	$(BIN)/python examples/exact_inference.py
+
+test: $(STAMP) ## check format, lint and types, then test in double and single precision
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	JAX_ENABLE_X64=1 $(BIN)/python -m pytest
+	JAX_ENABLE_X64=0 $(BIN)/python -m pytest -m float32
+
+bench: $(STAMP) ## measure speed and memory
+	$(BIN)/python benchmarks/foundation.py
+
+clean: ## remove the virtual environment, caches and build outputs
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# As a variable rather than an option, the constraints hold for the build backend too.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable '.[experiments,dev]'
+	@touch $@

@@ -1,0 +1,51 @@
+"""diffprior: posterior sampling with a diffusion-model prior, and Thompson sampling built on it."""
+
+from .evidence.base import AbstractEvidence, AbstractLikelihood
+from .evidence.glm import AbstractFamily, GLMEvidence, Identity, Logistic, Poisson
+from .evidence.linear import Linear, LinearEvidence
+from .gaussian import Gaussian
+from .priors.base import AbstractPrior
+from .priors.diffusion import DiffusionPrior
+from .priors.empirical import EmpiricalPrior
+from .priors.gaussian import GaussianPrior
+from .priors.mixture import MixturePrior
+from .priors.report import FitReport, FitWarning
+from .samplers.base import AbstractSampler, Info
+from .samplers.choose import best_sampler
+from .samplers.dps import DPS
+from .samplers.evidence_dps import EvidenceDPS
+from .samplers.exact import Exact
+from .samplers.laplace_dps import LaplaceDPS
+from .samplers.particle_filter import ParticleFilter
+from .samplers.twisted_smc import TwistedSMC
+from .schedule import Schedule
+
+__all__ = [
+    "AbstractEvidence",
+    "AbstractFamily",
+    "AbstractLikelihood",
+    "AbstractPrior",
+    "AbstractSampler",
+    "DPS",
+    "DiffusionPrior",
+    "EmpiricalPrior",
+    "EvidenceDPS",
+    "Exact",
+    "FitReport",
+    "FitWarning",
+    "GLMEvidence",
+    "Gaussian",
+    "GaussianPrior",
+    "Identity",
+    "Info",
+    "LaplaceDPS",
+    "Linear",
+    "LinearEvidence",
+    "Logistic",
+    "MixturePrior",
+    "ParticleFilter",
+    "Poisson",
+    "Schedule",
+    "TwistedSMC",
+    "best_sampler",
+]

@@ -1,0 +1,113 @@
+"""What users pass in, checked at the door: messages name the argument, what came and the fix."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+Size = int | str  # an exact length, or a name for a length that is free
+
+
+def is_traced(*values: Any) -> bool:
+    """Whether any value is inside a transformation, where numbers cannot be looked at."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+
+
+def on_device(numbers: np.ndarray | Array) -> Array:
+    """Host numbers as a JAX array in the default precision or less, without compiling anything."""
+    return numbers if isinstance(numbers, Array) else jax.device_put(np.asarray(numbers))
+
+
+def real_array(
+    name: str, value: Any, shape: tuple[Size, ...], fix: str = "check its shape"
+) -> Float[Array, "..."]:
+    """`value` as a floating-point JAX array of the given shape; finite where that can be seen."""
+    return on_device(real_numbers(name, value, shape, fix))
+
+
+def real_numbers(
+    name: str, value: Any, shape: tuple[Size, ...], fix: str = "check its shape"
+) -> np.ndarray | Array:
+    """`value` as checked numbers: a NumPy array, or a tracer where it is being traced."""
+    if isinstance(value, jax.core.Tracer):
+        _check_shape(name, value.shape, shape, fix)
+        return value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(float)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"`{name}`: expected an array, got a ragged nest; {fix}") from error
+    if array.dtype.kind not in "fiub":
+        raise ValueError(
+            f"`{name}`: expected real numbers, got dtype {array.dtype}; convert it to float"
+        )
+    _check_shape(name, array.shape, shape, fix)
+    if not np.all(np.isfinite(array)):
+        raise ValueError(
+            f"`{name}`: expected finite numbers, got {np.sum(~np.isfinite(array))} NaN or "
+            "infinite; drop or repair those entries"
+        )
+    return array if array.dtype.kind == "f" else array.astype(np.float64)
+
+
+def _check_shape(name: str, got: tuple[int, ...], expected: tuple[Size, ...], fix: str) -> None:
+    fits = len(got) == len(expected) and all(
+        isinstance(e, str) or g == e for g, e in zip(got, expected, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join(map(str, expected)) + ("," if len(expected) == 1 else "")
+        raise ValueError(f"`{name}`: expected shape ({wanted}), got {tuple(got)}; {fix}")
+
+
+def positive(name: str, value: Any, fix: str = "pass a number above zero") -> Float[Array, ""]:
+    """`value` as a positive scalar."""
+    scalar = real_numbers(name, value, (), "pass a single number")
+    if not is_traced(scalar) and not scalar > 0:
+        raise ValueError(f"`{name}`: expected a positive number, got {float(scalar):g}; {fix}")
+    return on_device(scalar)
+
+
+def positive_int(name: str, value: Any, fix: str = "pass a whole number of at least 1") -> int:
+    """`value` as a positive integer."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"`{name}`: expected a positive integer, got {value!r}; {fix}")
+    return int(value)
+
+
+def choice(name: str, value: str, options: tuple[str, ...]) -> str:
+    """`value` as one of `options`."""
+    if value not in options:
+        listed = ", ".join(map(repr, options))
+        raise ValueError(f"`{name}`: expected one of {listed}, got {value!r}; pick one of those")
+    return value
+
+
+def covariance(name: str, value: Any, shape: tuple[Size, ...]) -> Float[Array, "*n d d"]:
+    """`value` as one or more symmetric positive definite matrices."""
+    cov = real_array(name, value, shape, "pass a square matrix, one row for each parameter")
+    if is_traced(cov):
+        return cov
+    matrices = np.asarray(cov, dtype=np.float64)
+    scale = np.max(np.abs(matrices), initial=0.0)
+    if not np.allclose(matrices, np.swapaxes(matrices, -1, -2), rtol=1e-5, atol=1e-6 * scale):
+        raise ValueError(
+            f"`{name}`: expected a symmetric matrix, got one that is not; use (C+C')/2"
+        )
+    smallest = _smallest_scaled_eigenvalue(matrices)
+    if not smallest > 10 * np.finfo(np.float64 if cov.dtype == jnp.float64 else np.float32).eps:
+        raise ValueError(
+            f"`{name}`: expected a positive definite matrix, got one whose smallest eigenvalue is "
+            f"{smallest:.2g} of the variances; add a small multiple of the identity"
+        )
+    return cov
+
+
+def _smallest_scaled_eigenvalue(matrices: np.ndarray) -> float:
+    """Smallest eigenvalue of the correlation matrices, so that units do not matter."""
+    variances = np.diagonal(matrices, axis1=-2, axis2=-1)
+    if not np.all(variances > 0):
+        return float(np.min(variances))
+    stds = np.sqrt(variances)
+    correlations = matrices / (stds[..., :, None] * stds[..., None, :])
+    return float(np.min(np.linalg.eigvalsh(correlations)))

@@ -1,0 +1,150 @@
+"""The contract of evidence: all that a sampler may ask of a likelihood."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..checks import on_device, positive, positive_int, real_numbers
+from ..gaussian import Gaussian
+
+
+class AbstractEvidence(eqx.Module):
+    """p(h | theta) for a history h, as a function of theta."""
+
+    @property
+    @abc.abstractmethod
+    def dim(self) -> int:
+        """Number of parameters d."""
+
+    @property
+    @abc.abstractmethod
+    def quadratic(self) -> bool:
+        """Whether log p(h | .) is quadratic, so that `expand` is the same everywhere."""
+
+    @abc.abstractmethod
+    def condition(
+        self, gaussian: Gaussian, start: Float[Array, " d"] | None = None
+    ) -> tuple[Gaussian, Float[Array, ""]]:
+        """The posterior under a Gaussian prior, and log p(h).
+
+        Exact for linear models, Laplace's approximation otherwise; a log evidence of NaN says that
+        the approximation was not found. The search for it begins at `start`, or the prior mean.
+        """
+
+    @abc.abstractmethod
+    def expand(self, theta: Float[Array, " d"]) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
+        """Precision and shift of the second-order expansion of log p(h | .) at `theta`.
+
+        The gradient of the log likelihood at `theta` is shift - precision theta.
+        """
+
+    @abc.abstractmethod
+    def log_likelihood(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
+        """log p(h | theta), constants included."""
+
+    @abc.abstractmethod
+    def squared_error(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
+        """sum (y - g(phi' theta))^2 over the history."""
+
+    @abc.abstractmethod
+    def temper(self, temperature: float) -> "AbstractEvidence":
+        """The evidence counted 1 / temperature times."""
+
+    @abc.abstractmethod
+    def reparameterise(
+        self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
+    ) -> "AbstractEvidence":
+        """The same evidence as a function of z, where theta = offset + scale z."""
+
+    @abc.abstractmethod
+    def check_rewards(self, rewards: np.ndarray) -> None:
+        """Refuse rewards that this likelihood cannot produce."""
+
+    @abc.abstractmethod
+    def add(
+        self,
+        features: Float[Array, "n d"],
+        rewards: Float[Array, " n"],
+        weights: Float[Array, " n"],
+    ) -> "AbstractEvidence":
+        """Evidence with rows added; the arguments have been checked."""
+
+    def extend(self, features: Any, rewards: Any, weights: Any = None) -> "AbstractEvidence":
+        """Evidence with many observations added: features (n, d), rewards and weights (n,).
+
+        A row of weight w counts as w repetitions of it.
+        """
+        features = real_numbers(
+            "features", features, ("n", self.dim), f"one row of {self.dim} numbers per observation"
+        )
+        n = features.shape[0]
+        rewards = real_numbers("rewards", rewards, (n,), "one reward for each row of `features`")
+        weights = _checked_weights(weights, n)
+        if isinstance(rewards, np.ndarray):
+            self.check_rewards(rewards)
+        return self.add(on_device(features), on_device(rewards), on_device(weights))
+
+    def append(self, phi: Any, y: Any, weight: Any = 1.0) -> "AbstractEvidence":
+        """Evidence with one observation added: feature vector `phi` (d,), reward `y`."""
+        phi = real_numbers("phi", phi, (self.dim,), "drop any batch axis, or `extend` by many")
+        y = real_numbers("y", y, (), "pass one reward, or `extend` by many")
+        weight = real_numbers("weight", weight, (), "pass one weight, or `extend` by many")
+        return self.extend(phi[None], y[None], weight[None])
+
+
+class AbstractLikelihood(eqx.Module):
+    """How rewards arise from parameters; `observe` turns data into evidence."""
+
+    @abc.abstractmethod
+    def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The mean function g: expected reward given eta = phi' theta (Eq. 1)."""
+
+    @abc.abstractmethod
+    def empty(self, dim: int, capacity: int = 0) -> AbstractEvidence:
+        """Evidence of no observations.
+
+        `capacity` makes room for rows that are appended inside a compiled program; outside one,
+        evidence grows by itself.
+        """
+
+    def observe(
+        self, features: Any = None, rewards: Any = None, *, weights: Any = None, dim: Any = None
+    ) -> AbstractEvidence:
+        """Evidence from features (N, d) and rewards (N,); or `dim=d` when there is no data yet."""
+        if features is None and rewards is None:
+            if dim is None:
+                raise ValueError(
+                    "`observe`: expected features and rewards, or dim=, got neither; "
+                    "say `observe(dim=d)` when there is no data yet"
+                )
+            return self.empty(positive_int("dim", dim))
+        if features is None or rewards is None:
+            missing = "features" if features is None else "rewards"
+            raise ValueError(f"`{missing}`: expected an array, got None; pass both or neither")
+        features = real_numbers("features", features, ("N", "d"), "one row for each observation")
+        if features.shape[1] == 0 or dim not in (None, features.shape[1]):
+            raise ValueError(
+                f"`features`: expected shape (N, {dim or 'd'}), got {features.shape}; "
+                "drop `dim` or pass features of that many columns"
+            )
+        return self.empty(features.shape[1]).extend(features, rewards, weights)
+
+
+def inverse_temperature(temperature: Any) -> Float[Array, ""]:
+    """1 / temperature, checked."""
+    return 1.0 / positive("temperature", temperature)
+
+
+def _checked_weights(weights: Any, n: int) -> np.ndarray | Array:
+    if weights is None:
+        return np.ones(n)
+    weights = real_numbers("weights", weights, (n,), "one weight for each row of `features`")
+    if isinstance(weights, np.ndarray) and np.any(weights < 0):
+        raise ValueError(
+            f"`weights`: expected no negative number, got {np.min(weights):g}; "
+            "a weight counts repetitions of its row"
+        )
+    return weights

@@ -1,0 +1,85 @@
+"""Multivariate normal distributions: Lemmas 5 and 6, and conditioning in natural parameters."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from .linalg import cholesky, inverse_from_tril, log_det_from_tril, solve_lower, symmetrise
+
+
+class Gaussian(eqx.Module):
+    """N(mean, cov)."""
+
+    mean: Float[Array, " d"]
+    cov: Float[Array, "d d"]
+
+    @staticmethod
+    def standard(dim: int, dtype: jnp.dtype | None = None) -> "Gaussian":
+        """N(0, I)."""
+        return Gaussian(jnp.zeros(dim, dtype), jnp.eye(dim, dtype=dtype))
+
+    @staticmethod
+    def from_natural(precision: Float[Array, "d d"], shift: Float[Array, " d"]) -> "Gaussian":
+        """The density proportional to exp(-x' precision x / 2 + shift' x)."""
+        cov = inverse_from_tril(cholesky(precision))
+        return Gaussian(cov @ shift, cov)
+
+    @eqx.filter_jit
+    def sample(self, key: Key[Array, ""]) -> Float[Array, " d"]:
+        """One draw."""
+        noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
+        return self.mean + cholesky(self.cov) @ noise
+
+    @eqx.filter_jit
+    def log_density(self, x: Float[Array, " d"]) -> Float[Array, ""]:
+        """log N(x; mean, cov)."""
+        tril = cholesky(self.cov)
+        standardised = solve_lower(tril, (x - self.mean)[:, None])[:, 0]
+        d = self.mean.shape[0]
+        return -0.5 * (
+            standardised @ standardised + log_det_from_tril(tril) + d * jnp.log(2 * jnp.pi)
+        )
+
+    @eqx.filter_jit
+    def kl(self, other: "Gaussian") -> Float[Array, ""]:
+        """Kullback-Leibler divergence d(self, other): Lemma 5."""
+        tril, other_tril = cholesky(self.cov), cholesky(other.cov)
+        difference = solve_lower(other_tril, (other.mean - self.mean)[:, None])
+        ratio = solve_lower(other_tril, tril)
+        log_ratio = log_det_from_tril(other_tril) - log_det_from_tril(tril)
+        d = self.mean.shape[0]
+        return 0.5 * (jnp.sum(difference**2) + jnp.sum(ratio**2) + log_ratio - d)
+
+    @eqx.filter_jit
+    def product(self, other: "Gaussian") -> "Gaussian":
+        """The normalised product of two densities: Lemma 6, with no covariance inverted alone."""
+        tril = cholesky(self.cov + other.cov)
+        half_gain = solve_lower(tril, self.cov)
+        step = solve_lower(tril, (other.mean - self.mean)[:, None])[:, 0]
+        mean = self.mean + half_gain.T @ step
+        return Gaussian(mean, symmetrise(self.cov - half_gain.T @ half_gain))
+
+    def rescale(self, factor: Float[Array, ""] | float) -> "Gaussian":
+        """The law of `factor` times a draw: N(factor mean, factor^2 cov)."""
+        return Gaussian(factor * self.mean, factor**2 * self.cov)
+
+    def tilt(
+        self, precision: Float[Array, "d d"], shift: Float[Array, " d"]
+    ) -> tuple["Gaussian", Float[Array, ""]]:
+        """Multiply by exp(-x' precision x / 2 + shift' x): the law that results, and log its mass.
+
+        Neither `cov` nor `precision` is inverted, so either may be singular: with cov = L L',
+        the new covariance is L (I + L' precision L)^-1 L'.
+        """
+        prior_tril = cholesky(self.cov)
+        identity = jnp.eye(self.mean.shape[0], dtype=self.mean.dtype)
+        tril = cholesky(identity + prior_tril.T @ precision @ prior_tril)
+        half_cov = solve_lower(tril, prior_tril.T)
+        gradient = shift - precision @ self.mean
+        half_step = half_cov @ gradient
+        posterior = Gaussian(self.mean + half_cov.T @ half_step, half_cov.T @ half_cov)
+        log_mass = 0.5 * (
+            self.mean @ (shift + gradient) + half_step @ half_step - log_det_from_tril(tril)
+        )
+        return posterior, log_mass

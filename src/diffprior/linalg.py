@@ -1,0 +1,205 @@
+"""Small symmetric matrices: Cholesky, triangular solves, eigenvalues, for one matrix at a time.
+
+Callers `vmap`. JAX's own batched factorisations are slow for small matrices on a CPU, and several
+of them in one compiled loop can wait for each other for ever. So matrices up to `WRITTEN_OUT` are
+factorised in plain array operations, which `vmap` turns into operations on whole batches, and
+larger ones by LAPACK one at a time; accelerators use JAX's batched routines for those.
+"""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import sequential_vmap
+from jaxtyping import Array, Float
+
+WRITTEN_OUT = 8  # largest dimension factorised in plain array operations
+
+
+class Spectral(eqx.Module):
+    """A symmetric matrix V diag(values) V', kept as its eigenvectors (columns) and eigenvalues."""
+
+    vectors: Float[Array, "d d"]
+    values: Float[Array, " d"]
+
+    def apply(self, function: Callable[[Array], Array]) -> Float[Array, "d d"]:
+        """The matrix function V diag(function(values)) V'."""
+        return jnp.einsum("ij,j,kj->ik", self.vectors, function(self.values), self.vectors)
+
+    def matrix(self) -> Float[Array, "d d"]:
+        """The matrix itself."""
+        return self.apply(lambda values: values)
+
+    def rotate(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
+        """Coordinates of `x` in the eigenbasis, V' x."""
+        return x @ self.vectors
+
+    def unrotate(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
+        """Back from the eigenbasis, V x."""
+        return self.vectors @ x
+
+    def shifted(self, scalar: Float[Array, ""]) -> "Spectral":
+        """The matrix plus `scalar` times the identity."""
+        return Spectral(self.vectors, self.values + scalar)
+
+
+def symmetrise(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """The symmetric part of a square matrix."""
+    return 0.5 * (matrix + matrix.T)
+
+
+def cholesky(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """Lower Cholesky factor; a pivot lost to rounding is replaced by a tiny positive one.
+
+    So a positive semi-definite matrix gets a finite factor whose product is the matrix to rounding.
+    """
+    finfo = jnp.finfo(matrix.dtype)
+    tiny = finfo.eps * jnp.diagonal(matrix) + finfo.tiny / finfo.eps
+    if matrix.shape[0] <= WRITTEN_OUT:
+        return _cholesky_columns(matrix, tiny)
+    return jax.lax.platform_dependent(
+        matrix + jnp.diag(tiny), cpu=_lapack_cholesky, default=jnp.linalg.cholesky
+    )
+
+
+def bounded_factor(
+    matrix: Float[Array, "d d"], lowest: Float[Array, " d"], highest: Float[Array, " d"]
+) -> Float[Array, "d d"]:
+    """A factor A, with A A' the symmetric `matrix` made positive definite.
+
+    Up to `WRITTEN_OUT` dimensions the diagonal is clipped to its bounds and the pivots from below;
+    beyond, the eigenvalues are clipped. A positive definite matrix within the bounds is factorised
+    as it is.
+    """
+    d = matrix.shape[0]
+    if d > WRITTEN_OUT:
+        spectral = eigh(matrix)
+        values = jnp.clip(spectral.values, jnp.min(lowest), jnp.max(highest))
+        return spectral.vectors * jnp.sqrt(values)[None, :]
+    diagonal = jnp.diagonal(matrix)
+    clipped = matrix + jnp.diag(jnp.clip(diagonal, lowest, highest) - diagonal)
+    return _cholesky_columns(clipped, lowest)
+
+
+def _cholesky_columns(
+    matrix: Float[Array, "d d"], floor: Float[Array, " d"]
+) -> Float[Array, "d d"]:
+    """Cholesky by columns, where no pivot falls below `floor` and no entry breaks the inequality of
+    Cauchy and Schwarz: for a positive definite matrix, nothing but Cholesky."""
+    rest, columns = matrix, []
+    for j in range(matrix.shape[0]):
+        left = jnp.maximum(jnp.diagonal(rest), floor[j:])
+        limit = jnp.sqrt(left[1:])
+        below = jnp.clip(rest[1:, 0] * jax.lax.rsqrt(left[0]), -limit, limit)
+        columns.append(jnp.pad(jnp.concatenate([jnp.sqrt(left[:1]), below]), (j, 0)))
+        rest = rest[1:, 1:] - below[:, None] * below[None, :]
+    return jnp.stack(columns, axis=1)
+
+
+@sequential_vmap
+def _lapack_cholesky(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    return jnp.linalg.cholesky(matrix)
+
+
+def solve_lower(tril: Float[Array, "d d"], rhs: Float[Array, "d m"]) -> Float[Array, "d m"]:
+    """Solve L X = rhs for a lower triangular L."""
+    if tril.shape[0] <= WRITTEN_OUT:
+        return _substitute_rows(tril, rhs)
+    return jax.lax.platform_dependent(tril, rhs, cpu=_lapack_solve_lower, default=_solve_lower)
+
+
+def _substitute_rows(tril: Float[Array, "d d"], rhs: Float[Array, "d m"]) -> Float[Array, "d m"]:
+    rest, rows = rhs, []
+    for i in range(tril.shape[0]):
+        row = rest[0] / tril[i, i]
+        rows.append(row)
+        rest = rest[1:] - tril[i + 1 :, i, None] * row[None, :]
+    return jnp.stack(rows)
+
+
+def _solve_lower(tril: Float[Array, "d d"], rhs: Float[Array, "d m"]) -> Float[Array, "d m"]:
+    return jax.scipy.linalg.solve_triangular(tril, rhs, lower=True)
+
+
+_lapack_solve_lower = sequential_vmap(_solve_lower)
+
+
+def inverse_from_tril(tril: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """The inverse of L L'."""
+    inverse_tril = solve_lower(tril, jnp.eye(tril.shape[0], dtype=tril.dtype))
+    return inverse_tril.T @ inverse_tril
+
+
+def log_det_from_tril(tril: Float[Array, "d d"]) -> Float[Array, ""]:
+    """log det(L L')."""
+    return 2.0 * jnp.sum(jnp.log(jnp.diagonal(tril)))
+
+
+def eigh(matrix: Float[Array, "d d"]) -> Spectral:
+    """Eigenvalues (in no particular order) and eigenvectors of a symmetric matrix."""
+    d = matrix.shape[0]
+    if d == 1:
+        return Spectral(jnp.ones_like(matrix), matrix[0])
+    if d <= WRITTEN_OUT:
+        return _jacobi(matrix)
+    vectors, values = jax.lax.platform_dependent(matrix, cpu=_lapack_eigh, default=_eigh)
+    return Spectral(vectors, values)
+
+
+def _eigh(matrix: Float[Array, "d d"]) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
+    values, vectors = jnp.linalg.eigh(matrix)
+    return vectors, values
+
+
+_lapack_eigh = sequential_vmap(_eigh)
+
+
+def _jacobi(matrix: Float[Array, "d d"]) -> Spectral:
+    """Cyclic Jacobi rotations, disjoint pairs at once, in Brent and Luk's round-robin order."""
+    d = matrix.shape[0]
+    even = d + d % 2  # an odd dimension gets a decoupled row and column of zeros
+    a = jnp.pad(matrix, (0, even - d))
+    v = jnp.eye(even, dtype=matrix.dtype)[:d]
+    if d == 2:
+        a, v = _rotate_pairs(a, v)
+        return Spectral(v, jnp.diagonal(a))
+    order = jnp.array(_round_robin(even))
+
+    def step(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        a, v = _rotate_pairs(*state)
+        return a[order][:, order], v[:, order]
+
+    sweeps = 6 if matrix.dtype == jnp.float32 else 8
+    a, v = jax.lax.fori_loop(0, sweeps * (even - 1), step, (a, v))
+    # after whole sweeps every row is back where it started, so the padding is the last one
+    return Spectral(v[:, :d], jnp.diagonal(a)[:d])
+
+
+def _rotate_pairs(
+    a: Float[Array, "n n"], v: Float[Array, "d n"]
+) -> tuple[Float[Array, "n n"], Float[Array, "d n"]]:
+    """Zero the entries (0, 1), (2, 3), ... of a symmetric matrix by plane rotations."""
+    diagonal = jnp.diagonal(a)
+    p, q = diagonal[0::2], diagonal[1::2]
+    r = jnp.diagonal(a, offset=1)[0::2]
+    gap, twice = q - p, 2.0 * r
+    radius = jnp.abs(gap) + jnp.sqrt(gap**2 + twice**2)
+    tan = jnp.where(gap < 0, -1.0, 1.0) * twice / jnp.where(radius > 0, radius, 1.0)
+    cos = jax.lax.rsqrt(1.0 + tan**2)
+    sin = tan * cos
+
+    def rotate_columns(m: Float[Array, "k n"]) -> Float[Array, "k n"]:
+        left, right = m[:, 0::2], m[:, 1::2]
+        pair = (cos[None] * left - sin[None] * right, sin[None] * left + cos[None] * right)
+        return jnp.stack(pair, axis=2).reshape(m.shape)
+
+    return rotate_columns(rotate_columns(a).T), rotate_columns(v)
+
+
+def _round_robin(n: int) -> list[int]:
+    """Where each row comes from in the next step, so that in n - 1 steps all pairs have met."""
+    top, bottom = list(range(0, n, 2)), list(range(1, n, 2))
+    next_top = [top[0], bottom[0], *top[1:-1]]
+    next_bottom = [*bottom[1:], top[-1]]
+    return [row for pair in zip(next_top, next_bottom, strict=True) for row in pair]

@@ -1,0 +1,1 @@
+"""What past tasks say about the parameters: closed-form priors and learned ones."""

@@ -1,0 +1,94 @@
+"""The contract of a prior, and the part of it that closed forms share."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from ..checks import real_array
+from ..evidence.base import AbstractEvidence
+from ..evidence.linear import LinearEvidence
+from ..gaussian import Gaussian
+
+
+class AbstractPrior(eqx.Module):
+    """p(theta), and the mean and covariance of theta under Gaussian evidence."""
+
+    @property
+    @abc.abstractmethod
+    def dim(self) -> int:
+        """Number of parameters d."""
+
+    @abc.abstractmethod
+    def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
+        """Draws from the prior."""
+
+    @abc.abstractmethod
+    def denoise(self, precision: Any, shift: Any) -> Gaussian:
+        """Mean and covariance of p(theta) exp(-theta' precision theta / 2 + shift' theta).
+
+        `precision` may be singular. A noisy sample s_t = sqrt(ab) theta + sqrt(1 - ab) z, with ab
+        for alpha_bar_t, is the isotropic case: precision ab / (1 - ab) I and shift
+        sqrt(ab) / (1 - ab) s_t.
+        """
+
+
+class AbstractClosedFormPrior(AbstractPrior):
+    """A prior whose posterior is of the same kind."""
+
+    @abc.abstractmethod
+    def posterior(
+        self, evidence: AbstractEvidence
+    ) -> tuple["AbstractClosedFormPrior", Float[Array, ""]]:
+        """p(theta | h) and log p(h); approximate where `evidence.condition` is."""
+
+    @abc.abstractmethod
+    def moments(self) -> Gaussian:
+        """The Gaussian of the same mean and covariance."""
+
+    @abc.abstractmethod
+    def reparameterise(
+        self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
+    ) -> "AbstractClosedFormPrior":
+        """The law of z, where theta = offset + scale z and `scale` is lower triangular."""
+
+    @eqx.filter_jit
+    def denoise(self, precision: Any, shift: Any) -> Gaussian:
+        """Mean and covariance under Gaussian evidence, exactly."""
+        posterior, _ = self.posterior(natural_evidence(precision, shift, self.dim))
+        return posterior.moments()
+
+
+def natural_evidence(precision: Any, shift: Any, dim: int) -> LinearEvidence:
+    """Gaussian evidence from its natural parameters, checked against the prior's dimension."""
+    precision = real_array(
+        "precision", precision, (dim, dim), "pass the inverse covariance of the evidence"
+    )
+    shift = real_array("shift", shift, (dim,), "pass precision times the mean of the evidence")
+    return LinearEvidence.from_natural(precision, shift)
+
+
+def checked_samples(samples: Any, at_least: int) -> np.ndarray:
+    """Parameters of past tasks as a float64 array of shape (n, d) with enough rows."""
+    raw = np.asarray(samples)
+    if raw.ndim == 2 and 0 in raw.shape:
+        raise ValueError(f"`samples`: expected at least one row and column, got shape {raw.shape}")
+    real_array("samples", samples, ("n", "d"), "one row of parameters for each past task")
+    if raw.shape[0] < at_least:
+        raise ValueError(
+            f"`samples`: expected at least {at_least} rows, got {raw.shape[0]}; "
+            "collect the parameters of more past tasks"
+        )
+    return raw.astype(np.float64)
+
+
+def log_normalise(log_weights: Float[Array, " k"]) -> tuple[Float[Array, " k"], Float[Array, ""]]:
+    """Weights that sum to one, from their logarithms, and the log of what they summed to."""
+    largest = jnp.max(log_weights)
+    largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
+    weights = jnp.exp(log_weights - largest)
+    total = jnp.sum(weights)
+    return weights / total, largest + jnp.log(total)

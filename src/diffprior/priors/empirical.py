@@ -1,0 +1,75 @@
+"""The past tasks themselves as a prior: exact under any likelihood, by reweighting."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from ..checks import positive_int, real_array
+from ..evidence.base import AbstractEvidence
+from ..gaussian import Gaussian
+from ..linalg import solve_lower
+from .base import AbstractClosedFormPrior, checked_samples, log_normalise
+
+
+class EmpiricalPrior(AbstractClosedFormPrior):
+    """Point masses at `atoms`, of equal weight unless `weights` says otherwise."""
+
+    atoms: Float[Array, "n d"]
+    log_weights: Float[Array, " n"]
+
+    def __init__(self, atoms: Any, weights: Any = None) -> None:
+        self.atoms = real_array("atoms", atoms, ("n", "d"), "one row of parameters per past task")
+        n = self.atoms.shape[0]
+        if 0 in self.atoms.shape:
+            raise ValueError(f"`atoms`: expected at least one row, got shape {self.atoms.shape}")
+        weights = jnp.ones(n) if weights is None else real_array("weights", weights, (n,))
+        if bool(jnp.any(weights < 0)) or not bool(jnp.sum(weights) > 0):
+            raise ValueError(
+                "`weights`: expected non-negative numbers, not all zero; pass one for each atom"
+            )
+        self.log_weights = jnp.log(weights / jnp.sum(weights)).astype(self.atoms.dtype)
+
+    @staticmethod
+    def fit(samples: Any) -> "EmpiricalPrior":
+        """The samples as they are."""
+        return EmpiricalPrior(checked_samples(samples, at_least=1))
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.atoms.shape[1]
+
+    @eqx.filter_jit
+    def moments(self) -> Gaussian:
+        """The Gaussian of the same mean and covariance."""
+        weights = jnp.exp(self.log_weights)
+        mean = weights @ self.atoms
+        centred = self.atoms - mean[None]
+        return Gaussian(mean, (centred * weights[:, None]).T @ centred)
+
+    def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
+        """Draws from the prior, with replacement."""
+        num_samples = positive_int("num_samples", num_samples)
+        return self.atoms[jax.random.categorical(key, self.log_weights, shape=(num_samples,))]
+
+    @eqx.filter_jit
+    def posterior(self, evidence: AbstractEvidence) -> tuple["EmpiricalPrior", Float[Array, ""]]:
+        """The atoms reweighted by their likelihood, exactly; and log p(h)."""
+        log_likelihood = jax.vmap(evidence.log_likelihood)(self.atoms)
+        weights, log_evidence = log_normalise(self.log_weights + log_likelihood)
+        return self._with(self.atoms, jnp.log(weights)), log_evidence
+
+    def reparameterise(
+        self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
+    ) -> "EmpiricalPrior":
+        """The law of z, where theta = offset + scale z and `scale` is lower triangular."""
+        atoms = solve_lower(scale, (self.atoms - offset[None]).T).T
+        return self._with(atoms, self.log_weights)
+
+    def _with(
+        self, atoms: Float[Array, "n d"], log_weights: Float[Array, " n"]
+    ) -> "EmpiricalPrior":
+        return eqx.tree_at(lambda p: (p.atoms, p.log_weights), self, (atoms, log_weights))

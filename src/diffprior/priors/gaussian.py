@@ -1,0 +1,71 @@
+"""A Gaussian prior: TS with N(0, I), TunedTS when fitted."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from ..checks import covariance, positive_int, real_array
+from ..evidence.base import AbstractEvidence
+from ..gaussian import Gaussian
+from ..linalg import cholesky, solve_lower
+from .base import AbstractClosedFormPrior, checked_samples
+
+
+class GaussianPrior(AbstractClosedFormPrior):
+    """N(mean, cov)."""
+
+    mean: Float[Array, " d"]
+    cov: Float[Array, "d d"]
+
+    def __init__(self, mean: Any, cov: Any) -> None:
+        self.mean = real_array("mean", mean, ("d",), "pass one number for each parameter")
+        d = self.mean.shape[0]
+        self.cov = covariance("cov", cov, (d, d))
+
+    @staticmethod
+    def fit(samples: Any) -> "GaussianPrior":
+        """Maximum likelihood: the mean and covariance of the samples (Section 6.1)."""
+        array = checked_samples(samples, at_least=2)
+        return GaussianPrior(
+            array.mean(axis=0), np.cov(array, rowvar=False, ddof=0).reshape(2 * array.shape[1:])
+        )
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.mean.shape[0]
+
+    def moments(self) -> Gaussian:
+        """The prior itself."""
+        return Gaussian(self.mean, self.cov)
+
+    def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
+        """Draws from the prior."""
+        return _sample(self, key, positive_int("num_samples", num_samples))
+
+    @eqx.filter_jit
+    def posterior(self, evidence: AbstractEvidence) -> tuple["GaussianPrior", Float[Array, ""]]:
+        """N(theta_hat, Sigma_hat) of Eq. (3), or of Algorithm 1, and log p(h)."""
+        gaussian, log_evidence = evidence.condition(self.moments())
+        return self._with(gaussian.mean, gaussian.cov), log_evidence
+
+    def reparameterise(
+        self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
+    ) -> "GaussianPrior":
+        """The law of z, where theta = offset + scale z and `scale` is lower triangular."""
+        mean = solve_lower(scale, (self.mean - offset)[:, None])[:, 0]
+        half = solve_lower(scale, cholesky(self.cov))
+        return self._with(mean, half @ half.T)
+
+    def _with(self, mean: Float[Array, " d"], cov: Float[Array, "d d"]) -> "GaussianPrior":
+        return eqx.tree_at(lambda p: (p.mean, p.cov), self, (mean, cov))
+
+
+@eqx.filter_jit
+def _sample(prior: GaussianPrior, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
+    noise = jax.random.normal(key, (num_samples, prior.dim), prior.mean.dtype)
+    return prior.mean[None] + noise @ jnp.tril(cholesky(prior.cov)).T

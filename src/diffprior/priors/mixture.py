@@ -1,0 +1,103 @@
+"""A Gaussian mixture prior: MixTS, and the oracle of most tests."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from ..checks import covariance, positive_int, real_array
+from ..evidence.base import AbstractEvidence
+from ..gaussian import Gaussian
+from ..linalg import cholesky, solve_lower
+from .base import AbstractClosedFormPrior, checked_samples, log_normalise
+
+
+class MixturePrior(AbstractClosedFormPrior):
+    """sum_k weights_k N(means_k, covs_k)."""
+
+    weights: Float[Array, " k"]
+    means: Float[Array, "k d"]
+    covs: Float[Array, "k d d"]
+
+    def __init__(self, weights: Any, means: Any, covs: Any) -> None:
+        means = real_array("means", means, ("k", "d"), "pass one row for each component")
+        k, d = means.shape
+        weights = real_array("weights", weights, (k,), "pass one weight for each component")
+        if bool(jnp.any(weights < 0)) or not bool(jnp.sum(weights) > 0):
+            raise ValueError(
+                f"`weights`: expected non-negative numbers, not all zero, got {weights}; "
+                "pass the probability of each component"
+            )
+        self.weights = weights / jnp.sum(weights)
+        self.means = means
+        self.covs = covariance("covs", covs, (k, d, d))
+
+    @staticmethod
+    def fit(samples: Any, num_components: int = 2, seed: int = 0) -> "MixturePrior":
+        """Expectation maximisation by scikit-learn, on standardised samples."""
+        from sklearn.mixture import GaussianMixture
+
+        num_components = positive_int("num_components", num_components)
+        array = checked_samples(samples, at_least=max(2, num_components))
+        center, scale = array.mean(axis=0), array.std(axis=0)
+        if not np.all(scale > 0):
+            constant = int(np.argmin(scale))
+            raise ValueError(
+                f"`samples`: expected every parameter to vary, got a constant column {constant}; "
+                "drop it or add a little noise"
+            )
+        model = GaussianMixture(num_components, random_state=seed).fit((array - center) / scale)
+        return MixturePrior(
+            model.weights_,
+            center + scale * model.means_,
+            model.covariances_ * np.outer(scale, scale),
+        )
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.means.shape[1]
+
+    @eqx.filter_jit
+    def moments(self) -> Gaussian:
+        """The Gaussian of the same mean and covariance."""
+        mean = self.weights @ self.means
+        centred = self.means - mean[None]
+        within = jnp.einsum("k,kij->ij", self.weights, self.covs)
+        return Gaussian(mean, within + (centred * self.weights[:, None]).T @ centred)
+
+    def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
+        """Draws from the prior."""
+        return _sample(self, key, positive_int("num_samples", num_samples))
+
+    @eqx.filter_jit
+    def posterior(self, evidence: AbstractEvidence) -> tuple["MixturePrior", Float[Array, ""]]:
+        """Each component conditioned, its weight multiplied by its evidence; and log p(h)."""
+        components, log_evidence = jax.vmap(evidence.condition)(Gaussian(self.means, self.covs))
+        weights, total = log_normalise(jnp.log(self.weights) + log_evidence)
+        return self._with(weights, components.mean, components.cov), total
+
+    def reparameterise(
+        self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
+    ) -> "MixturePrior":
+        """The law of z, where theta = offset + scale z and `scale` is lower triangular."""
+        means = solve_lower(scale, (self.means - offset[None]).T).T
+        halves = jax.vmap(lambda cov: solve_lower(scale, cholesky(cov)))(self.covs)
+        return self._with(self.weights, means, jnp.einsum("kij,klj->kil", halves, halves))
+
+    def _with(
+        self, weights: Float[Array, " k"], means: Float[Array, "k d"], covs: Float[Array, "k d d"]
+    ) -> "MixturePrior":
+        return eqx.tree_at(lambda p: (p.weights, p.means, p.covs), self, (weights, means, covs))
+
+
+@eqx.filter_jit
+def _sample(prior: MixturePrior, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
+    which_key, noise_key = jax.random.split(key)
+    which = jax.random.categorical(which_key, jnp.log(prior.weights), shape=(num_samples,))
+    noise = jax.random.normal(noise_key, (num_samples, prior.dim), prior.means.dtype)
+    trils = jax.vmap(cholesky)(prior.covs)
+    return prior.means[which] + jnp.einsum("nij,nj->ni", trils[which], noise)

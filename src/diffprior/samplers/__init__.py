@@ -1,0 +1,1 @@
+"""Draws from (an approximation of) p(theta | h)."""

@@ -1,0 +1,145 @@
+"""The forward process: how much of a clean sample is left at each stage (Eq. 4).
+
+Stages run t = T, ..., 1 as in the paper, and `alpha_bar[0]` is 1: stage 0 is the clean sample.
+Arrays with one entry per stage hold stage t at index t - 1. A schedule is host-side, float64 and
+hashable, so that its coefficients are constants of a compiled program at full precision.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .checks import positive_int
+
+
+class Stages(NamedTuple):
+    """What one reverse step needs to know of its stage t; stacked in the order t = T, ..., 1."""
+
+    alpha_bar_before: Float[Array, "..."]  # of the stage being entered, t - 1
+    weight_clean: Float[Array, "..."]
+    weight_noisy: Float[Array, "..."]
+    beta_tilde: Float[Array, "..."]
+    snr: Float[Array, "..."]
+    shift_scale: Float[Array, "..."]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """alpha_bar at stages 0 to T, and what Eqs. (13) and (14) derive from it."""
+
+    alpha_bar: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        values = np.asarray(self.alpha_bar, dtype=np.float64)
+        if values.ndim != 1 or len(values) < 2 or values[0] != 1.0:
+            raise ValueError(
+                "`alpha_bar`: expected (1, alpha_bar_1, ..., alpha_bar_T) with T >= 1, "
+                f"got {self.alpha_bar!r}; start it with 1"
+            )
+        if not (np.all(np.diff(values) < 0) and values[-1] > 0):
+            raise ValueError(
+                "`alpha_bar`: expected strictly decreasing positive numbers, "
+                f"got {self.alpha_bar!r}; each stage must add noise and leave some signal"
+            )
+
+    @staticmethod
+    def constant(num_stages: int = 100, alpha: float = 0.97) -> "Schedule":
+        """The paper's schedule: alpha_t = alpha at every stage (Section 6.1)."""
+        positive_int("num_stages", num_stages)
+        if not 0 < alpha < 1:
+            raise ValueError(
+                f"`alpha`: expected a number in (0, 1), got {alpha}; the paper has 0.97"
+            )
+        return Schedule(tuple(alpha**t for t in range(num_stages + 1)))
+
+    @staticmethod
+    def cosine(num_stages: int = 20, floor: float = 1e-4) -> "Schedule":
+        """Squared cosine (Nichol and Dhariwal), raised so that alpha_bar ends at `floor`."""
+        positive_int("num_stages", num_stages)
+        angle = (np.arange(num_stages + 1) / num_stages + 0.008) / 1.008 * math.pi / 2
+        fraction = np.cos(angle) ** 2 / np.cos(angle[0]) ** 2
+        return Schedule(tuple((floor + (1 - floor) * fraction).tolist()))
+
+    @staticmethod
+    def log_snr(num_stages: int = 20, highest: float = 9.0, lowest: float = -7.0) -> "Schedule":
+        """log(alpha_bar / (1 - alpha_bar)) uniform from `highest` (t = 1) to `lowest` (t = T)."""
+        positive_int("num_stages", num_stages)
+        if not highest > lowest:
+            raise ValueError(
+                f"`highest`: expected more than lowest = {lowest}, got {highest}; swap them"
+            )
+        log_snr = np.linspace(highest, lowest, num_stages)
+        return Schedule((1.0, *(1 / (1 + np.exp(-log_snr))).tolist()))
+
+    def stride(self, num_stages: int) -> "Schedule":
+        """A sub-grid of `num_stages` stages, evenly spread and ending at T."""
+        positive_int("steps", num_stages)
+        if num_stages > self.num_stages:
+            raise ValueError(
+                f"`steps`: expected at most the {self.num_stages} stages of the schedule, "
+                f"got {num_stages}; ask for fewer or use a longer schedule"
+            )
+        kept = np.round(np.linspace(0, self.num_stages, num_stages + 1)).astype(int)
+        return Schedule(tuple(self.alpha_bar[t] for t in kept))
+
+    @property
+    def num_stages(self) -> int:
+        """T."""
+        return len(self.alpha_bar) - 1
+
+    def stages(self, dtype: jnp.dtype) -> Stages:
+        """The coefficients of every reverse step, T first, ready for `lax.scan`."""
+        columns = (
+            self._alpha_bar[:-1],
+            self.weight_clean,
+            self.weight_noisy,
+            self.beta_tilde,
+            self.snr,
+            self.shift_scale,
+        )
+        return Stages(*(jnp.asarray(column[::-1].copy(), dtype) for column in columns))
+
+    @cached_property
+    def _alpha_bar(self) -> np.ndarray:
+        return np.asarray(self.alpha_bar, dtype=np.float64)
+
+    @cached_property
+    def alpha(self) -> np.ndarray:
+        """alpha_t = alpha_bar_t / alpha_bar_{t-1}, one per stage."""
+        return self._alpha_bar[1:] / self._alpha_bar[:-1]
+
+    @cached_property
+    def beta(self) -> np.ndarray:
+        """beta_t = 1 - alpha_t, one per stage."""
+        return (self._alpha_bar[:-1] - self._alpha_bar[1:]) / self._alpha_bar[:-1]
+
+    @cached_property
+    def beta_tilde(self) -> np.ndarray:
+        """Variance of q(s_{t-1} | s_t, s_0), one per stage: Eq. (14). Zero at t = 1."""
+        return (1 - self._alpha_bar[:-1]) / (1 - self._alpha_bar[1:]) * self.beta
+
+    @cached_property
+    def weight_clean(self) -> np.ndarray:
+        """Weight of s_0 in the mean of q(s_{t-1} | s_t, s_0), one per stage: Eq. (14)."""
+        return np.sqrt(self._alpha_bar[:-1]) * self.beta / (1 - self._alpha_bar[1:])
+
+    @cached_property
+    def weight_noisy(self) -> np.ndarray:
+        """Weight of s_t in the mean of q(s_{t-1} | s_t, s_0), one per stage: Eq. (14)."""
+        before = 1 - self._alpha_bar[:-1]
+        return np.sqrt(self.alpha) * before / (1 - self._alpha_bar[1:])
+
+    @cached_property
+    def snr(self) -> np.ndarray:
+        """Precision that s_t lends to s_0, alpha_bar_t / (1 - alpha_bar_t), one per stage."""
+        return self._alpha_bar[1:] / (1 - self._alpha_bar[1:])
+
+    @cached_property
+    def shift_scale(self) -> np.ndarray:
+        """Shift that s_t lends to s_0, per unit of s_t: sqrt(alpha_bar_t) / (1 - alpha_bar_t)."""
+        return np.sqrt(self._alpha_bar[1:]) / (1 - self._alpha_bar[1:])

@@ -1,0 +1,183 @@
+"""One row for every likelihood, prior and sampler, and small random problems to try them on.
+
+Contract tests run over all rows, so a new class is tested by adding its row here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+import diffprior as dp
+import reference
+from diffprior.priors.base import AbstractClosedFormPrior
+
+Array = NDArray[np.float64]
+DIM = 3
+NOISE_STD = 0.7
+
+
+def tolerance(double: float, single: float) -> float:
+    """The tolerance of the precision that the tests run in."""
+    return double if jax.config.read("jax_enable_x64") else single
+
+
+def representable(values: Array) -> Array:
+    """Values rounded to the working precision, so that the twin sees the numbers that we see."""
+    return np.asarray(values, dtype=jnp.result_type(float)).astype(np.float64)
+
+
+def random_cov(rng: np.random.Generator, dim: int, scale: float = 1.0) -> Array:
+    """A well conditioned covariance with correlations."""
+    root = rng.standard_normal((dim, dim))
+    return representable(scale * (root @ root.T / dim + 0.5 * np.eye(dim)))
+
+
+@dataclass(frozen=True)
+class LikelihoodCase:
+    """A likelihood, what the twin calls it, and how its rewards arise."""
+
+    name: str
+    make: Callable[[], dp.AbstractLikelihood]
+    family: str
+    dispersion: float
+    draw: Callable[[np.random.Generator, Array], Array]
+
+
+def _draw_gaussian(rng: np.random.Generator, eta: Array) -> Array:
+    return eta + NOISE_STD * rng.standard_normal(len(eta))
+
+
+def _draw_logistic(rng: np.random.Generator, eta: Array) -> Array:
+    return (rng.random(len(eta)) < reference.family_mean(eta, "logistic")).astype(float)
+
+
+def _draw_poisson(rng: np.random.Generator, eta: Array) -> Array:
+    return rng.poisson(np.exp(np.minimum(eta, 3.0))).astype(float)
+
+
+LINEAR = LikelihoodCase(
+    "linear", lambda: dp.Linear(NOISE_STD), "gaussian", NOISE_STD**2, _draw_gaussian
+)
+IDENTITY = LikelihoodCase(
+    "identity", lambda: dp.Identity(NOISE_STD), "gaussian", NOISE_STD**2, _draw_gaussian
+)
+LOGISTIC = LikelihoodCase("logistic", dp.Logistic, "logistic", 1.0, _draw_logistic)
+POISSON = LikelihoodCase("poisson", dp.Poisson, "poisson", 1.0, _draw_poisson)
+LIKELIHOODS = (LINEAR, IDENTITY, LOGISTIC, POISSON)
+GLMS = (IDENTITY, LOGISTIC, POISSON)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A history and a Gaussian prior."""
+
+    features: Array
+    rewards: Array
+    mean: Array
+    cov: Array
+
+    def gaussian(self) -> dp.Gaussian:
+        """The prior as the package writes it."""
+        return dp.Gaussian(jnp.asarray(self.mean), jnp.asarray(self.cov))
+
+    def evidence(self, likelihood: dp.AbstractLikelihood) -> dp.AbstractEvidence:
+        """The history as evidence."""
+        return likelihood.observe(self.features, self.rewards)
+
+    def for_twin(self) -> tuple[Array, Array, Array, Array]:
+        """Arguments as the twin takes them."""
+        return self.mean, self.cov, self.features, self.rewards
+
+
+def problem(seed: int, dim: int, num_rows: int, case: LikelihoodCase = LINEAR) -> Problem:
+    """A random problem whose linear predictors are of order one."""
+    rng = np.random.default_rng(seed)
+    features = representable(rng.standard_normal((num_rows, dim)) / np.sqrt(dim))
+    rewards = representable(case.draw(rng, features @ rng.standard_normal(dim)))
+    return Problem(features, rewards, representable(rng.standard_normal(dim)), random_cov(rng, dim))
+
+
+@dataclass(frozen=True)
+class PriorCase:
+    """A closed-form prior, and its exact denoiser by the twin."""
+
+    name: str
+    make: Callable[[], AbstractClosedFormPrior]
+    denoise: Callable[[Array, Array], tuple[Array, Array]]
+
+
+_RNG = np.random.default_rng(7)
+MEAN, COV = representable(_RNG.standard_normal(DIM)), random_cov(_RNG, DIM)
+WEIGHTS = np.array([0.5, 0.25, 0.25])
+MEANS = representable(2 * _RNG.standard_normal((3, DIM)))
+COVS = np.stack([random_cov(_RNG, DIM, scale) for scale in (0.3, 1.0, 0.1)])
+ATOMS = representable(_RNG.standard_normal((40, DIM)))
+ATOM_WEIGHTS = representable(_RNG.random(40))
+
+GAUSSIAN = PriorCase(
+    "gaussian",
+    lambda: dp.GaussianPrior(MEAN, COV),
+    lambda precision, shift: reference.condition_gaussian(MEAN, COV, precision, shift),
+)
+MIXTURE = PriorCase(
+    "mixture",
+    lambda: dp.MixturePrior(WEIGHTS, MEANS, COVS),
+    lambda precision, shift: reference.mixture_denoise(WEIGHTS, MEANS, COVS, precision, shift),
+)
+EMPIRICAL = PriorCase(
+    "empirical",
+    lambda: dp.EmpiricalPrior(ATOMS, ATOM_WEIGHTS),
+    lambda precision, shift: reference.empirical_denoise(ATOMS, precision, shift, ATOM_WEIGHTS),
+)
+PRIORS = (GAUSSIAN, MIXTURE, EMPIRICAL)
+
+
+@dataclass(frozen=True)
+class SamplerCase:
+    """A sampler with a prior of DIM parameters; `make` takes a temperature."""
+
+    name: str
+    make: Callable[..., dp.AbstractSampler]
+
+
+SAMPLERS = (
+    *(
+        SamplerCase(
+            f"exact-{case.name}",
+            lambda case=case, temperature=1.0: dp.Exact(case.make(), temperature=temperature),
+        )
+        for case in PRIORS
+    ),
+    SamplerCase(
+        "laplace-dps",
+        lambda temperature=1.0: dp.LaplaceDPS(GAUSSIAN.make(), steps=3, temperature=temperature),
+    ),
+    SamplerCase(
+        "evidence-dps",
+        lambda temperature=1.0: dp.EvidenceDPS(MIXTURE.make(), steps=3, temperature=temperature),
+    ),
+    SamplerCase(
+        "twisted-smc",
+        lambda temperature=1.0: dp.TwistedSMC(
+            GAUSSIAN.make(), num_particles=3, steps=3, temperature=temperature
+        ),
+    ),
+    SamplerCase(
+        "dps", lambda temperature=1.0: dp.DPS(GAUSSIAN.make(), steps=3, temperature=temperature)
+    ),
+    SamplerCase(
+        "particle-filter",
+        lambda temperature=1.0: dp.ParticleFilter(
+            GAUSSIAN.make(), num_particles=20, num_rounds=2, temperature=temperature
+        ),
+    ),
+)
+
+
+def case_name(case: LikelihoodCase | PriorCase | SamplerCase) -> str:
+    """For `ids=` of a parametrised test."""
+    return case.name

@@ -1,0 +1,142 @@
+"""Families, and Laplace's approximation against the twin and SciPy's optimiser."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy import stats
+
+import diffprior as dp
+import reference
+from cases import GLMS, LOGISTIC, POISSON, LikelihoodCase, case_name, problem, tolerance
+from diffprior.evidence.glm import irls
+
+both_precisions = pytest.mark.float32
+every_family = pytest.mark.parametrize("case", GLMS, ids=case_name)
+every_link = pytest.mark.parametrize("case", (LOGISTIC, POISSON), ids=case_name)
+SIZES = [(d, n) for d in (1, 2, 5, 32) for n in sorted({0, 1, d - 1, 10 * d})]
+ETA = np.linspace(-30, 30, 61)
+
+
+@both_precisions
+@every_family
+def test_family_is_the_twins(case: LikelihoodCase) -> None:
+    family, eta, rtol = case.make(), jnp.asarray(ETA), tolerance(1e-13, 1e-4)
+    for ours, twins in (
+        (family.log_partition, reference.family_cumulant),
+        (family.mean, reference.family_mean),
+        (family.variance, reference.family_slope),
+    ):
+        assert_allclose(ours(eta), twins(ETA, case.family), rtol=rtol)
+    rewards = np.arange(2.0) if case is LOGISTIC else np.arange(30.0)
+    expected = reference.family_base(rewards, case.family, case.dispersion)
+    atol = tolerance(1e-15, 1e-6)
+    assert_allclose(family.log_base_measure(jnp.asarray(rewards)), expected, rtol=rtol, atol=atol)
+
+
+@every_family
+def test_mean_and_variance_are_derivatives(case: LikelihoodCase) -> None:
+    family, eta = case.make(), jnp.linspace(-40.0, 40.0, 81)  # beyond where Poisson is continued
+    mean = jax.vmap(jax.grad(family.log_partition))(eta)
+    slope = jax.vmap(jax.grad(family.mean))(eta)
+    assert_allclose(family.mean(eta), mean, rtol=1e-12)
+    assert_allclose(family.variance(eta), slope, rtol=1e-12, atol=np.finfo(float).eps)
+
+
+@pytest.mark.parametrize("eta", [-3.0, 0.4, 2.5])
+def test_log_likelihood_is_a_log_probability(eta: float) -> None:
+    theta, rtol = jnp.asarray([eta]), 1e-12
+    for y in (0.0, 1.0, 4.0):
+        got = dp.Poisson().observe([[1.0]], [y]).log_likelihood(theta)
+        assert_allclose(got, stats.poisson(np.exp(eta)).logpmf(y), rtol=rtol)
+        got = dp.Identity(0.3).observe([[1.0]], [y]).log_likelihood(theta)
+        assert_allclose(got, stats.norm(eta, 0.3).logpdf(y), rtol=rtol)
+    for y in (0.0, 1.0):
+        got = dp.Logistic().observe([[1.0]], [y]).log_likelihood(theta)
+        assert_allclose(got, stats.bernoulli(1 / (1 + np.exp(-eta))).logpmf(y), rtol=rtol)
+
+
+@both_precisions
+@every_link
+@pytest.mark.parametrize(("dim", "num_rows"), SIZES)
+def test_condition_is_algorithm_1(case: LikelihoodCase, dim: int, num_rows: int) -> None:
+    p = problem(dim + num_rows, dim, num_rows, case)
+    posterior, log_evidence = p.evidence(case.make()).condition(p.gaussian())
+    mean, cov = reference.irls(*p.for_twin(), case.family, case.dispersion)
+    atol = tolerance(1e-10, 1e-4) * np.max(np.abs(mean))
+    assert_allclose(posterior.mean, mean, atol=atol)
+    assert_allclose(posterior.cov, cov, atol=tolerance(1e-10, 1e-4) * np.max(cov))
+    expected = reference.laplace_log_evidence(*p.for_twin(), case.family, case.dispersion)
+    assert_allclose(
+        log_evidence, expected, rtol=tolerance(1e-10, 1e-4), atol=tolerance(1e-12, 1e-4)
+    )
+
+
+@both_precisions
+@every_link
+@pytest.mark.parametrize(("dim", "num_rows"), [(5, 10_000), (128, 1_280)])
+def test_large_histories_end_where_the_gradient_is_zero(
+    case: LikelihoodCase, dim: int, num_rows: int
+) -> None:
+    """The posterior is strictly concave, so this is the mode; the twin would take minutes."""
+    p = problem(dim, dim, num_rows, case)
+    posterior, _ = p.evidence(case.make()).condition(p.gaussian())
+    mean = np.asarray(posterior.mean, dtype=np.float64)
+    eta, prior_precision = p.features @ mean, np.linalg.inv(p.cov)
+    residual = p.rewards - reference.family_mean(eta, case.family)
+    gradient = p.features.T @ residual - prior_precision @ (mean - p.mean)
+    weighted = p.features * reference.family_slope(eta, case.family)[:, None]
+    cov = np.linalg.inv(prior_precision + p.features.T @ weighted)
+    assert np.max(np.abs(cov @ gradient)) < tolerance(1e-10, 1e-4)
+    assert_allclose(posterior.cov, cov, atol=tolerance(1e-10, 1e-4) * np.max(cov))
+
+
+@every_link
+@pytest.mark.parametrize(("dim", "num_rows"), [(2, 1), (5, 50), (8, 200)])
+def test_mode_is_that_of_scipys_optimiser(case: LikelihoodCase, dim: int, num_rows: int) -> None:
+    p = problem(7, dim, num_rows, case)
+    mode = reference.map_by_optimiser(*p.for_twin(), case.family)
+    posterior, _ = p.evidence(case.make()).condition(p.gaussian())
+    assert_allclose(posterior.mean, mode, rtol=0, atol=1e-6)
+
+
+@both_precisions
+@pytest.mark.parametrize("noise_std", [1e-2, 0.3, 1.0, 20.0])
+@pytest.mark.parametrize("num_rows", [0, 3, 60])
+def test_identity_link_is_the_linear_model(noise_std: float, num_rows: int) -> None:
+    p = problem(3, 4, num_rows)
+    expected, expected_log = p.evidence(dp.Linear(noise_std)).condition(p.gaussian())
+    posterior, log_evidence = p.evidence(dp.Identity(noise_std)).condition(p.gaussian())
+    ratio = 1 + np.sum((p.features @ np.linalg.cholesky(p.cov)) ** 2) / noise_std**2
+    atol = 20 * ratio * np.finfo(posterior.mean.dtype).eps
+    assert_allclose(posterior.mean, expected.mean, atol=atol)
+    assert_allclose(posterior.cov, expected.cov, atol=atol)
+    assert_allclose(log_evidence, expected_log, rtol=tolerance(1e-9, 1e-4), atol=atol)
+
+
+@every_link
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10**6), num_rows=st.integers(0, 60), dim=st.sampled_from([1, 3]))
+def test_mode_over_random_problems(
+    case: LikelihoodCase, seed: int, num_rows: int, dim: int
+) -> None:
+    p = problem(seed, dim, num_rows, case)
+    mean, cov = reference.irls(*p.for_twin(), case.family)
+    result = irls(p.gaussian(), p.evidence(case.make()))
+    assert result.converged and result.num_iterations <= 15
+    assert_allclose(result.posterior.mean, mean, atol=1e-9)
+    assert_allclose(result.posterior.cov, cov, atol=1e-9)
+
+
+@every_link
+def test_mode_does_not_depend_on_the_start(case: LikelihoodCase) -> None:
+    p = problem(5, 3, 30, case)
+    evidence = p.evidence(case.make())
+    expected = irls(p.gaussian(), evidence).posterior
+    for start in (jnp.full(3, 4.0), jnp.asarray([-6.0, 6.0, -6.0])):
+        result = irls(p.gaussian(), evidence, start)
+        assert result.converged
+        assert_allclose(result.posterior.mean, expected.mean, atol=1e-10)

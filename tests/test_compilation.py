@@ -1,0 +1,61 @@
+"""How often a growing history compiles, counted by JAX itself."""
+
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+import pytest
+
+import diffprior as dp
+
+DIM, NUM_ROWS = 2, 2_000
+EVENT = "/jax/core/compile/backend_compile_duration"
+
+
+@pytest.fixture
+def compilations() -> Iterator[list[str]]:
+    """The names of the programs compiled so far."""
+    names: list[str] = []
+
+    def listen(event: str, duration: float, **details: str) -> None:
+        if event == EVENT:
+            names.append(str(details.get("fun_name", "")))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def rows() -> list[tuple[np.ndarray, float]]:
+    rng = np.random.default_rng(0)
+    features, theta = rng.standard_normal((NUM_ROWS, DIM)), rng.standard_normal(DIM)
+    rewards = rng.random(NUM_ROWS) < 1 / (1 + np.exp(-features @ theta))
+    return list(zip(features, rewards.astype(float), strict=True))
+
+
+def test_a_growing_logistic_history_compiles_at_most_twelve_times(compilations: list) -> None:
+    """append; condition; sample. The last two only every tenth row: it saves time, not programs."""
+    prior = dp.GaussianPrior(np.zeros(DIM), np.eye(DIM))
+    sampler, gaussian = dp.Exact(prior), prior.moments()
+    keys = list(jax.random.split(jax.random.key(0), NUM_ROWS))
+    evidence = dp.Logistic().observe(dim=DIM)
+    compilations.clear()
+    for i, (phi, y) in enumerate(rows()):
+        evidence = evidence.append(phi, y)
+        if i % 10 == 9:
+            posterior, log_evidence = evidence.condition(gaussian)
+            theta = sampler.sample(keys[i], evidence)
+    assert evidence.num_rows == NUM_ROWS and np.all(np.isfinite(theta))
+    assert "jit(condition)" in compilations  # the count sees what it should
+    assert len(compilations) <= 12, compilations
+
+
+def test_a_growing_linear_history_compiles_once(compilations: list) -> None:
+    prior = dp.GaussianPrior(np.zeros(DIM), np.eye(DIM))
+    sampler, keys = dp.Exact(prior), list(jax.random.split(jax.random.key(0), 300))
+    evidence, counts = dp.Linear().observe(dim=DIM), []
+    for key, (phi, y) in zip(keys, rows()[:300], strict=True):
+        evidence = evidence.append(phi, y)
+        sampler.sample(key, evidence)
+        counts.append(len(compilations))
+    assert 0 < counts[0] == counts[-1]

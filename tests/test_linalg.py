@@ -1,0 +1,142 @@
+"""Small symmetric matrices against NumPy, and batches that must return."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from cases import random_cov, representable, tolerance
+from diffprior import linalg
+
+DIMS = (1, 2, 5, 8, 9, 32)  # written out up to 8, by LAPACK beyond
+pytestmark = pytest.mark.float32
+
+cholesky = jax.jit(linalg.cholesky)
+solve_lower = jax.jit(linalg.solve_lower)
+inverse_from_tril = jax.jit(linalg.inverse_from_tril)
+eigh = jax.jit(linalg.eigh)
+
+
+def matrix(seed: int, dim: int) -> np.ndarray:
+    return random_cov(np.random.default_rng(seed), dim)
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_cholesky(dim: int) -> None:
+    cov = matrix(dim, dim)
+    expected = np.linalg.cholesky(cov)
+    assert_allclose(cholesky(jnp.asarray(cov)), expected, atol=tolerance(1e-13, 1e-5))
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_solves_inverse_and_determinant(dim: int) -> None:
+    cov = matrix(dim, dim)
+    tril = representable(np.linalg.cholesky(cov))
+    rhs = representable(np.random.default_rng(dim).standard_normal((dim, 4)))
+    solved = solve_lower(jnp.asarray(tril), jnp.asarray(rhs))
+    assert_allclose(solved, np.linalg.solve(tril, rhs), atol=tolerance(1e-12, 1e-4))
+    inverse = inverse_from_tril(jnp.asarray(tril))
+    assert_allclose(inverse, np.linalg.inv(tril @ tril.T), atol=tolerance(1e-12, 1e-4))
+    log_det = linalg.log_det_from_tril(jnp.asarray(tril))
+    expected = np.linalg.slogdet(tril @ tril.T)[1]
+    assert_allclose(log_det, expected, rtol=tolerance(1e-12, 1e-5), atol=tolerance(1e-12, 1e-5))
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_upper_triangle_is_not_read(dim: int) -> None:
+    tril = representable(np.linalg.cholesky(matrix(dim, dim)))
+    rhs, noise = np.eye(dim), np.triu(np.full((dim, dim), 3.0), 1)
+    solved = solve_lower(jnp.asarray(tril + noise), jnp.asarray(rhs))
+    assert_allclose(solved, np.linalg.inv(tril), atol=tolerance(1e-12, 1e-4))
+
+
+def spectra(dim: int) -> list[np.ndarray]:
+    wide = 10.0 ** np.linspace(-4, 4, dim)
+    return [np.linspace(1, 2, dim), np.ones(dim), np.eye(dim)[0], wide, -wide, np.zeros(dim)]
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_eigh(dim: int) -> None:
+    rotation = np.linalg.qr(np.random.default_rng(dim).standard_normal((dim, dim)))[0]
+    for values in spectra(dim):
+        symmetric = representable((rotation * values) @ rotation.T)
+        symmetric = (symmetric + symmetric.T) / 2
+        spectral = eigh(jnp.asarray(symmetric))
+        atol = tolerance(1e-13, 1e-5) * max(1e-20, np.max(np.abs(values)))
+        assert_allclose(np.sort(spectral.values), np.linalg.eigvalsh(symmetric), atol=atol)
+        assert_allclose(spectral.matrix(), symmetric, atol=atol)
+        orthonormal = spectral.vectors.T @ spectral.vectors
+        assert_allclose(orthonormal, np.eye(dim), atol=tolerance(1e-13, 1e-5))
+
+
+@pytest.mark.parametrize("dim", [2, 5, 12])
+def test_spectral_functions(dim: int) -> None:
+    cov, x = matrix(dim, dim), np.random.default_rng(dim).standard_normal(dim)
+    spectral, atol = eigh(jnp.asarray(cov)), tolerance(1e-12, 1e-4)
+    root = spectral.apply(jnp.sqrt)
+    assert_allclose(root @ root, cov, atol=atol)
+    assert_allclose(spectral.apply(lambda v: 1 / v) @ cov, np.eye(dim), atol=atol)
+    assert_allclose(spectral.unrotate(spectral.rotate(jnp.asarray(x))), x, atol=atol)
+    assert_allclose(spectral.shifted(jnp.asarray(2.0)).matrix(), cov + 2 * np.eye(dim), atol=atol)
+    applied = spectral.unrotate(spectral.values * spectral.rotate(jnp.asarray(x)))
+    assert_allclose(applied, cov @ x, atol=atol)
+
+
+@pytest.mark.parametrize("dim", [2, 5, 8, 9, 16, 32])
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_cholesky_of_a_semi_definite_matrix(dim: int, rank: int) -> None:
+    for seed in range(5):
+        root = representable(np.random.default_rng(seed).standard_normal((dim, rank)))
+        cov = root @ root.T
+        tril = np.asarray(cholesky(jnp.asarray(cov)))
+        assert np.all(np.diagonal(tril) > 0)
+        rounding = 10 * dim * np.finfo(tril.dtype).eps * np.max(cov, initial=1e-20)
+        assert_allclose(tril @ tril.T, cov, atol=rounding)
+
+
+@pytest.mark.parametrize("dim", [1, 3, 8, 9])
+def test_bounded_factor(dim: int) -> None:
+    """Within its bounds a matrix is factorised as it is, beyond them something within them is."""
+    cov, bounds = matrix(dim, dim), (jnp.full(dim, 1e-3), jnp.full(dim, 50.0))
+    factor = linalg.bounded_factor(jnp.asarray(cov), *bounds)
+    assert_allclose(factor @ factor.T, cov, atol=tolerance(1e-12, 1e-4))
+    wild = np.random.default_rng(dim).standard_normal((dim, dim)) * 100
+    factor = linalg.bounded_factor(jnp.asarray(wild + wild.T), *bounds)
+    product = np.asarray(factor @ factor.T, dtype=np.float64)
+    assert np.all(np.linalg.eigvalsh(product) > 0)
+    assert np.all((np.diagonal(product) > 0.99e-3) & (np.diagonal(product) < 50.01))
+
+
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([1, 2, 5, 8, 9]),
+    st.floats(-8, 8),
+    st.floats(0, 3),
+)
+def test_factors_hold_at_every_scale(seed: int, dim: int, log_scale: float, spread: float) -> None:
+    rng = np.random.default_rng(seed)
+    units = 10.0 ** (log_scale + spread * rng.uniform(-1, 1, dim))
+    cov = representable(units[:, None] * random_cov(rng, dim) * units)
+    tril = np.asarray(cholesky(jnp.asarray(cov)), dtype=np.float64)
+    error = np.abs(tril @ tril.T - cov) / np.outer(units, units)
+    assert np.max(error) < tolerance(1e-13, 1e-4) * dim
+    inverse = np.asarray(inverse_from_tril(jnp.asarray(tril)), dtype=np.float64)
+    identity = (units[:, None] * inverse * units) @ (cov / np.outer(units, units))
+    assert_allclose(identity, np.eye(dim), atol=tolerance(1e-11, 1e-2))
+
+
+@pytest.mark.parametrize("dim", [5, 9])
+def test_batches_equal_a_loop(dim: int) -> None:
+    covs = jnp.asarray(np.stack([matrix(seed, dim) for seed in range(6)]))
+
+    def everything(cov: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        tril = linalg.cholesky(cov)
+        return tril, linalg.inverse_from_tril(tril), linalg.eigh(cov).matrix()
+
+    batch = jax.jit(jax.vmap(everything))(covs)
+    for i, cov in enumerate(covs):
+        for together, alone in zip(batch, jax.jit(everything)(cov), strict=True):
+            assert_allclose(together[i], alone, atol=tolerance(1e-13, 1e-5))
