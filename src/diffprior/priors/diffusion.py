@@ -1,0 +1,384 @@
+"""A prior learned as a diffusion model: Section 3 and Appendix B."""
+
+import dataclasses
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from ..checks import choice, positive_int
+from ..gaussian import Gaussian
+from ..linalg import cholesky, eigh
+from ..schedule import Schedule, Stages
+from .base import (
+    AbstractClosedFormPrior,
+    AbstractPrior,
+    checked_samples,
+    natural_evidence,
+)
+from .denoisers import (
+    AbstractDenoiser,
+    ClosedFormDenoiser,
+    NetworkDenoiser,
+    StagewiseDenoiser,
+)
+from .files import read_file, write_file
+from .report import FitReport, StageLoss, look_at_samples
+from .training import Fitted, fit_network, fit_stagewise
+
+GENERAL_UP_TO = 16  # dimension beyond which the default network takes isotropic evidence only
+PRIOR_STAGES = 64  # stages of the chain that draws from the prior
+RESIDUAL_DRAWS = 4096
+FILE_KIND = "diffprior.DiffusionPrior"
+
+
+class ReverseProcess(NamedTuple):
+    """The chain of Eqs. (4) and (5) on a grid of stages, T first: all that a sampler scans over."""
+
+    stages: Stages
+    denoiser_stages: Any
+    residual: Float[Array, " t"]  # mean squared error of E[s_0 | s_t] per coordinate
+
+    def variance(self, covariance: str) -> Float[Array, " t"]:
+        """Sigma_t as a multiple of I: beta_tilde ("paper"), or with the residual ("fitted").
+
+        Deviation: the paper's Sigma_1 is zero, so that its last stage ignores the evidence. The
+        residual of the regression is the variance it lacks; see docs/notation.md#last-stage.
+        """
+        if covariance == "paper":
+            return self.stages.beta_tilde
+        return self.stages.beta_tilde + self.stages.weight_clean**2 * self.residual
+
+
+class DiffusionPrior(AbstractPrior):
+    """p(theta) as a diffusion model over z, where theta = offset + scale z has unit covariance."""
+
+    offset: Float[Array, " d"]
+    scale: Float[Array, "d d"]
+    denoiser: AbstractDenoiser
+    residual_log_snr: Float[Array, " r"]
+    residual: Float[Array, " r"]
+    schedule: Schedule = eqx.field(static=True)
+    report: FitReport | None = eqx.field(static=True)
+
+    @staticmethod
+    def fit(
+        samples: Any,
+        *,
+        preset: str = "default",
+        schedule: Schedule | None = None,
+        seed: int = 0,
+        progress: bool | None = None,
+    ) -> "DiffusionPrior":
+        """Learn the prior from parameters of past tasks, shape (n, d).
+
+        The default is one network for all Gaussian evidence; beyond 16 parameters, for isotropic
+        evidence. preset="paper" learns one regressor per stage, of 100 stages with alpha = 0.97
+        unless `schedule` says otherwise. `progress` shows a bar, by default on a terminal.
+        """
+        choice("preset", preset, ("default", "paper"))
+        array = checked_samples(samples, at_least=20)
+        begin = time.perf_counter()
+        notes = look_at_samples(array)
+        offset, scale = _whitening(array)
+        unit = np.linalg.solve(scale, (array - offset).T).T
+        train, held_out = _split(unit, seed)
+        bar = sys.stderr.isatty() if progress is None else progress
+        schedule = schedule or _default_schedule(preset)
+        denoiser, fitted = _learn(preset, train, held_out, schedule, seed, bar)
+        grid = schedule if preset == "paper" else Schedule.log_snr(33)
+        log_snr = np.log(grid.snr[::-1])
+        residual = np.asarray(_held_out_residual(denoiser, grid, jnp.asarray(held_out), seed))
+        report = FitReport(
+            len(array),
+            len(held_out),
+            time.perf_counter() - begin,
+            fitted.losses,
+            fitted.best,
+            _stage_losses(log_snr, residual),
+            notes,
+        )
+        return DiffusionPrior(
+            jnp.asarray(offset),
+            jnp.asarray(scale),
+            _in_default_precision(denoiser),
+            jnp.asarray(log_snr),
+            jnp.asarray(residual, float),
+            schedule,
+            report,
+        )
+
+    @staticmethod
+    def from_denoiser(
+        prior: AbstractClosedFormPrior, schedule: Schedule | None = None
+    ) -> "DiffusionPrior":
+        """A closed-form prior as a diffusion model with its exact denoiser: the oracle of tests."""
+        if not isinstance(prior, AbstractClosedFormPrior):
+            raise ValueError(
+                f"`prior`: expected a closed-form prior, got {type(prior).__name__}; "
+                "pass a GaussianPrior, MixturePrior or EmpiricalPrior"
+            )
+        moments = prior.moments()
+        scale = cholesky(moments.cov)
+        unit = prior.reparameterise(moments.mean, scale)
+        denoiser = ClosedFormDenoiser(unit)
+        grid = Schedule.log_snr(33)
+        residual = _exact_residual(denoiser, grid, unit.sample(jax.random.key(0), RESIDUAL_DRAWS))
+        log_snr = jnp.asarray(np.log(grid.snr[::-1]))
+        schedule = schedule or Schedule.log_snr(PRIOR_STAGES)
+        return DiffusionPrior(moments.mean, scale, denoiser, log_snr, residual, schedule, None)
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.offset.shape[0]
+
+    @eqx.filter_jit
+    def denoise(self, precision: Any, shift: Any) -> Gaussian:
+        """Mean and covariance under Gaussian evidence, in the samples' own units."""
+        evidence = natural_evidence(precision, shift, self.dim)
+        local = evidence.reparameterise(self.offset, self.scale)
+        unit = self.denoiser.denoise(eigh(local.precision), local.shift)
+        return Gaussian(self.offset + self.scale @ unit.mean, self.scale @ unit.cov @ self.scale.T)
+
+    def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
+        """Draws from the prior by its reverse process, Eq. (5)."""
+        return _sample(self, key, positive_int("num_samples", num_samples))
+
+    @property
+    def has_own_grid(self) -> bool:
+        """Whether the prior can be followed only on the stages it was learned for."""
+        return isinstance(self.denoiser, StagewiseDenoiser)
+
+    def sample_unit(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
+        """Draws of z, where theta = offset + scale z; for use inside compiled programs."""
+        return _sample_unit(self, key, num_samples)
+
+    def reverse_process(self, schedule: Schedule | None = None) -> ReverseProcess:
+        """The reverse process on the stages of `schedule`, by default the prior's own.
+
+        A prior that has its own grid takes part of that grid only: `own_schedule` gives it.
+        """
+        schedule = schedule or self.schedule
+        stages = schedule.stages(self.offset.dtype)
+        log_residual = jnp.interp(
+            jnp.log(stages.snr), self.residual_log_snr, jnp.log(self.residual)
+        )
+        return ReverseProcess(stages, self.denoiser.stages(schedule), jnp.exp(log_residual))
+
+    def save(self, path: str | Path) -> None:
+        """Write the prior to one file: safetensors with a JSON header. Never code."""
+        if isinstance(self.denoiser, ClosedFormDenoiser):
+            raise ValueError(
+                "`save`: expected a learned prior, got a closed form; keep its parameters instead"
+            )
+        arrays = {name: np.asarray(getattr(self, name)) for name in _FRAME}
+        names = _array_fields(self.denoiser)
+        arrays |= {f"denoiser.{n}": np.asarray(getattr(self.denoiser, n), "f4") for n in names}
+        header = {
+            "denoiser": type(self.denoiser).__name__,
+            "isotropic": getattr(self.denoiser, "isotropic", False),
+            "alpha_bar": list(self.schedule.alpha_bar),
+            "report": None if self.report is None else dataclasses.asdict(self.report),
+        }
+        write_file(path, FILE_KIND, header, arrays)
+
+    @staticmethod
+    def load(path: str | Path) -> "DiffusionPrior":
+        """Read a prior that `save` wrote. A file that is not one is refused; no code is run."""
+        header, arrays = read_file(path, FILE_KIND)
+        return _from_file(header, arrays)
+
+
+def _default_schedule(preset: str) -> Schedule:
+    return Schedule.constant() if preset == "paper" else Schedule.log_snr(PRIOR_STAGES)
+
+
+def _learn(
+    preset: str,
+    train: np.ndarray,
+    held_out: np.ndarray,
+    schedule: Schedule,
+    seed: int,
+    progress: bool,
+) -> tuple[AbstractDenoiser, Fitted]:
+    if preset == "paper":
+        return fit_stagewise(train, held_out, schedule, seed=seed, progress=progress)
+    isotropic = train.shape[1] > GENERAL_UP_TO
+    return fit_network(train, held_out, isotropic=isotropic, seed=seed, progress=progress)
+
+
+_FRAME = ("offset", "scale", "residual_log_snr", "residual")
+
+
+def _from_file(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> DiffusionPrior:
+    schedule = Schedule(tuple(header["alpha_bar"]))
+    kinds = {kind.__name__: kind for kind in (NetworkDenoiser, StagewiseDenoiser)}
+    kind = kinds[header["denoiser"]]
+    weights = {name: jnp.asarray(arrays[f"denoiser.{name}"]) for name in _array_fields(kind)}
+    if kind is NetworkDenoiser:
+        denoiser: AbstractDenoiser = NetworkDenoiser(**weights, isotropic=header["isotropic"])
+    else:
+        denoiser = StagewiseDenoiser(**weights, grid=schedule)
+    frame = (jnp.asarray(arrays[name]) for name in _FRAME)
+    offset, scale, residual_log_snr, residual = frame
+    return DiffusionPrior(
+        offset,
+        scale,
+        _in_default_precision(denoiser),
+        residual_log_snr,
+        residual,
+        schedule,
+        _report_from(header["report"]),
+    )
+
+
+def _report_from(fields: dict[str, Any] | None) -> FitReport | None:
+    if fields is None:
+        return None
+    return FitReport(
+        num_samples=fields["num_samples"],
+        num_held_out=fields["num_held_out"],
+        seconds=fields["seconds"],
+        losses=tuple(fields["losses"]),
+        best=fields["best"],
+        stages=tuple(StageLoss(**stage) for stage in fields["stages"]),
+        warnings=tuple(fields["warnings"]),
+    )
+
+
+def _array_fields(denoiser: Any) -> list[str]:
+    return [f.name for f in dataclasses.fields(denoiser) if not f.metadata.get("static", False)]
+
+
+def _in_default_precision(denoiser: AbstractDenoiser) -> AbstractDenoiser:
+    dtype = jnp.result_type(float)
+    return jax.tree.map(lambda leaf: leaf.astype(dtype), denoiser)
+
+
+def _whitening(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean, and lower factor of the covariance, with a little added where it is singular."""
+    offset = samples.mean(axis=0)
+    stds = samples.std(axis=0)
+    stds = np.where(stds > 0, stds, 1e-6 * np.maximum(1.0, np.abs(offset)))
+    standard = (samples - offset) / stds
+    correlation = standard.T @ standard / len(samples)
+    ridge = np.maximum(1e-6, 1.0 - np.diagonal(correlation))
+    return offset, stds[:, None] * np.linalg.cholesky(correlation + np.diag(ridge))
+
+
+def _split(unit: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Training and held-out rows: a tenth, a fifth of fewer than 1,000, at most 5,000."""
+    n = len(unit)
+    num_held_out = min(n // 10 if n >= 1000 else n // 5, 5000)
+    order = np.random.default_rng(seed).permutation(n)
+    return unit[order[num_held_out:]], unit[order[:num_held_out]]
+
+
+def _stage_losses(log_snr: np.ndarray, residual: np.ndarray) -> tuple[StageLoss, ...]:
+    snr = np.exp(log_snr)
+    rows = zip(log_snr, residual, 1 / snr, np.ones_like(snr), 1 / (1 + snr), strict=True)
+    return tuple(StageLoss(*(float(value) for value in row)) for row in rows)
+
+
+@eqx.filter_jit
+def _held_out_residual(
+    denoiser: AbstractDenoiser, grid: Schedule, held_out: Float[Array, "m d"], seed: int
+) -> Float[Array, " r"]:
+    """Mean squared error of E[s_0 | s_t] per coordinate at each stage of the grid."""
+    repeats = -(-RESIDUAL_DRAWS // held_out.shape[0])
+    s_0 = jnp.tile(held_out.astype(jnp.float32), (repeats, 1))
+
+    def error(stage: Any, stages: Stages, key: Key[Array, ""]) -> Float[Array, ""]:
+        s_t = _diffuse(key, s_0, stages.snr)
+        means = jax.vmap(lambda s: denoiser.mean_at(stage, s))(s_t)
+        return jnp.mean((means - s_0) ** 2)
+
+    return _over_stages(error, denoiser, grid, seed, s_0.dtype)
+
+
+@eqx.filter_jit
+def _exact_residual(
+    denoiser: AbstractDenoiser, grid: Schedule, s_0: Float[Array, "m d"]
+) -> Float[Array, " r"]:
+    """Mean variance of s_0 given s_t per coordinate at each stage of the grid."""
+
+    def variance(stage: Any, stages: Stages, key: Key[Array, ""]) -> Float[Array, ""]:
+        s_t = _diffuse(key, s_0, stages.snr)
+        covs = jax.vmap(lambda s: denoiser.denoise_at(stage, s).cov)(s_t)
+        return jnp.mean(jnp.trace(covs, axis1=1, axis2=2)) / s_0.shape[1]
+
+    return _over_stages(variance, denoiser, grid, 0, s_0.dtype)
+
+
+def _over_stages(
+    function: Any, denoiser: AbstractDenoiser, grid: Schedule, seed: int, dtype: jnp.dtype
+) -> Float[Array, " r"]:
+    stages = grid.stages(dtype)
+    keys = jax.random.split(jax.random.key(seed), grid.num_stages)
+    inside = denoiser.stages(grid)
+    inside = jax.tree.map(lambda leaf: leaf.astype(dtype), inside)
+    return jax.lax.map(lambda args: function(*args), (inside, stages, keys))
+
+
+def _diffuse(
+    key: Key[Array, ""], s_0: Float[Array, "m d"], snr: Float[Array, ""]
+) -> Float[Array, "m d"]:
+    """s_t given s_0, Eq. (4), from the signal-to-noise ratio of the stage."""
+    noise = jax.random.normal(key, s_0.shape, s_0.dtype)
+    alpha_bar = snr / (1.0 + snr)
+    return jnp.sqrt(alpha_bar) * s_0 + jnp.sqrt(1.0 - alpha_bar) * noise
+
+
+@eqx.filter_jit
+def _sample(prior: DiffusionPrior, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
+    return prior.offset[None] + _sample_unit(prior, key, num_samples) @ prior.scale.T
+
+
+@eqx.filter_jit
+def _sample_unit(
+    prior: DiffusionPrior, key: Key[Array, ""], num_samples: int
+) -> Float[Array, "n d"]:
+    process = prior.reverse_process()
+    start_key, chain_key = jax.random.split(key)
+    s_T = jax.random.normal(start_key, (num_samples, prior.dim), prior.offset.dtype)
+    keys = jax.random.split(chain_key, process.residual.shape[0])
+    step = _paper_step if prior.has_own_grid else _moment_step
+
+    def all_chains(s: Float[Array, "n d"], inputs: Any) -> tuple[Float[Array, "n d"], None]:
+        stage, inside, key = inputs
+        noise = jax.random.normal(key, s.shape, s.dtype)
+        return jax.vmap(lambda s, n: step(prior, stage, inside, s, n))(s, noise), None
+
+    return jax.lax.scan(all_chains, s_T, (process.stages, process.denoiser_stages, keys))[0]
+
+
+def _paper_step(
+    prior: DiffusionPrior, stage: Stages, inside: Any, s_t: Array, noise: Array
+) -> Float[Array, " d"]:
+    """Eq. (5) with Sigma_t = beta_tilde I, to the letter."""
+    mean = stage.weight_clean * prior.denoiser.mean_at(inside, s_t) + stage.weight_noisy * s_t
+    return mean + jnp.sqrt(stage.beta_tilde) * noise
+
+
+def _moment_step(
+    prior: DiffusionPrior, stage: Stages, inside: Any, s_t: Array, noise: Array
+) -> Float[Array, " d"]:
+    """Eq. (5) with the covariance that s_0 has given s_t."""
+    law = reverse_law(stage, s_t, prior.denoiser.denoise_at(inside, s_t))
+    return law.mean + cholesky(law.cov) @ noise
+
+
+def reverse_law(stage: Stages, s_t: Float[Array, " d"], s_0: Gaussian) -> Gaussian:
+    """p(s_{t-1} | s_t) given the mean and covariance of s_0: Eq. (13) integrated over s_0."""
+    identity = jnp.eye(s_t.shape[0], dtype=s_t.dtype)
+    return Gaussian(
+        stage.weight_clean * s_0.mean + stage.weight_noisy * s_t,
+        stage.beta_tilde * identity + stage.weight_clean**2 * s_0.cov,
+    )

@@ -1,0 +1,254 @@
+"""Learning a denoiser from the parameters of past tasks: Section 3, Appendix B (Eq. 15)."""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Key
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..schedule import Schedule
+from .denoisers import LOG_PRECISION, NetworkDenoiser, StagewiseDenoiser
+
+Params = TypeVar("Params")
+CHUNK = 250  # steps between looks at the held-out loss
+PATIENCE = 6  # looks without improvement before stopping
+AVERAGING = 0.995  # decay of the running mean of the weights
+NUM_ROTATIONS = 8192
+HELD_OUT_DRAWS = 8192
+OTHERS = 256  # samples that share in a target
+
+
+class Recipe(NamedTuple):
+    """How long and how fast to learn."""
+
+    num_steps: int
+    batch_size: int
+    learning_rate: float
+    orthogonal: bool  # steps of matrices made orthogonal (Muon) rather than scaled by entry (Adam)
+
+
+class Fitted(NamedTuple):
+    """What learning came to: held-out losses at each look, and where the best was."""
+
+    losses: tuple[float, ...]
+    best: int
+
+
+def network_recipe(dim: int, isotropic: bool) -> tuple[Recipe, int, int]:
+    """Recipe, width and depth of the network that serve `dim` parameters well."""
+    if dim <= 3:
+        return Recipe(3000, 1024, 2e-2, True), 96, 4
+    width = 192 if dim <= 16 else 256
+    return Recipe(4000, 1024, 2e-2, True), width, 3
+
+
+def fit_network(
+    train: Float[np.ndarray, "n d"],
+    held_out: Float[np.ndarray, "m d"],
+    *,
+    isotropic: bool,
+    seed: int,
+    progress: bool,
+) -> tuple[NetworkDenoiser, Fitted]:
+    """Learn one network for all Gaussian (or all isotropic) evidence, from samples in unit
+    coordinates."""
+    dim = train.shape[1]
+    recipe, width, depth = network_recipe(dim, isotropic)
+    init_key, held_out_key, key = jax.random.split(jax.random.key(seed), 3)
+    network = NetworkDenoiser.initialise(
+        init_key, dim, width=width, depth=depth, isotropic=isotropic
+    )
+    rotations = _random_rotations(dim, seed)
+
+    def loss(
+        network: NetworkDenoiser, key: Key[Array, ""], samples: Array, size: int
+    ) -> Float[Array, ""]:
+        rows_key, others_key, evidence_key, noise_key = jax.random.split(key, 4)
+        s_0 = _rows(rows_key, samples, size)
+        others = _rows(others_key, samples, OTHERS)
+        vectors, log_precision = _random_evidence(
+            evidence_key, rotations, size, isotropic=isotropic
+        )
+        noise = jax.random.normal(noise_key, s_0.shape, s_0.dtype)
+        errors = jax.vmap(_network_error, in_axes=(None, None, 0, 0, 0, 0))(
+            network, others, s_0, vectors, log_precision, noise
+        )
+        return jnp.mean(errors)
+
+    return optimise(
+        network,
+        lambda p, k, samples: loss(p, k, samples, recipe.batch_size),
+        lambda p, samples: loss(p, held_out_key, samples, HELD_OUT_DRAWS),
+        (train, held_out),
+        recipe,
+        key,
+        progress,
+    )
+
+
+def fit_stagewise(
+    train: Float[np.ndarray, "n d"],
+    held_out: Float[np.ndarray, "m d"],
+    grid: Schedule,
+    *,
+    seed: int,
+    progress: bool,
+) -> tuple[StagewiseDenoiser, Fitted]:
+    """Learn the paper's regressors, one per stage, all stages as one batched program: Eq. (15)."""
+    init_key, held_out_key, key = jax.random.split(jax.random.key(seed), 3)
+    regressors = StagewiseDenoiser.initialise(init_key, train.shape[1], grid)
+    alpha_bar = np.asarray(grid.alpha_bar[1:])[:, None, None]
+    signal, noise_std = (jnp.asarray(np.sqrt(a), jnp.float32) for a in (alpha_bar, 1 - alpha_bar))
+
+    def loss(
+        regressors: StagewiseDenoiser, key: Key[Array, ""], samples: Array, size: int
+    ) -> Float[Array, ""]:
+        rows_key, noise_key = jax.random.split(key)
+        shape = (grid.num_stages, size, samples.shape[1])
+        s_0 = _rows(rows_key, samples, grid.num_stages * size).reshape(shape)
+        noise = jax.random.normal(noise_key, shape, s_0.dtype)
+        s_t = signal * s_0 + noise_std * noise
+        predicted = jax.vmap(lambda stage, s: jax.vmap(stage.noise_at)(s))(regressors, s_t)
+        return jnp.mean(jnp.sum((noise - predicted) ** 2, axis=-1))
+
+    recipe = Recipe(1250, 256, 3e-3, False)
+    return optimise(
+        regressors,
+        lambda p, k, samples: loss(p, k, samples, recipe.batch_size),
+        lambda p, samples: loss(p, held_out_key, samples, 256),
+        (train, held_out),
+        recipe,
+        key,
+        progress,
+    )
+
+
+def optimise(
+    params: Params,
+    train_loss: Callable[[Params, Key[Array, ""], Array], Float[Array, ""]],
+    held_out_loss: Callable[[Params, Array], Float[Array, ""]],
+    data: tuple[np.ndarray, np.ndarray],
+    recipe: Recipe,
+    key: Key[Array, ""],
+    progress: bool,
+) -> tuple[Params, Fitted]:
+    """Descent with cosine decay and averaged weights; the held-out loss picks when to stop."""
+    train, held_out = (jnp.asarray(part, jnp.float32) for part in data)
+    optimiser = _optimiser(recipe)
+
+    @eqx.filter_jit
+    def chunk(train: Array, state: tuple, key: Key[Array, ""]) -> tuple:
+        def step(state: tuple, key: Key[Array, ""]) -> tuple[tuple, None]:
+            params, mean, moments = state
+            gradient = jax.grad(train_loss)(params, key, train)
+            updates, moments = optimiser.update(gradient, moments, params)
+            params = optax.apply_updates(params, updates)
+            mean = jax.tree.map(lambda m, p: AVERAGING * m + (1 - AVERAGING) * p, mean, params)
+            return (params, mean, moments), None
+
+        return jax.lax.scan(step, state, jax.random.split(key, CHUNK))[0]
+
+    look = eqx.filter_jit(held_out_loss)
+    with jax.numpy_dtype_promotion("standard"), _bar(progress) as bar:
+        task = bar.add_task("learning the prior", total=recipe.num_steps)
+        state = (params, params, optimiser.init(params))
+        best_params, losses, best = params, [float(look(params, held_out))], 0
+        for index in range(recipe.num_steps // CHUNK):
+            state = chunk(train, state, jax.random.fold_in(key, index))
+            losses.append(float(look(state[1], held_out)))
+            bar.update(task, advance=CHUNK)
+            if losses[-1] <= losses[best]:
+                best, best_params = len(losses) - 1, state[1]
+            elif len(losses) - 1 - best >= PATIENCE:
+                break
+    return best_params, Fitted(tuple(losses), best)
+
+
+def _optimiser(recipe: Recipe) -> optax.GradientTransformation:
+    decay = optax.warmup_cosine_decay_schedule(
+        0.0, recipe.learning_rate, 100, recipe.num_steps, 0.01 * recipe.learning_rate
+    )
+    if not recipe.orthogonal:
+        return optax.adam(decay, b2=0.99)
+    return optax.contrib.muon(
+        decay,
+        adam_b2=0.99,
+        muon_weight_dimension_numbers=lambda params: jax.tree.map(_axes, params),
+    )
+
+
+def _axes(weights: Array) -> optax.contrib.MuonDimensionNumbers | None:
+    """Which axes make up the matrix of a layer; those before them only stack layers."""
+    axes = (weights.ndim - 2, weights.ndim - 1)
+    return optax.contrib.MuonDimensionNumbers(*axes) if weights.ndim >= 2 else None
+
+
+def _network_error(
+    network: NetworkDenoiser,
+    others: Float[Array, "m d"],
+    s_0: Float[Array, " d"],
+    vectors: Float[Array, "d d"],
+    log_precision: Float[Array, " d"],
+    noise: Float[Array, " d"],
+) -> Float[Array, ""]:
+    """Squared error of F, whose target is (I + P)^(1/2) (s_0 - (I + P)^-1 P u), u = s_0 + noise.
+
+    Any sample could have given u, so s_0 is replaced by its mean over `others` and itself, each
+    weighted by how likely it is to have done so: the same mean, with much less noise.
+    """
+    clean = s_0 @ vectors
+    u = clean + jnp.exp(-0.5 * log_precision) * noise
+    precision = jnp.exp(log_precision)
+    candidates = jnp.concatenate([clean[None], others @ vectors])
+    weights = jax.nn.softmax(-0.5 * (u[None] - candidates) ** 2 @ precision)
+    gain = jax.nn.sigmoid(log_precision)  # p / (1 + p)
+    target = (weights @ candidates - gain * u) * jnp.sqrt(1.0 + precision)
+    bias = network.evidence_bias(vectors, log_precision)
+    f = network.correction(vectors @ (gain * u), bias)
+    return jnp.sum((target - f @ vectors) ** 2)
+
+
+def _random_evidence(
+    key: Key[Array, ""], rotations: Float[Array, "r d d"], size: int, *, isotropic: bool
+) -> tuple[Float[Array, "b d d"], Float[Array, "b d"]]:
+    """Evidence of all strengths and ranks: a noisy sample, plus a task's own in some directions.
+
+    That is what a chain meets: precision snr I + Lam, where the eigenvalues of Lam are of about one
+    size (how many observations) or zero (directions not seen yet).
+    """
+    keys = jax.random.split(key, 6)
+    dim = rotations.shape[-1]
+    low, high = LOG_PRECISION
+    noisy = jax.random.uniform(keys[0], (size, 1), minval=low, maxval=high)
+    if isotropic:
+        identity = jnp.broadcast_to(jnp.eye(dim, dtype=noisy.dtype), (size, dim, dim))
+        return identity, jnp.broadcast_to(noisy, (size, dim))
+    strength = jax.random.uniform(keys[1], (size, 1), minval=low, maxval=high)
+    spread = jax.random.uniform(keys[2], (size, 1), maxval=2.0)
+    task = strength + spread * jax.random.normal(keys[3], (size, dim))
+    num_seen = jax.random.randint(keys[4], (size, 1), 0, dim + 1)
+    seen = jnp.arange(dim)[None, :] < num_seen
+    log_precision = jnp.where(seen, jnp.logaddexp(noisy, task), noisy)
+    which = jax.random.randint(keys[5], (size,), 0, rotations.shape[0])
+    return rotations[which], jnp.clip(log_precision, low, high)
+
+
+def _random_rotations(dim: int, seed: int) -> Float[Array, "r d d"]:
+    normal = np.random.default_rng(seed).standard_normal((NUM_ROTATIONS, dim, dim))
+    q, r = np.linalg.qr(normal)
+    signs = np.sign(np.diagonal(r, axis1=1, axis2=2))
+    return jnp.asarray(q * signs[:, None, :], jnp.float32)
+
+
+def _rows(key: Key[Array, ""], samples: Float[Array, "n d"], size: int) -> Float[Array, "b d"]:
+    return samples[jax.random.randint(key, (size,), 0, samples.shape[0])]
+
+
+def _bar(visible: bool) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    return Progress(*columns, disable=not visible, transient=True)

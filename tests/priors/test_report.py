@@ -1,0 +1,47 @@
+"""The report of a fit: short, readable, and its columns are the predictors they are named after."""
+
+import dataclasses
+
+import numpy as np
+from numpy.testing import assert_allclose
+
+import diffprior as dp
+
+
+def test_report_reads_as_a_table(untrained: dp.DiffusionPrior) -> None:
+    lines = str(untrained.report).splitlines()
+    assert lines[0] == "100 samples, 20 of them held out; 1.2 s; best of 2 looks: 1"
+    assert lines[1].split() == ["log", "SNR", "learned", "linear", "noisy", "constant"]
+    assert lines[-1] == "warning: few samples"
+    rows = [[float(cell) for cell in line.split()] for line in lines[2:-1]]
+    stages = [
+        (s.log_snr, s.learned, s.linear, s.noisy, s.constant) for s in untrained.report.stages
+    ]
+    assert_allclose(rows, stages, atol=1e-4)
+
+
+def test_report_of_a_fit_is_short(learned: dp.DiffusionPrior) -> None:
+    lines = str(learned.report).splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 80
+    assert learned.report.num_samples == 2000 and learned.report.num_held_out == 200
+    assert learned.report.warnings == ()
+
+
+def test_columns_are_the_errors_of_simple_predictors(learned: dp.DiffusionPrior) -> None:
+    """For samples of unit covariance: s_t / sqrt(alpha_bar), the mean, and the best linear one."""
+    for stage in learned.report.stages:
+        snr = np.exp(stage.log_snr)
+        assert_allclose([stage.noisy, stage.constant, stage.linear], [1 / snr, 1.0, 1 / (1 + snr)])
+
+
+def test_residual_of_the_prior_is_that_of_the_report(learned: dp.DiffusionPrior) -> None:
+    stages = learned.report.stages
+    assert_allclose(learned.residual_log_snr, [s.log_snr for s in stages])
+    assert_allclose(learned.residual, [s.learned for s in stages])
+    assert np.all(np.diff(learned.residual_log_snr) > 0)
+
+
+def test_looks_say_where_the_best_was(learned: dp.DiffusionPrior) -> None:
+    report = learned.report
+    assert report.losses[report.best] == min(report.losses) < report.losses[0]
+    assert dataclasses.replace(report) == report
