@@ -1,0 +1,1 @@
+"""How far a sampler is from the truth: distances, coverage, ranks."""

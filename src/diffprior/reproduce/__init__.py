@@ -1,0 +1,1 @@
+"""The paper's figures, one module each, with their plots and reports."""

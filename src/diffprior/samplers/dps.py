@@ -1,0 +1,62 @@
+"""DPS of Chung et al., the paper's baseline: Algorithm 4."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from ..evidence.base import AbstractEvidence
+from ..priors.base import AbstractPrior
+from ..priors.diffusion import DiffusionPrior
+from ..schedule import Schedule
+from .base import AbstractSampler, Info, checked_temperature
+from .chain import as_diffusion, chain_noise, chosen_schedule, from_unit, to_unit
+
+
+class DPS(AbstractSampler):
+    """Diffusion posterior sampling: the reverse process plus a step down the squared error.
+
+    The gradient goes through the denoiser, and the step size is one over the root of the squared
+    error, as in Appendix D. Deviation: line 4 of Algorithm 4 prints the score as
+    -eps / (1 - alpha_bar); line 5 needs -eps / sqrt(1 - alpha_bar), so that S_0 is E[s_0 | s_t].
+    """
+
+    prior: DiffusionPrior
+    schedule: Schedule = eqx.field(static=True)
+    temperature: float = eqx.field(static=True)
+
+    def __init__(
+        self, prior: AbstractPrior, *, steps: int | None = None, temperature: float = 1.0
+    ) -> None:
+        self.prior = as_diffusion(prior)
+        self.schedule = chosen_schedule(self.prior, steps, 100, Schedule.cosine)
+        self.temperature = checked_temperature(temperature)
+
+    def draw(
+        self, key: Key[Array, ""], evidence: AbstractEvidence
+    ) -> tuple[Float[Array, " d"], Info]:
+        """One run of Algorithm 4."""
+        prior, local = self.prior, to_unit(self.prior, evidence)
+        process = prior.reverse_process(self.schedule)
+        s_T, noises = chain_noise(key, process, prior.dim)
+
+        def step(s_t: Array, inputs: Any) -> tuple[Array, None]:
+            stage, inside, noise = inputs
+
+            def root_error(s: Array) -> tuple[Array, Array]:
+                s_0 = prior.denoiser.mean_at(inside, s)
+                error = local.squared_error(s_0)
+                positive = error > 0
+                return jnp.where(positive, jnp.sqrt(jnp.where(positive, error, 1.0)), 0.0), s_0
+
+            gradient, s_0 = jax.grad(root_error, has_aux=True)(s_t)
+            mean = stage.weight_clean * s_0 + stage.weight_noisy * s_t
+            # zeta_t grad(error) with zeta_t = 1 / sqrt(error) is twice the gradient of the root
+            return mean + jnp.sqrt(stage.beta_tilde) * noise - 2.0 * gradient, None
+
+        inputs = (process.stages, process.denoiser_stages, noises)
+        z, _ = jax.lax.scan(step, s_T, inputs)
+        theta = from_unit(prior, z)
+        return theta, Info.of(theta)

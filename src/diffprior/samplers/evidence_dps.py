@@ -1,0 +1,97 @@
+"""Evidence inside the denoiser: the reverse process of the posterior itself."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from ..checks import positive_int
+from ..evidence.base import AbstractEvidence
+from ..gaussian import Gaussian
+from ..linalg import Spectral, eigh
+from ..priors.base import AbstractPrior
+from ..priors.diffusion import DiffusionPrior, reverse_law
+from ..schedule import Schedule
+from .base import AbstractSampler, Info, checked_temperature
+from .chain import as_diffusion, chain_noise, draw_from, from_unit, to_unit
+
+EXPANSIONS = 2  # of a generalised linear model's likelihood at each stage
+
+
+class EvidenceDPS(AbstractSampler):
+    """Reverse process of p(s_0 | h): a noisy sample is one more piece of Gaussian evidence.
+
+    With linear evidence of precision Lam and shift b, p(s_0 | s_t, h) is the prior under Gaussian
+    evidence of precision snr_t I + Lam and shift scale_t s_t + b, so the prior's own denoiser gives
+    its mean and covariance, and no likelihood is approximated. A generalised linear model is
+    expanded to second order at the denoised mean of every stage.
+    """
+
+    prior: DiffusionPrior
+    schedule: Schedule = eqx.field(static=True)
+    temperature: float = eqx.field(static=True)
+
+    def __init__(self, prior: AbstractPrior, *, steps: int = 20, temperature: float = 1.0) -> None:
+        self.prior = as_diffusion(prior)
+        if not self.prior.denoiser.general:
+            raise ValueError(
+                "`prior`: expected one that denoises any Gaussian evidence, got one for isotropic "
+                "evidence only; use LaplaceDPS, TwistedSMC or DPS with it, or fit without preset"
+            )
+        self.schedule = Schedule.log_snr(positive_int("steps", steps))
+        self.temperature = checked_temperature(temperature)
+
+    def draw(
+        self, key: Key[Array, ""], evidence: AbstractEvidence
+    ) -> tuple[Float[Array, " d"], Info]:
+        """One chain."""
+        prior, local = self.prior, to_unit(self.prior, evidence)
+        process = prior.reverse_process(self.schedule)
+        first_noise, noises = chain_noise(key, process, prior.dim)
+        denoise = _denoiser_with(prior, local)
+        zero = jnp.zeros_like(first_noise)
+        clean = denoise(zero[0], zero, zero)
+        last = process.stages.snr[0] / (1.0 + process.stages.snr[0])  # alpha_bar_T
+        identity = jnp.eye(prior.dim, dtype=zero.dtype)
+        start = Gaussian(jnp.sqrt(last) * clean.mean, last * clean.cov + (1.0 - last) * identity)
+
+        def step(state: Any, inputs: Any) -> tuple[Any, None]:
+            s_t, guess = state
+            stage, noise = inputs
+            s_0 = denoise(stage.snr, stage.shift_scale * s_t, guess)
+            return (draw_from(reverse_law(stage, s_t, s_0), noise), s_0.mean), None
+
+        state = (draw_from(start, first_noise), clean.mean)
+        (z, _), _ = jax.lax.scan(step, state, (process.stages, noises))
+        theta = from_unit(prior, z)
+        return theta, Info.of(theta)
+
+
+def _denoiser_with(prior: DiffusionPrior, local: AbstractEvidence) -> Any:
+    """Mean and covariance of s_0 given isotropic evidence and the task's own; `guess` is where a
+    likelihood that is not quadratic is first expanded."""
+    denoise = prior.denoiser.denoise
+    if local.quadratic:
+        precision, shift = local.expand(jnp.zeros_like(prior.offset))
+        spectral = eigh(precision)
+
+        def linear(snr: Array, noisy_shift: Array, guess: Array) -> Gaussian:
+            return denoise(_positive(spectral).shifted(snr), noisy_shift + shift)
+
+        return linear
+
+    def expanding(snr: Array, noisy_shift: Array, guess: Array) -> Gaussian:
+        for _ in range(EXPANSIONS):
+            precision, shift = local.expand(guess)
+            s_0 = denoise(_positive(eigh(precision)).shifted(snr), noisy_shift + shift)
+            guess = s_0.mean
+        return s_0
+
+    return expanding
+
+
+def _positive(spectral: Spectral) -> Spectral:
+    """Eigenvalues that rounding made negative, or zero, made tiny."""
+    return Spectral(spectral.vectors, jnp.maximum(spectral.values, 1e-6))

@@ -1,0 +1,69 @@
+"""The sequential Monte Carlo baseline of Appendix C.4."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from ..checks import positive_int
+from ..evidence.base import AbstractEvidence
+from ..priors.base import AbstractPrior, log_normalise
+from ..priors.diffusion import DiffusionPrior
+from .base import AbstractSampler, Info, checked_temperature
+from .chain import as_diffusion, from_unit, to_unit
+from .twisted_smc import systematic
+
+JITTER = 0.1  # first perturbation, over the prior's standard deviation
+
+
+class ParticleFilter(AbstractSampler):
+    """Particles from the prior: perturbed, weighted by the likelihood, resampled, in rounds.
+
+    Deviation: evidence keeps what the history adds up to, not its order, so that each of
+    `num_rounds` rounds brings an equal share of it. The perturbation of round r is JITTER / r prior
+    standard deviations. The particles that runs start from are drawn once.
+    """
+
+    prior: DiffusionPrior
+    particles: Float[Array, "k d"]
+    num_rounds: int = eqx.field(static=True)
+    temperature: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        prior: AbstractPrior,
+        *,
+        num_particles: int = 3000,
+        num_rounds: int = 20,
+        temperature: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        self.prior = as_diffusion(prior)
+        count = positive_int("num_particles", num_particles)
+        self.particles = self.prior.sample_unit(jax.random.key(seed), count)
+        self.num_rounds = positive_int("num_rounds", num_rounds)
+        self.temperature = checked_temperature(temperature)
+
+    def draw(
+        self, key: Key[Array, ""], evidence: AbstractEvidence
+    ) -> tuple[Float[Array, " d"], Info]:
+        """One particle of one run."""
+        share = to_unit(self.prior, evidence).temper(float(self.num_rounds))
+
+        def one_round(z: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+            key, number = inputs
+            noise_key, resample_key = jax.random.split(key)
+            z = z + JITTER / number * jax.random.normal(noise_key, z.shape, z.dtype)
+            weights, log_total = log_normalise(jax.vmap(share.log_likelihood)(z))
+            uniform = jax.random.uniform(resample_key, (), z.dtype)
+            log_mean = log_total - jnp.log(z.shape[0])
+            size = 1.0 / jnp.sum(weights**2)
+            return z[systematic(weights, uniform)], jnp.stack([log_mean, size])
+
+        numbers = jnp.arange(1, self.num_rounds + 1, dtype=self.particles.dtype)
+        chosen_key, *keys = jax.random.split(key, self.num_rounds + 1)
+        inputs = (jnp.stack(keys), numbers)
+        particles, trace = jax.lax.scan(one_round, self.particles, inputs)
+        chosen = jax.random.randint(chosen_key, (), 0, particles.shape[0])
+        theta = from_unit(self.prior, particles[chosen])
+        return theta, Info.of(theta, jnp.sum(trace[:, 0]), jnp.min(trace[:, 1]))

@@ -1,0 +1,143 @@
+"""Extreme evidence, many parameters, priors on a grid, and failures that must be told."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+
+import diffprior as dp
+import reference
+from cases import DIM, random_cov
+from chains import BLOBS, blob_prior
+from diffprior.priors.denoisers import StagewiseDenoiser
+from statistic import Z, assert_mean, assert_moments
+
+KEY = jax.random.key(13)
+Make = Callable[[dp.AbstractPrior], dp.AbstractSampler]
+SAMPLERS: dict[str, Make] = {
+    "laplace": lambda prior: dp.LaplaceDPS(prior, steps=8),
+    "evidence": lambda prior: dp.EvidenceDPS(prior, steps=8),
+    "twisted": lambda prior: dp.TwistedSMC(prior, num_particles=4, steps=8),
+    "dps": lambda prior: dp.DPS(prior, steps=8),
+    "filter": lambda prior: dp.ParticleFilter(prior, num_particles=50, num_rounds=4),
+}
+EXACT = ("evidence", "twisted")
+MEAN, COV = np.array([0.5, -1.0, 0.25]), random_cov(np.random.default_rng(3), DIM)
+HISTORIES = {
+    "none": (0, 1.0),
+    "fewer-than-parameters": (1, 1.0),
+    "precise": (6, 1e-3),
+    "noisy": (6, 1e3),
+    "million": (1_000_000, 1.0),
+}
+
+
+def history(num_rows: int, noise_std: float) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(4)
+    features = rng.standard_normal((num_rows, DIM))
+    return features, features @ MEAN + noise_std * rng.standard_normal(num_rows)
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_extreme_linear_evidence(name: str) -> None:
+    """Nothing breaks; and in double precision draws that claim to be exact are."""
+    sampler = SAMPLERS[name](dp.GaussianPrior(MEAN, COV))
+    for num_rows, noise_std in HISTORIES.values():
+        features, rewards = history(num_rows, noise_std)
+        draws, info = sampler.sample_many(
+            KEY, dp.Linear(noise_std).observe(features, rewards), 1024
+        )
+        assert np.all(np.isfinite(draws)) and not np.any(info.failed)
+        if name not in EXACT:
+            continue
+        precision = features.T @ features / noise_std**2
+        mean, cov = reference.condition_gaussian(
+            MEAN, COV, precision, features.T @ rewards / noise_std**2
+        )
+        if jax.config.read("jax_enable_x64"):
+            assert_moments(draws, mean, cov)
+        else:
+            error = np.mean(np.asarray(draws, float), axis=0) - mean
+            assert np.max(np.abs(error)) < Z * np.sqrt(np.max(np.diagonal(cov)) / 1024) + 2e-3
+
+
+@pytest.mark.parametrize("name", ["laplace", "evidence", "twisted"])
+def test_separable_logistic_rows(name: str) -> None:
+    """Every reward follows the sign of the first feature: the likelihood has no maximum.
+
+    Where the truth is skew, EvidenceDPS is off by a fraction of the spread; the others use too few
+    particles, or Eq. (6), to be near.
+    """
+    features = np.random.default_rng(5).standard_normal((60, 2))
+    rewards = (features[:, 0] > 0).astype(float)
+    sampler = SAMPLERS[name](blob_prior())
+    draws, info = sampler.sample_many(KEY, dp.Logistic().observe(features, rewards), 1024)
+    assert np.all(np.isfinite(draws)) and not np.any(info.failed)
+
+    def log_posterior(points: np.ndarray) -> np.ndarray:
+        score = points @ features.T
+        fit = score @ rewards - np.sum(np.logaddexp(0.0, score), axis=1)
+        return fit + reference.mixture_log_density(points, *BLOBS)
+
+    mean, cov, _ = reference.grid_moments_2d(log_posterior, -6.0, 6.0, 200)
+    error = (np.mean(draws, axis=0) - mean) / np.sqrt(np.diagonal(cov))
+    assert np.max(np.abs(error)) < {"laplace": 2.0, "evidence": 0.2, "twisted": 0.5}[name]
+
+
+@pytest.mark.float32
+def test_many_parameters() -> None:
+    """128 of them; EvidenceDPS has the exact law, seen in standardised draws."""
+    rng, dim = np.random.default_rng(6), 128
+    cov = random_cov(rng, dim)
+    features = rng.standard_normal((40, dim)) / np.sqrt(dim)
+    rewards = features @ rng.standard_normal(dim)
+    evidence = dp.Linear(0.5).observe(features, rewards)
+    prior = dp.DiffusionPrior.from_denoiser(dp.GaussianPrior(np.zeros(dim), cov))
+    for name in ("laplace", "evidence"):
+        draws, info = SAMPLERS[name](prior).sample_many(KEY, evidence, 128)
+        assert np.all(np.isfinite(draws)) and not np.any(info.failed)
+    mean, cov = reference.linear_posterior(np.zeros(dim), cov, features, rewards, 0.5)
+    z = np.linalg.solve(np.linalg.cholesky(cov), (np.asarray(draws, float) - mean).T).T
+    assert_mean(z, np.zeros(dim))
+    assert_mean(np.sum(z**2, axis=1), float(dim))
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_failed_draw_raises_or_says_so(name: str) -> None:
+    sampler = SAMPLERS[name](dp.GaussianPrior(MEAN, COV))
+    huge = dp.Linear().observe([[1e200, 0.0, 0.0]], [1.0])
+    message = rf"`{type(sampler).__name__}`: a draw is not finite .* Likely causes: .* throw=False"
+    with pytest.raises(eqx.EquinoxRuntimeError, match=message):
+        sampler.sample_many(KEY, huge, 1024)
+    assert np.all(sampler.sample_many(KEY, huge, 1024, throw=False)[1].failed)
+
+
+@pytest.mark.parametrize("name", ["laplace", "twisted", "dps"])
+def test_a_prior_on_its_own_grid_is_strided(name: str) -> None:
+    """An untrained one, whose samplers still run on part of its stages, and refuse more."""
+    grid = dp.Schedule.constant(20)
+    closed = dp.DiffusionPrior.from_denoiser(dp.GaussianPrior(MEAN, COV))
+    denoiser = StagewiseDenoiser.initialise(KEY, DIM, grid, width=4)
+    denoiser = jax.tree.map(lambda leaf: leaf.astype(closed.offset.dtype), denoiser)
+    fields = (closed.offset, closed.scale, denoiser, closed.residual_log_snr, closed.residual)
+    prior = dp.DiffusionPrior(*fields, grid, None)
+    sampler = SAMPLERS[name](prior)
+    assert sampler.schedule == grid.stride(8)
+    evidence = dp.Linear().observe(*history(6, 1.0))
+    assert np.all(np.isfinite(sampler.sample(KEY, evidence)))
+    with pytest.raises(ValueError, match="`steps`: expected at most the 20 stages"):
+        type(sampler)(prior, steps=21)
+
+
+def test_without_evidence_draws_follow_the_prior() -> None:
+    """In law, for the samplers whose chain is not compared with the plain one elsewhere."""
+    for name in (*EXACT, "laplace"):
+        sampler = SAMPLERS[name](dp.GaussianPrior(MEAN, COV))
+        draws, _ = sampler.sample_many(KEY, dp.Linear().observe(dim=DIM), 1024)
+        z = np.linalg.solve(np.linalg.cholesky(COV), (np.asarray(draws) - MEAN).T).T
+        assert_mean(z, np.zeros(DIM))
+        if name in EXACT:
+            assert_moments(z, np.zeros(DIM), np.eye(DIM))
