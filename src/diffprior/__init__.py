@@ -1,5 +1,11 @@
 """diffprior: posterior sampling with a diffusion-model prior, and Thompson sampling built on it."""
 
+from .bandits.agents import AbstractAgent, ThompsonSampling
+from .bandits.bandit import Bandit
+from .bandits.baselines import EpsilonGreedy, LinUCB, Uniform
+from .bandits.decisions import Decision
+from .bandits.result import SimulationResult
+from .bandits.simulate import simulate
 from .evidence.base import AbstractEvidence, AbstractLikelihood
 from .evidence.glm import AbstractFamily, GLMEvidence, Identity, Logistic, Poisson
 from .evidence.linear import Linear, LinearEvidence
@@ -10,6 +16,9 @@ from .priors.empirical import EmpiricalPrior
 from .priors.gaussian import GaussianPrior
 from .priors.mixture import MixturePrior
 from .priors.report import FitReport, FitWarning
+from .problems.base import AbstractProblem
+from .problems.mixtures import mixture
+from .problems.synthetic import Synthetic, synthetic
 from .samplers.base import AbstractSampler, Info
 from .samplers.choose import best_sampler
 from .samplers.dps import DPS
@@ -21,14 +30,19 @@ from .samplers.twisted_smc import TwistedSMC
 from .schedule import Schedule
 
 __all__ = [
+    "AbstractAgent",
     "AbstractEvidence",
     "AbstractFamily",
     "AbstractLikelihood",
     "AbstractPrior",
+    "AbstractProblem",
     "AbstractSampler",
+    "Bandit",
     "DPS",
+    "Decision",
     "DiffusionPrior",
     "EmpiricalPrior",
+    "EpsilonGreedy",
     "EvidenceDPS",
     "Exact",
     "FitReport",
@@ -39,6 +53,7 @@ __all__ = [
     "Identity",
     "Info",
     "LaplaceDPS",
+    "LinUCB",
     "Linear",
     "LinearEvidence",
     "Logistic",
@@ -46,6 +61,13 @@ __all__ = [
     "ParticleFilter",
     "Poisson",
     "Schedule",
+    "SimulationResult",
+    "Synthetic",
+    "ThompsonSampling",
     "TwistedSMC",
+    "Uniform",
     "best_sampler",
+    "mixture",
+    "simulate",
+    "synthetic",
 ]

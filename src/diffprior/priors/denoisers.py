@@ -109,7 +109,7 @@ class NetworkDenoiser(AbstractDenoiser):
     the mean in q, symmetrised and bounded.
     """
 
-    weights_in: Float[Array, "d+f width"]
+    weights_in: Float[Array, "inputs width"]
     bias_in: Float[Array, " width"]
     weights_hidden: Float[Array, "depth width width"]
     bias_hidden: Float[Array, "depth width"]
@@ -126,9 +126,9 @@ class NetworkDenoiser(AbstractDenoiser):
         first, rest = jax.random.split(key)
         inputs = dim + num_features
         return NetworkDenoiser(
-            jax.random.normal(first, (inputs, width), jnp.float32) * 1.5 / np.sqrt(inputs),
+            jax.random.normal(first, (inputs, width), jnp.float32) * (1.5 / inputs**0.5),
             jnp.zeros(width, jnp.float32),
-            jax.random.normal(rest, (depth - 1, width, width), jnp.float32) / np.sqrt(width),
+            jax.random.normal(rest, (depth - 1, width, width), jnp.float32) / width**0.5,
             jnp.zeros((depth - 1, width), jnp.float32),
             jnp.zeros((width, dim), jnp.float32),
             jnp.zeros(dim, jnp.float32),
@@ -205,7 +205,7 @@ class _Scale(NamedTuple):
         """The correction fades out beyond the strongest evidence trained on, where the likelihood
         alone decides."""
         variance = 1.0 / (1.0 + p)
-        strongest = np.exp(LOG_PRECISION[1])
+        strongest = float(np.exp(LOG_PRECISION[1]))
         fade = jnp.sqrt(jnp.minimum(1.0, strongest / jnp.maximum(p, 1.0)))
         return _Scale(variance, jnp.sqrt(variance) * fade)
 
@@ -254,9 +254,9 @@ class StagewiseDenoiser(AbstractDenoiser):
         first, second = jax.random.split(key)
         zeros = jnp.zeros((t, width), jnp.float32)
         return StagewiseDenoiser(
-            jax.random.normal(first, (t, dim, width), jnp.float32) * np.sqrt(2 / dim),
+            jax.random.normal(first, (t, dim, width), jnp.float32) * (2 / dim) ** 0.5,
             zeros,
-            jax.random.normal(second, (t, width, width), jnp.float32) * np.sqrt(2 / width),
+            jax.random.normal(second, (t, width, width), jnp.float32) * (2 / width) ** 0.5,
             zeros,
             jnp.zeros((t, width, dim), jnp.float32),
             jnp.zeros((t, dim), jnp.float32),

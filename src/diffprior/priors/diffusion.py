@@ -56,6 +56,20 @@ class ReverseProcess(NamedTuple):
         return self.stages.beta_tilde + self.stages.weight_clean**2 * self.residual
 
 
+class Aside:
+    """A report carried along but not looked at: all are equal, so that compiled programs that serve
+    one prior serve every other of the same shape."""
+
+    def __init__(self, report: FitReport | None) -> None:
+        self.report = report
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Aside)
+
+    def __hash__(self) -> int:
+        return hash(Aside)
+
+
 class DiffusionPrior(AbstractPrior):
     """p(theta) as a diffusion model over z, where theta = offset + scale z has unit covariance."""
 
@@ -65,7 +79,7 @@ class DiffusionPrior(AbstractPrior):
     residual_log_snr: Float[Array, " r"]
     residual: Float[Array, " r"]
     schedule: Schedule = eqx.field(static=True)
-    report: FitReport | None = eqx.field(static=True)
+    about: "Aside" = eqx.field(static=True)
 
     @staticmethod
     def fit(
@@ -111,7 +125,7 @@ class DiffusionPrior(AbstractPrior):
             jnp.asarray(log_snr),
             jnp.asarray(residual, float),
             schedule,
-            report,
+            Aside(report),
         )
 
     @staticmethod
@@ -132,12 +146,19 @@ class DiffusionPrior(AbstractPrior):
         residual = _exact_residual(denoiser, grid, unit.sample(jax.random.key(0), RESIDUAL_DRAWS))
         log_snr = jnp.asarray(np.log(grid.snr[::-1]))
         schedule = schedule or Schedule.log_snr(PRIOR_STAGES)
-        return DiffusionPrior(moments.mean, scale, denoiser, log_snr, residual, schedule, None)
+        return DiffusionPrior(
+            moments.mean, scale, denoiser, log_snr, residual, schedule, Aside(None)
+        )
 
     @property
     def dim(self) -> int:
         """Number of parameters d."""
         return self.offset.shape[0]
+
+    @property
+    def report(self) -> FitReport | None:
+        """How the prior was fitted, or None for a closed form."""
+        return self.about.report
 
     @eqx.filter_jit
     def denoise(self, precision: Any, shift: Any) -> Gaussian:
@@ -235,7 +256,7 @@ def _from_file(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Diffusi
         residual_log_snr,
         residual,
         schedule,
-        _report_from(header["report"]),
+        Aside(_report_from(header["report"])),
     )
 
 

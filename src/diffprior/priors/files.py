@@ -24,7 +24,7 @@ def write_file(
         "shapes": {name: list(array.shape) for name, array in arrays.items()},
         **header,
     }
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     data = save(contiguous, metadata={"diffprior": json.dumps(about)})
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -37,7 +37,7 @@ class MixturePrior(AbstractClosedFormPrior):
 
     @staticmethod
     def fit(samples: Any, num_components: int = 2, seed: int = 0) -> "MixturePrior":
-        """Expectation maximisation by scikit-learn, on standardised samples."""
+        """Expectation maximisation by scikit-learn on standardised samples, best of five starts."""
         from sklearn.mixture import GaussianMixture
 
         num_components = positive_int("num_components", num_components)
@@ -49,7 +49,9 @@ class MixturePrior(AbstractClosedFormPrior):
                 f"`samples`: expected every parameter to vary, got a constant column {constant}; "
                 "drop it or add a little noise"
             )
-        model = GaussianMixture(num_components, random_state=seed).fit((array - center) / scale)
+        model = GaussianMixture(
+            num_components, tol=1e-6, max_iter=1000, n_init=5, random_state=seed
+        ).fit((array - center) / scale)
         return MixturePrior(
             model.weights_,
             center + scale * model.means_,
@@ -76,7 +78,9 @@ class MixturePrior(AbstractClosedFormPrior):
     @eqx.filter_jit
     def posterior(self, evidence: AbstractEvidence) -> tuple["MixturePrior", Float[Array, ""]]:
         """Each component conditioned, its weight multiplied by its evidence; and log p(h)."""
-        components, log_evidence = jax.vmap(evidence.condition)(Gaussian(self.means, self.covs))
+        components, log_evidence = jax.vmap(
+            lambda mean, cov: evidence.condition(Gaussian(mean, cov))
+        )(self.means, self.covs)
         weights, total = log_normalise(jnp.log(self.weights) + log_evidence)
         return self._with(weights, components.mean, components.cov), total
 

@@ -1,0 +1,104 @@
+"""Simple rivals of Thompson sampling: optimism, luck, and both in turn."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Key
+
+from ..checks import positive
+from ..evidence.base import AbstractEvidence, AbstractLikelihood
+from ..gaussian import Gaussian
+from ..priors.gaussian import GaussianPrior
+from .agents import AbstractAgent, checked_kind, checked_likelihood
+
+
+class LinUCB(AbstractAgent):
+    """Optimism: posterior mean plus `width` posterior standard deviations of phi' theta.
+
+    With a generalised linear model the posterior is Laplace's approximation.
+    """
+
+    prior: GaussianPrior
+    likelihood: AbstractLikelihood
+    width: Float[Array, ""]
+
+    def __init__(self, prior: Any, likelihood: Any, *, width: float = 2.0) -> None:
+        self.prior = _checked_gaussian(prior)
+        self.likelihood = checked_likelihood(likelihood)
+        self.width = positive("width", width, "pass a number of standard deviations, such as 2")
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.prior.dim
+
+    def index(
+        self, key: Key[Array, ""], evidence: AbstractEvidence, features: Float[Array, "k d"]
+    ) -> tuple[Float[Array, " k"], Bool[Array, ""]]:
+        """The upper confidence bound of phi' theta."""
+        posterior, failed = _posterior(self.prior, evidence)
+        variance = jnp.sum((features @ posterior.cov) * features, axis=1)
+        return features @ posterior.mean + self.width * jnp.sqrt(variance), failed
+
+
+class EpsilonGreedy(AbstractAgent):
+    """The action of the highest posterior mean, or with probability `epsilon` a random one."""
+
+    prior: GaussianPrior
+    likelihood: AbstractLikelihood
+    epsilon: Float[Array, ""]
+
+    def __init__(self, prior: Any, likelihood: Any, *, epsilon: float = 0.05) -> None:
+        self.prior = _checked_gaussian(prior)
+        self.likelihood = checked_likelihood(likelihood)
+        self.epsilon = positive("epsilon", epsilon, "pass a probability, such as 0.05")
+        if self.epsilon > 1:
+            raise ValueError(f"`epsilon`: expected a probability, got {epsilon:g}; try 0.05")
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.prior.dim
+
+    def index(
+        self, key: Key[Array, ""], evidence: AbstractEvidence, features: Float[Array, "k d"]
+    ) -> tuple[Float[Array, " k"], Bool[Array, ""]]:
+        """phi' theta at the posterior mean, or random numbers."""
+        explore_key, random_key = jax.random.split(key)
+        posterior, failed = _posterior(self.prior, evidence)
+        greedy = features @ posterior.mean
+        random = jax.random.uniform(random_key, greedy.shape, greedy.dtype)
+        return jnp.where(jax.random.bernoulli(explore_key, self.epsilon), random, greedy), failed
+
+
+class Uniform(AbstractAgent):
+    """Any action, with equal probability."""
+
+    likelihood: AbstractLikelihood
+
+    def __init__(self, likelihood: Any) -> None:
+        self.likelihood = checked_likelihood(likelihood)
+
+    @property
+    def dim(self) -> None:
+        """Any number of parameters."""
+        return None
+
+    def index(
+        self, key: Key[Array, ""], evidence: AbstractEvidence, features: Float[Array, "k d"]
+    ) -> tuple[Float[Array, " k"], Bool[Array, ""]]:
+        """Random numbers."""
+        index = jax.random.uniform(key, (features.shape[0],), features.dtype)
+        return index, jnp.array(False)
+
+
+def _posterior(
+    prior: GaussianPrior, evidence: AbstractEvidence
+) -> tuple[Gaussian, Bool[Array, ""]]:
+    posterior, log_evidence = evidence.condition(prior.moments())
+    return posterior, jnp.isnan(log_evidence)
+
+
+def _checked_gaussian(prior: Any) -> GaussianPrior:
+    return checked_kind("prior", prior, GaussianPrior, "pass GaussianPrior(mean, cov)")

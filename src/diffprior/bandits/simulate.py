@@ -1,0 +1,193 @@
+"""Many runs of many agents in the same environments: the experiments of Section 6."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ..checks import positive_int
+from ..evidence.base import AbstractEvidence
+from ..problems.base import AbstractProblem
+from ..samplers.base import AbstractSampler
+from .agents import AbstractAgent, ThompsonSampling, checked_seed
+from .result import SimulationResult
+from .world import Rounds, World
+
+CHUNK_ROUNDS = 25  # rounds played by one call of an agent's program
+CHUNK_NUMBERS = 2**25  # features and rewards held at once
+
+
+class Outcome(NamedTuple):
+    """What an agent did and what it cost; leading axes are runs and rounds."""
+
+    regret: Float[Any, "*n"]
+    action: Int[Any, "*n"]
+    failed: Bool[Any, "*n"]
+
+
+def simulate(
+    problem: Any,
+    agents: Any,
+    num_runs: int = 512,
+    num_rounds: int = 200,
+    seed: int = 0,
+    *,
+    progress: bool | None = None,
+    throw: bool = True,
+) -> SimulationResult:
+    """Regret of every agent, Eq. (9), for the same parameters, actions and reward noise.
+
+    `agents` maps names to agents; a sampler stands for Thompson sampling with it. All runs of an
+    agent are one compiled program. A failed draw raises, or with throw=False is counted and its
+    action is random. `progress` shows a bar, by default on a terminal.
+    """
+    num_runs = positive_int("num_runs", num_runs)
+    num_rounds = positive_int("num_rounds", num_rounds)
+    named = _checked_agents(problem, agents)
+    world = World.of(problem, num_runs, checked_seed(seed))
+    length, num_chunks = _chunks(problem, num_runs, num_rounds)
+    players = {
+        name: _Player(name, agent, problem.dim, num_runs, length * num_chunks)
+        for name, agent in named.items()
+    }
+    with _bar(sys.stderr.isatty() if progress is None else progress) as bar:
+        task = bar.add_task("simulating", total=num_chunks * len(players))
+        for first in range(0, length * num_chunks, length):
+            rounds = world.rounds(jnp.arange(first, first + length))
+            for player in players.values():
+                bar.update(task, description=f"simulating {player.name}")
+                player.play(rounds)
+                if throw:
+                    player.check(num_rounds)
+                bar.advance(task)
+    outcomes = {name: player.outcome(num_rounds) for name, player in players.items()}
+    return SimulationResult(
+        regret={
+            name: np.cumsum(outcome.regret, axis=1, dtype=np.float64)
+            for name, outcome in outcomes.items()
+        },
+        actions={name: outcome.action for name, outcome in outcomes.items()},
+        failures={name: int(np.sum(outcome.failed)) for name, outcome in outcomes.items()},
+        seconds={name: player.seconds for name, player in players.items()},
+        compile_seconds={name: player.compile_seconds for name, player in players.items()},
+        seed=seed,
+    )
+
+
+class _Player:
+    """An agent on its way through the rounds of all runs."""
+
+    def __init__(
+        self, name: str, agent: AbstractAgent, dim: int, num_runs: int, capacity: int
+    ) -> None:
+        self.name = name
+        self.agent = agent
+        self.evidence = jax.vmap(lambda _: agent.init(dim, capacity))(jnp.arange(num_runs))
+        self.program: Any = None
+        self.outcomes: list[Outcome] = []
+        self.seconds = self.compile_seconds = 0.0
+
+    def play(self, rounds: Rounds) -> None:
+        """Play some rounds; all calls have the same shapes."""
+        arguments = (self.agent, self.evidence, rounds)
+        if self.program is None:
+            self._check_rewards(rounds)
+            begin = time.perf_counter()
+            self.program = cast(Any, _play).lower(*arguments).compile()
+            self.compile_seconds = time.perf_counter() - begin
+        begin = time.perf_counter()
+        self.evidence, outcome = jax.block_until_ready(self.program(*arguments))
+        self.seconds += time.perf_counter() - begin
+        self.outcomes.append(jax.tree.map(np.asarray, outcome))
+
+    def outcome(self, num_rounds: int) -> Outcome:
+        """What has been played so far, up to `num_rounds`."""
+        parts = zip(*self.outcomes, strict=True)
+        return Outcome(*(np.concatenate(part, axis=1)[:, :num_rounds] for part in parts))
+
+    def check(self, num_rounds: int) -> None:
+        """Raise if a draw has failed."""
+        failed = self.outcome(num_rounds).failed
+        if np.any(failed):
+            raise RuntimeError(
+                f"`simulate`: {np.sum(failed)} of the first {failed.size} decisions of agent "
+                f"{self.name!r} rest on a draw that failed, the first of them in round "
+                f"{1 + np.argmax(np.any(failed, axis=0))}. Likely causes: a sampler that diverges "
+                "as evidence grows; features or rewards of extreme scale; float32 at its limit "
+                "(set jax_enable_x64). throw=False goes on with random actions and counts them."
+            )
+
+    def _check_rewards(self, rounds: Rounds) -> None:
+        evidence = self.agent.init(rounds.features.shape[-1])
+        try:
+            evidence.check_rewards(np.asarray(rounds.rewards).reshape(-1))
+        except ValueError as error:
+            raise ValueError(
+                f"`agents`: the likelihood of {self.name!r} cannot take the problem's rewards "
+                f"({error}); give the agent `problem.likelihood`"
+            ) from error
+
+
+@eqx.filter_jit
+def _play(
+    agent: AbstractAgent, evidence: AbstractEvidence, rounds: Rounds
+) -> tuple[AbstractEvidence, Outcome]:
+    """Algorithm 3 for some rounds of every run."""
+
+    def step(evidence: AbstractEvidence, now: Rounds) -> tuple[AbstractEvidence, Outcome]:
+        action, failed = agent.act(now.keys, evidence, now.features)
+        evidence = agent.update(evidence, now.features[action], now.rewards[action])
+        regret = jnp.max(now.means) - now.means[action]
+        return evidence, Outcome(regret, action, failed)
+
+    return jax.vmap(lambda evidence, rounds: jax.lax.scan(step, evidence, rounds))(evidence, rounds)
+
+
+def _chunks(problem: AbstractProblem, num_runs: int, num_rounds: int) -> tuple[int, int]:
+    """Length and number of chunks, all of one length; rounds beyond `num_rounds` are dropped."""
+    per_round = num_runs * problem.num_actions * (problem.dim + 2)
+    at_most = max(1, min(CHUNK_ROUNDS, CHUNK_NUMBERS // per_round))
+    num_chunks = -(-num_rounds // at_most)
+    return -(-num_rounds // num_chunks), num_chunks
+
+
+def _checked_agents(problem: Any, agents: Any) -> dict[str, AbstractAgent]:
+    if not isinstance(problem, AbstractProblem):
+        raise ValueError(
+            f"`problem`: expected a problem, got {type(problem).__name__}; "
+            'try `synthetic("cross")` or a subclass of AbstractProblem'
+        )
+    if not isinstance(agents, Mapping) or not agents:
+        raise ValueError(
+            f"`agents`: expected names mapped to agents, got {type(agents).__name__} "
+            f'{"without entries" if not agents else "without names"}; pass {{"TS": agent, ...}}'
+        )
+    return {str(name): _checked_agent(problem, name, agent) for name, agent in agents.items()}
+
+
+def _checked_agent(problem: AbstractProblem, name: str, agent: Any) -> AbstractAgent:
+    if isinstance(agent, AbstractSampler):
+        agent = ThompsonSampling(agent, problem.likelihood)
+    if not isinstance(agent, AbstractAgent):
+        raise ValueError(
+            f"`agents`: expected an agent or a sampler for {name!r}, got {type(agent).__name__}; "
+            "wrap a closed-form prior in `Exact`, a learned one in `EvidenceDPS`"
+        )
+    if agent.dim not in (None, problem.dim):
+        raise ValueError(
+            f"`agents`: expected {problem.dim} parameters for {name!r} as in the problem, got "
+            f"{agent.dim}; fit its prior to samples of this problem"
+        )
+    return agent
+
+
+def _bar(visible: bool) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    return Progress(*columns, disable=not visible, transient=True)

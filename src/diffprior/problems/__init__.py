@@ -1,0 +1,1 @@
+"""Bandit problems: what an agent is tried on."""

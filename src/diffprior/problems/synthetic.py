@@ -1,0 +1,149 @@
+"""The six two-dimensional problems of Section 6.2 and Appendix C.1."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from ..checks import choice, positive_int
+from ..evidence.base import AbstractLikelihood
+from ..evidence.linear import Linear
+from ..priors.mixture import MixturePrior
+from .base import AbstractProblem
+
+Law = Callable[[Key[Array, ""], int], Float[Array, "n 2"]]
+BOX = 3.0  # rays, triangles, H and corners are uniform on parts of [-3, 3]^2
+
+
+class Synthetic(AbstractProblem):
+    """K actions, uniform in the unit ball and fixed for a run; theta_* from a law in the plane."""
+
+    name: str = eqx.field(static=True)
+    likelihood: AbstractLikelihood
+    dim: int = eqx.field(static=True)
+    num_actions: int = eqx.field(static=True)
+    fresh_actions: bool = eqx.field(static=True)
+
+    def sample_parameters(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n 2"]:
+        """Draws of theta_*."""
+        return _sample(self.name, key, positive_int("num_samples", num_samples))
+
+    def features(self, key: Key[Array, ""]) -> Float[Array, "k 2"]:
+        """Uniform in the unit ball."""
+        return uniform_in_ball(key, self.num_actions, self.dim)
+
+    @property
+    def true_prior(self) -> MixturePrior | None:
+        """The law of theta_* in closed form, where it has one."""
+        return MixturePrior(*_CROSS) if self.name == "cross" else None
+
+
+def synthetic(name: str, likelihood: AbstractLikelihood | None = None) -> Synthetic:
+    """The problem called cross, rays, triangles, swirl, H or corners: 100 actions, sigma = 1.
+
+    Rewards are linear, or with `likelihood=Logistic()` binary.
+    """
+    choice("name", name, SYNTHETIC)
+    if likelihood is None:
+        likelihood = Linear(noise_std=1.0)
+    return Synthetic(name=name, likelihood=likelihood, dim=2, num_actions=100, fresh_actions=False)
+
+
+def uniform_in_ball(key: Key[Array, ""], num_points: int, dim: int) -> Float[Array, "n d"]:
+    """Points of the unit ball: a direction times U^(1/d)."""
+    direction_key, radius_key = jax.random.split(key)
+    normal = jax.random.normal(direction_key, (num_points, dim))
+    radius = jax.random.uniform(radius_key, (num_points, 1)) ** (1.0 / dim)
+    return radius * normal / jnp.linalg.norm(normal, axis=1, keepdims=True)
+
+
+@eqx.filter_jit
+def _sample(name: str, key: Key[Array, ""], num_samples: int) -> Float[Array, "n 2"]:
+    return _LAWS[name](key, num_samples)
+
+
+_CROSS: tuple[Any, Any, Any] = (
+    np.array([0.5, 0.5]),
+    np.zeros((2, 2)),
+    np.array([[[1.0, 0.99], [0.99, 1.0]], [[1.0, -0.9], [-0.9, 1.0]]]),
+)
+
+
+def _cross(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
+    """Equal mixture of N(0, [[1, .99], [.99, 1]]) and N(0, [[1, -.9], [-.9, 1]])."""
+    first_key, noise_key = jax.random.split(key)
+    trils = jnp.asarray(np.linalg.cholesky(_CROSS[2]), float)
+    which = jax.random.bernoulli(first_key, 0.5, (n,)).astype(int)
+    noise = jax.random.normal(noise_key, (n, 2))
+    return jnp.einsum("nij,nj->ni", trils[which], noise)
+
+
+def _rays(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
+    """Norm below 3 and cosine to one of the half-axes above 0.95: four circular sectors."""
+    ray_key, angle_key, radius_key = jax.random.split(key, 3)
+    half_width = float(np.arccos(0.95))
+    ray = jax.random.randint(ray_key, (n,), 0, 4).astype(float)
+    angle = jax.random.uniform(angle_key, (n,), minval=-half_width, maxval=half_width)
+    radius = BOX * jnp.sqrt(jax.random.uniform(radius_key, (n,)))
+    return _polar(radius, 0.5 * np.pi * ray + angle)
+
+
+def _triangles(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
+    """|y| < x on the right, |y| < |x| / 3 on the left: areas 9 and 3, density of |x| linear."""
+    side_key, x_key, y_key = jax.random.split(key, 3)
+    right = jax.random.bernoulli(side_key, 0.75, (n,))
+    x = BOX * jnp.sqrt(jax.random.uniform(x_key, (n,)))
+    y = x * jax.random.uniform(y_key, (n,), minval=-1.0, maxval=1.0)
+    return jnp.stack([jnp.where(right, x, -x), jnp.where(right, y, y / 3.0)], axis=1)
+
+
+def _swirl(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
+    """(sin 2 pi u, cos 2 pi u) (3.5 u - u (v - 1/2)) + (1, -1), u and v uniform."""
+    u, v = jax.random.uniform(key, (2, n))
+    center = jnp.array([[1.0, -1.0]], u.dtype)
+    return _polar(3.5 * u - u * (v - 0.5), 0.5 * np.pi - 2 * np.pi * u) + center
+
+
+def _h(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
+    """|x| > 2.5 or |y| < 0.25: two bars and the piece between them."""
+    bars = [(-3.0, -2.5, -3.0, 3.0), (2.5, 3.0, -3.0, 3.0)]
+    return _rectangles(key, n, [*bars, (-2.5, 2.5, -0.25, 0.25)])
+
+
+def _corners(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
+    """(|x| > 2.5 and |y| > 1) or (|y| > 2.5 and |x| > 1): an L of two rectangles, reflected."""
+    point_key, sign_key = jax.random.split(key)
+    corner = _rectangles(point_key, n, [(2.5, 3.0, 1.0, 3.0), (1.0, 2.5, 2.5, 3.0)])
+    return corner * jax.random.rademacher(sign_key, (n, 2), corner.dtype)
+
+
+def _rectangles(
+    key: Key[Array, ""], n: int, rectangles: list[tuple[float, float, float, float]]
+) -> Float[Array, "n 2"]:
+    """Uniform on disjoint rectangles (x0, x1, y0, y1): one by its area, then a point in it."""
+    which_key, point_key = jax.random.split(key)
+    x0, x1, y0, y1 = np.array(rectangles).T
+    areas = jnp.asarray((x1 - x0) * (y1 - y0), float)
+    which = jax.random.categorical(which_key, jnp.log(areas), shape=(n,))
+    low = jnp.asarray(np.stack([x0, y0], axis=1), float)[which]
+    high = jnp.asarray(np.stack([x1, y1], axis=1), float)[which]
+    return low + (high - low) * jax.random.uniform(point_key, (n, 2))
+
+
+def _polar(radius: Float[Array, " n"], angle: Float[Array, " n"]) -> Float[Array, "n 2"]:
+    return jnp.stack([radius * jnp.cos(angle), radius * jnp.sin(angle)], axis=1)
+
+
+_LAWS: dict[str, Law] = {
+    "cross": _cross,
+    "rays": _rays,
+    "triangles": _triangles,
+    "swirl": _swirl,
+    "H": _h,
+    "corners": _corners,
+}
+SYNTHETIC = tuple(_LAWS)

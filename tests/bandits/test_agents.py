@@ -1,0 +1,166 @@
+"""Agents: what they maximise, and that no failed draw ever chooses."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import diffprior as dp
+import reference
+from bandits.helpers import FailingLater
+from cases import GLMS, LIKELIHOODS, LikelihoodCase, case_name, problem
+from diffprior.bandits.agents import AbstractAgent, ThompsonSampling
+from diffprior.bandits.baselines import EpsilonGreedy, LinUCB, Uniform
+
+DIM = 3
+RNG = np.random.default_rng(5)
+FEATURES = RNG.standard_normal((6, DIM))
+MEAN, COV = RNG.standard_normal(DIM), np.diag([0.5, 1.0, 2.0])
+AGENTS: dict[str, Callable[[dp.AbstractLikelihood], AbstractAgent]] = {
+    "thompson": lambda likelihood: ThompsonSampling(dp.Exact(prior()), likelihood),
+    "linucb": lambda likelihood: LinUCB(prior(), likelihood),
+    "epsilon": lambda likelihood: EpsilonGreedy(prior(), likelihood, epsilon=0.3),
+    "uniform": Uniform,
+}
+
+
+def prior() -> dp.GaussianPrior:
+    return dp.GaussianPrior(MEAN, COV)
+
+
+def frequencies(agent: AbstractAgent, evidence: dp.AbstractEvidence, n: int) -> np.ndarray:
+    """How often each action is taken in `n` decisions, and that none failed."""
+    keys = jax.random.split(jax.random.key(0), n)
+    act = jax.jit(jax.vmap(lambda key: agent.act(key, evidence, jnp.asarray(FEATURES))))
+    actions, failed = act(keys)
+    assert not np.any(failed)
+    return np.bincount(actions, minlength=len(FEATURES)) / n
+
+
+def assert_frequencies(observed: np.ndarray, expected: np.ndarray, n: int) -> None:
+    error = np.sqrt(expected * (1 - expected) / n)
+    assert np.max(np.abs(observed - expected) / error) < 5
+
+
+@pytest.mark.parametrize("case", LIKELIHOODS, ids=case_name)
+def test_thompson_sampling_maximises_over_its_draw(case: LikelihoodCase) -> None:
+    likelihood = case.make()
+    evidence = problem(1, DIM, 20, case).evidence(likelihood)
+    exact = dp.Exact(prior())
+    agent = ThompsonSampling(dp.Exact(prior(), temperature=0.5), likelihood)
+    features, mask = jnp.asarray(FEATURES), jnp.ones(6, bool)
+
+    @jax.jit
+    @jax.vmap
+    def decisions(key: jax.Array) -> tuple[jax.Array, ...]:
+        theta, _ = exact.draw(key, evidence.temper(0.5))
+        return theta, *agent.choose(key, evidence, features, mask, 6)
+
+    theta, actions, index, failed = decisions(jax.random.split(jax.random.key(0), 50))
+    np.testing.assert_allclose(index, theta @ FEATURES.T, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(actions, np.argsort(-np.asarray(index), axis=1))
+    assert not np.any(failed)
+
+
+@pytest.mark.parametrize("case", GLMS, ids=case_name)
+def test_linucb_is_optimistic_about_the_laplace_posterior(case: LikelihoodCase) -> None:
+    data = problem(2, DIM, 25, case)
+    agent = LinUCB(prior(), case.make(), width=1.5)
+    index, _ = agent.index(jax.random.key(0), data.evidence(case.make()), jnp.asarray(FEATURES))
+    mean, cov = reference.irls(MEAN, COV, data.features, data.rewards, case.family, case.dispersion)
+    widths = np.array([np.sqrt(phi @ cov @ phi) for phi in FEATURES])
+    np.testing.assert_allclose(index, FEATURES @ mean + 1.5 * widths, rtol=1e-6)
+
+
+def test_linucb_with_sufficient_statistics_equals_that_with_rows() -> None:
+    data = problem(3, DIM, 25)
+    indices = [
+        LinUCB(prior(), likelihood).index(
+            jax.random.key(0), data.evidence(likelihood), jnp.asarray(FEATURES)
+        )[0]
+        for likelihood in (dp.Linear(0.7), dp.Identity(0.7))
+    ]
+    np.testing.assert_allclose(*indices, rtol=1e-9)
+
+
+def test_epsilon_greedy_explores_with_probability_epsilon() -> None:
+    data = problem(4, DIM, 25)
+    mean, _ = reference.linear_posterior(MEAN, COV, data.features, data.rewards, 0.7)
+    expected = np.full(6, 0.3 / 6)
+    expected[np.argmax(FEATURES @ mean)] += 0.7
+    agent = EpsilonGreedy(prior(), dp.Linear(0.7), epsilon=0.3)
+    observed = frequencies(agent, data.evidence(dp.Linear(0.7)), 20_000)
+    assert_frequencies(observed, expected, 20_000)
+
+
+def test_uniform_prefers_nothing() -> None:
+    evidence = dp.Logistic().empty(DIM)
+    observed = frequencies(Uniform(dp.Logistic()), evidence, 20_000)
+    assert_frequencies(observed, np.full(6, 1 / 6), 20_000)
+
+
+def test_saturated_means_do_not_hide_the_best_action() -> None:
+    known = dp.GaussianPrior(np.array([100.0, 0.0]), 1e-12 * np.eye(2))
+    agent = ThompsonSampling(dp.Exact(known), dp.Logistic())
+    features = jnp.array([[1.0, 0.0], [3.0, 0.0], [2.0, 0.0]])
+    action, _ = agent.act(jax.random.key(0), dp.Logistic().empty(2), features)
+    assert action == 1
+
+
+def test_a_failed_draw_is_flagged_and_its_action_random() -> None:
+    agent = ThompsonSampling(FailingLater(0), dp.Linear())
+    features = jnp.asarray(FEATURES[:, :2])
+    mask = jnp.array([False, True, True, False, True, True])
+    empty = dp.Linear().empty(2)
+    choose = jax.jit(jax.vmap(lambda key: agent.choose(key, empty, features, mask)))
+    choice = choose(jax.random.split(jax.random.key(0), 8000))
+    assert np.all(choice.failed) and np.all(np.isnan(choice.values))
+    observed = np.bincount(choice.actions[:, 0], minlength=6) / 8000
+    np.testing.assert_array_equal(observed[[0, 3]], 0)
+    assert_frequencies(observed[[1, 2, 4, 5]], np.full(4, 0.25), 8000)
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("name", AGENTS)
+def test_contract(name: str) -> None:
+    agent = AGENTS[name](dp.Linear(0.7))
+    evidence = agent.init(DIM, capacity=10)
+    features = jnp.asarray(FEATURES)
+    evidence = agent.update(evidence, features[0], jnp.asarray(1.0))
+    keys = jax.random.split(jax.random.key(1), 16)
+    act = eqx.filter_jit(lambda key: agent.act(key, evidence, features)[0])
+    looped = [int(act(key)) for key in keys]
+    batched = eqx.filter_jit(jax.vmap(act))(keys)
+    np.testing.assert_array_equal(looped, batched)
+    assert agent.dim in (None, DIM)
+
+
+def test_update_is_append() -> None:
+    agent = AGENTS["thompson"](dp.Linear(0.7))
+    data = problem(6, DIM, 3)
+    evidence = agent.init(DIM)
+    for phi, y in zip(data.features, data.rewards, strict=True):
+        evidence = agent.update(evidence, jnp.asarray(phi), jnp.asarray(y))
+    for ours, theirs in zip(
+        jax.tree.leaves(evidence), jax.tree.leaves(data.evidence(dp.Linear(0.7))), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ThompsonSampling(prior(), dp.Linear()), "`sampler`.*got GaussianPrior.*`Exact`"),
+        (lambda: ThompsonSampling(dp.Exact(prior()), "linear"), "`likelihood`.*got str.*Linear"),
+        (lambda: LinUCB(dp.EmpiricalPrior(FEATURES), dp.Linear()), "`prior`.*got EmpiricalPrior"),
+        (lambda: LinUCB(prior(), dp.Linear(), width=-1.0), "`width`.*positive.*got -1"),
+        (lambda: EpsilonGreedy(prior(), dp.Linear(), epsilon=1.5), "`epsilon`.*probability"),
+        (lambda: Uniform(None), "`likelihood`.*got NoneType"),
+    ],
+)
+def test_wrong_arguments_are_refused(make: Callable[[], AbstractAgent], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,95 @@
+"""Rewards of problems: their law, and the random numbers that all actions have in common."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from diffprior.evidence.base import AbstractLikelihood
+from diffprior.evidence.glm import Identity, Logistic, Poisson
+from diffprior.evidence.linear import Linear, LinearEvidence
+from diffprior.problems.base import AbstractProblem, sample_rewards
+from statistic import assert_mean
+
+MEANS = {
+    "linear": (Linear(0.5), np.array([-1.0, 0.0, 2.0])),
+    "identity": (Identity(0.5), np.array([-1.0, 0.0, 2.0])),
+    "logistic": (Logistic(), np.array([0.1, 0.4, 0.9])),
+    "poisson": (Poisson(), np.array([0.3, 2.0, 25.0])),
+}
+VARIANCES = {
+    "linear": lambda mean: 0.25 + 0 * mean,
+    "identity": lambda mean: 0.25 + 0 * mean,
+    "logistic": lambda mean: mean * (1 - mean),
+    "poisson": lambda mean: mean,
+}
+
+
+@functools.cache
+def rewards_of(name: str) -> np.ndarray:
+    likelihood, means = MEANS[name]
+    keys = jax.random.split(jax.random.key(0), 40_000)
+    draw = jax.vmap(lambda key: sample_rewards(likelihood, key, jnp.asarray(means, float)))
+    return np.asarray(draw(keys), dtype=np.float64)
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("name", MEANS)
+def test_mean_and_variance(name: str) -> None:
+    means, rewards = MEANS[name][1], rewards_of(name)
+    assert_mean(rewards, means)
+    assert_mean((rewards - means) ** 2, VARIANCES[name](means))
+
+
+@pytest.mark.parametrize("name", ["linear", "identity"])
+def test_gaussian_noise_is_common_to_all_actions(name: str) -> None:
+    noise = rewards_of(name) - MEANS[name][1]
+    np.testing.assert_allclose(noise[:, 1:], noise[:, :1].repeat(2, axis=1), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["logistic", "poisson"])
+def test_common_numbers_order_the_rewards(name: str) -> None:
+    assert np.all(np.diff(rewards_of(name)[:, :2], axis=1) >= 0)
+
+
+class Strange(AbstractLikelihood):
+    """A likelihood of which nothing is known."""
+
+    def mean(self, eta: jax.Array) -> jax.Array:
+        return eta
+
+    def empty(self, dim: int, capacity: int = 0) -> LinearEvidence:
+        return Linear().empty(dim)
+
+
+class Coin(AbstractProblem):
+    """A problem with rewards of its own."""
+
+    dim = 1
+    num_actions = 2
+    likelihood = Strange()
+    fresh_actions = True
+
+    def sample_parameters(self, key: jax.Array, num_samples: int) -> jax.Array:
+        return jax.random.normal(key, (num_samples, 1))
+
+    def features(self, key: jax.Array) -> jax.Array:
+        return jnp.array([[-1.0], [1.0]])
+
+    def rewards(self, key: jax.Array, means: jax.Array) -> jax.Array:
+        return jnp.sign(means)
+
+
+def test_unknown_likelihood_says_what_to_define() -> None:
+    with pytest.raises(ValueError, match="`likelihood`.*Strange.*define `rewards"):
+        sample_rewards(Strange(), jax.random.key(0), jnp.zeros(2))
+
+
+def test_a_problem_may_define_its_own_rewards() -> None:
+    problem = Coin()
+    theta = problem.sample_parameters(jax.random.key(1), 1)[0]
+    means = problem.mean_rewards(theta, problem.features(jax.random.key(2)))
+    np.testing.assert_allclose(means, [-theta[0], theta[0]])
+    np.testing.assert_array_equal(problem.rewards(jax.random.key(3), means), np.sign(means))
