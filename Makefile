@@ -18,8 +18,8 @@ test: $(STAMP) ## check format, lint and types, then test in double and single p
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	JAX_ENABLE_X64=1 $(BIN)/python -m pytest
-	JAX_ENABLE_X64=0 $(BIN)/python -m pytest -m float32
+	JAX_ENABLE_X64=1 $(BIN)/python -m pytest --numprocesses 2
+	JAX_ENABLE_X64=0 $(BIN)/python -m pytest --numprocesses 2 -m float32
 
 bench: $(STAMP) ## measure speed and memory
 	$(BIN)/python benchmarks/foundation.py

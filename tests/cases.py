@@ -146,34 +146,19 @@ class SamplerCase:
 
 SAMPLERS = (
     *(
-        SamplerCase(
-            f"exact-{case.name}",
-            lambda case=case, temperature=1.0: dp.Exact(case.make(), temperature=temperature),
-        )
+        SamplerCase(f"exact-{case.name}", lambda case=case, **o: dp.Exact(case.make(), **o))
         for case in PRIORS
     ),
-    SamplerCase(
-        "laplace-dps",
-        lambda temperature=1.0: dp.LaplaceDPS(GAUSSIAN.make(), steps=3, temperature=temperature),
-    ),
-    SamplerCase(
-        "evidence-dps",
-        lambda temperature=1.0: dp.EvidenceDPS(MIXTURE.make(), steps=3, temperature=temperature),
-    ),
+    SamplerCase("laplace-dps", lambda **o: dp.LaplaceDPS(GAUSSIAN.make(), steps=3, **o)),
+    SamplerCase("evidence-dps", lambda **o: dp.EvidenceDPS(GAUSSIAN.make(), steps=3, **o)),
     SamplerCase(
         "twisted-smc",
-        lambda temperature=1.0: dp.TwistedSMC(
-            GAUSSIAN.make(), num_particles=3, steps=3, temperature=temperature
-        ),
+        lambda **o: dp.TwistedSMC(GAUSSIAN.make(), num_particles=3, steps=3, **o),
     ),
-    SamplerCase(
-        "dps", lambda temperature=1.0: dp.DPS(GAUSSIAN.make(), steps=3, temperature=temperature)
-    ),
+    SamplerCase("dps", lambda **o: dp.DPS(GAUSSIAN.make(), steps=3, **o)),
     SamplerCase(
         "particle-filter",
-        lambda temperature=1.0: dp.ParticleFilter(
-            GAUSSIAN.make(), num_particles=20, num_rounds=2, temperature=temperature
-        ),
+        lambda **o: dp.ParticleFilter(GAUSSIAN.make(), num_particles=20, num_rounds=2, **o),
     ),
 )
 

@@ -1,7 +1,7 @@
 """Reverse chains by the twin, in the unit coordinates z of theta = offset + scale z."""
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 Step = Callable[[Array, float, float, Array], Array]
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Unit:
     """Coordinates in which a law of this mean and covariance has mean zero and covariance I."""
 
@@ -109,10 +109,14 @@ def affine_prior(p: Problem, grid: dp.Schedule) -> dp.DiffusionPrior:
         stack(np.zeros(dim)),
         grid,
     )
-    unit = Unit.of(p.mean, p.cov)
-    frame = (unit.offset, unit.scale, np.log(grid.snr[::-1]), noise_var[::-1])
-    offset, scale, log_snr, residual = (jnp.asarray(x, float) for x in frame)
-    return dp.DiffusionPrior(offset, scale, denoiser, log_snr, residual, grid, None)
+    closed = dp.DiffusionPrior.from_denoiser(dp.GaussianPrior(p.mean, p.cov))
+    return dataclasses.replace(
+        closed,
+        denoiser=denoiser,
+        residual_log_snr=jnp.asarray(np.log(grid.snr[::-1]), float),
+        residual=jnp.asarray(noise_var[::-1], float),
+        schedule=grid,
+    )
 
 
 def assert_near(draws: ArrayLike, expected: ArrayLike, allowance: float) -> None:

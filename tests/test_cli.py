@@ -1,6 +1,8 @@
 """The command line: files in, files out, and refusals with a message and exit code 2."""
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -37,10 +39,9 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    path = tmp_path / "prior.safetensors"
-    dp.DiffusionPrior.fit(SAMPLES, seed=3).save(path)
-    return path
+def saved(table: Path, tmp_path: Path) -> Path:
+    run("fit", table, "-o", tmp_path / "prior.safetensors", "--seed", 3)
+    return tmp_path / "prior.safetensors"
 
 
 def test_fit_writes_a_prior_and_a_picture(table: Path, tmp_path: Path) -> None:
@@ -83,11 +84,19 @@ def test_csv_is_read_with_or_without_a_header(tmp_path: Path, header: str) -> No
     assert_array_equal(cli.read_table(path), SAMPLES)
 
 
-def test_parquet_is_read(tmp_path: Path) -> None:
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+def test_parquet_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a stand-in for pyarrow, an extra; without it the user is told what to install."""
     path = tmp_path / "samples.parquet"
-    parquet.write_table(arrow.table({"a": SAMPLES[:, 0], "b": SAMPLES[:, 1]}), path)
+    path.touch()
+    columns = {"a": SAMPLES[:, 0].tolist(), "b": SAMPLES[:, 1].tolist()}
+    read = lambda _: SimpleNamespace(to_pydict=lambda: columns)  # noqa: E731
+    parquet = SimpleNamespace(read_table=read)
+    monkeypatch.setitem(sys.modules, "pyarrow", SimpleNamespace(parquet=parquet))
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", parquet)
     assert_array_equal(cli.read_table(path), SAMPLES)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(ValueError, match="needs pyarrow; `pip install"):
+        cli.read_table(path)
 
 
 def test_refusals_say_what_is_wrong(table: Path, saved: Path, tmp_path: Path) -> None:

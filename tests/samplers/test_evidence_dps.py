@@ -1,5 +1,7 @@
 """EvidenceDPS: stage by stage against the twin, and its draws against exact posteriors."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -132,6 +134,6 @@ def test_priors_for_isotropic_evidence_are_refused() -> None:
     network = NetworkDenoiser.initialise(KEY, DIM, width=4, depth=1, isotropic=True)
     closed = dp.DiffusionPrior.from_denoiser(blob_prior())
     for denoiser in (stagewise, network):
-        fields = (closed.offset, closed.scale, denoiser, closed.residual_log_snr, closed.residual)
+        prior = dataclasses.replace(closed, denoiser=denoiser, schedule=grid)
         with pytest.raises(ValueError, match="use LaplaceDPS, TwistedSMC or DPS"):
-            dp.EvidenceDPS(dp.DiffusionPrior(*fields, grid, None))
+            dp.EvidenceDPS(prior)

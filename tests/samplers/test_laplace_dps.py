@@ -135,11 +135,10 @@ def test_glm_stages_equal_the_twin(case: LikelihoodCase, covariance: str) -> Non
 
 
 def test_the_identity_link_is_the_linear_model() -> None:
-    """Along the axes, where the eigenvectors and the Cholesky factor share their directions."""
-    features = np.array([[1.0, 0.0], [0.0, -0.5], [2.0, 0.0]])
-    prior = dp.GaussianPrior([1.0, -2.0], np.diag([0.5, 2.0]))
+    """Along the axes of unit coordinates, where eigenvectors and Cholesky factor agree."""
+    features = np.array([[1.0, 0.0], [0.0, -0.5], [2.0, 0.0]]) @ np.linalg.inv(BLOB_UNIT.scale)
     linear, glm = (
-        dp.LaplaceDPS(prior).sample(KEY, case.make().observe(features, [0.3, -1.0, 2.0]))
+        dp.LaplaceDPS(blob_prior()).sample(KEY, case.make().observe(features, [0.3, -1.0, 2.0]))
         for case in (LINEAR, IDENTITY)
     )
     assert_allclose(glm, linear, atol=1e-8)

@@ -9,10 +9,11 @@ import diffprior as dp
 import reference
 from cases import LINEAR, NOISE_STD, Problem, problem
 from chains import Unit, assert_near
-from diffprior.samplers.particle_filter import JITTER
+from diffprior.samplers import particle_filter
 from statistic import assert_mean
 
 DIM, PARTICLES, ROUNDS = 2, 200, 8
+JITTER = 0.5  # larger than the default, so that its decay is seen
 KEY = jax.random.key(12)
 
 
@@ -39,9 +40,10 @@ def runs(sampler: dp.ParticleFilter, evidence: dp.AbstractEvidence) -> tuple[jax
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 6])
-def test_runs_follow_the_limit_law(num_rows: int) -> None:
+def test_runs_follow_the_limit_law(num_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run of K particles is off by the order of 1 / K, in units of the spread; twice that is
-    allowed. The perturbation adds at most its own variance, about 0.015 of the prior's."""
+    allowed. The perturbation adds at most its own variance to the exact covariance."""
+    monkeypatch.setattr(particle_filter, "JITTER", JITTER)
     p = problem(num_rows, DIM, num_rows)
     prior = dp.GaussianPrior(p.mean, p.cov)
     sampler = dp.ParticleFilter(prior, num_particles=PARTICLES, num_rounds=ROUNDS)
@@ -56,7 +58,7 @@ def test_runs_follow_the_limit_law(num_rows: int) -> None:
     )[1]
     inflation = np.sum((JITTER / np.arange(1, ROUNDS + 1)) ** 2)
     assert np.all(np.linalg.eigvalsh(cov - exact) > -1e-12)
-    assert np.max(np.linalg.eigvalsh(cov - exact)) <= inflation
+    assert np.max(np.linalg.eigvalsh(cov - exact)) <= inflation + 1e-12
     assert np.all((info.effective_sample_size >= 1) & (info.effective_sample_size <= 201))
 
 

@@ -170,13 +170,21 @@ class NetworkDenoiser(AbstractDenoiser):
 
     def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
         """Mean and covariance of s_0 under exp(-s' precision s / 2 + shift' s)."""
+        if self.isotropic:
+            raise ValueError(
+                "`precision`: expected a stage of the reverse process, got general evidence; a "
+                "prior of so many parameters denoises isotropic evidence only. Use TwistedSMC, "
+                "LaplaceDPS or DPS with it"
+            )
+        precision = precision.nonnegative()
         bias = self.evidence_bias(precision.vectors, jnp.log(precision.values))
         return _moments(self, precision, bias, shift)
 
     def stages(self, schedule: Schedule) -> NetworkStage:
         """Isotropic evidence, and what it adds to the first layer."""
-        snr, shift_scale = isotropic_evidence(schedule)
-        identity = jnp.eye(self.dim, dtype=snr.dtype)
+        dtype = self.weights_in.dtype
+        snr, shift_scale = (a.astype(dtype) for a in isotropic_evidence(schedule))
+        identity = jnp.eye(self.dim, dtype=dtype)
         log_precision = jnp.broadcast_to(jnp.log(snr)[:, None], (len(snr), self.dim))
         bias = jax.vmap(self.evidence_bias, in_axes=(None, 0))(identity, log_precision)
         return NetworkStage(snr, shift_scale, bias)
@@ -290,7 +298,13 @@ class StagewiseDenoiser(AbstractDenoiser):
     def stages(self, schedule: Schedule) -> Any:
         """The regressors of the kept stages, with the size of signal and noise."""
         alpha_bar = np.asarray(schedule.alpha_bar[:0:-1])
-        index = np.asarray([self.grid.alpha_bar.index(a) for a in alpha_bar]) - 1
+        own = self.grid.alpha_bar
+        if not set(schedule.alpha_bar) <= set(own):
+            raise ValueError(
+                "`schedule`: expected stages of the prior's own grid, got others; "
+                "take them with `prior.schedule.stride(steps)`"
+            )
+        index = np.asarray([own.index(a) for a in schedule.alpha_bar[:0:-1]]) - 1
         regressors = jax.tree.map(lambda leaf: leaf[index], eqx.filter(self, eqx.is_array))
         dtype = self.weights_1.dtype
         signal, noise = np.sqrt(alpha_bar), np.sqrt(1 - alpha_bar)

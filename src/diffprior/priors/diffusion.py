@@ -34,7 +34,8 @@ from .training import Fitted, fit_network, fit_stagewise
 
 GENERAL_UP_TO = 16  # dimension beyond which the default network takes isotropic evidence only
 PRIOR_STAGES = 64  # stages of the chain that draws from the prior
-RESIDUAL_DRAWS = 4096
+RESIDUAL_DRAWS = 4096  # of held-out samples, for the residuals of a learned denoiser
+EXACT_DRAWS = 1024  # of prior samples, for the mean variance of a closed form
 FILE_KIND = "diffprior.DiffusionPrior"
 
 
@@ -129,9 +130,7 @@ class DiffusionPrior(AbstractPrior):
         )
 
     @staticmethod
-    def from_denoiser(
-        prior: AbstractClosedFormPrior, schedule: Schedule | None = None
-    ) -> "DiffusionPrior":
+    def from_denoiser(prior: AbstractPrior, schedule: Schedule | None = None) -> "DiffusionPrior":
         """A closed-form prior as a diffusion model with its exact denoiser: the oracle of tests."""
         if not isinstance(prior, AbstractClosedFormPrior):
             raise ValueError(
@@ -143,7 +142,7 @@ class DiffusionPrior(AbstractPrior):
         unit = prior.reparameterise(moments.mean, scale)
         denoiser = ClosedFormDenoiser(unit)
         grid = Schedule.log_snr(33)
-        residual = _exact_residual(denoiser, grid, unit.sample(jax.random.key(0), RESIDUAL_DRAWS))
+        residual = _exact_residual(denoiser, grid, unit.sample(jax.random.key(0), EXACT_DRAWS))
         log_snr = jnp.asarray(np.log(grid.snr[::-1]))
         schedule = schedule or Schedule.log_snr(PRIOR_STAGES)
         return DiffusionPrior(
@@ -165,7 +164,7 @@ class DiffusionPrior(AbstractPrior):
         """Mean and covariance under Gaussian evidence, in the samples' own units."""
         evidence = natural_evidence(precision, shift, self.dim)
         local = evidence.reparameterise(self.offset, self.scale)
-        unit = self.denoiser.denoise(eigh(local.precision), local.shift)
+        unit = self.denoiser.denoise(eigh(local.precision).nonnegative(), local.shift)
         return Gaussian(self.offset + self.scale @ unit.mean, self.scale @ unit.cov @ self.scale.T)
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
@@ -214,7 +213,12 @@ class DiffusionPrior(AbstractPrior):
     def load(path: str | Path) -> "DiffusionPrior":
         """Read a prior that `save` wrote. A file that is not one is refused; no code is run."""
         header, arrays = read_file(path, FILE_KIND)
-        return _from_file(header, arrays)
+        try:
+            return _from_file(header, arrays)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ValueError(
+                f"`path`: {path} does not describe a prior ({error}); it was altered; save it anew"
+            ) from error
 
 
 def _default_schedule(preset: str) -> Schedule:
@@ -239,16 +243,27 @@ _FRAME = ("offset", "scale", "residual_log_snr", "residual")
 
 
 def _from_file(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> DiffusionPrior:
-    schedule = Schedule(tuple(header["alpha_bar"]))
-    kinds = {kind.__name__: kind for kind in (NetworkDenoiser, StagewiseDenoiser)}
-    kind = kinds[header["denoiser"]]
-    weights = {name: jnp.asarray(arrays[f"denoiser.{name}"]) for name in _array_fields(kind)}
-    if kind is NetworkDenoiser:
-        denoiser: AbstractDenoiser = NetworkDenoiser(**weights, isotropic=header["isotropic"])
-    else:
-        denoiser = StagewiseDenoiser(**weights, grid=schedule)
-    frame = (jnp.asarray(arrays[name]) for name in _FRAME)
-    offset, scale, residual_log_snr, residual = frame
+    schedule = Schedule(tuple(float(a) for a in header["alpha_bar"]))
+    skeleton = _skeleton(header, arrays, schedule)
+    shapes = {f"denoiser.{n}": getattr(skeleton, n).shape for n in _array_fields(skeleton)}
+    dim, grid = arrays["offset"].shape[0], arrays["residual"].shape[0]
+    shapes |= {
+        "offset": (dim,),
+        "scale": (dim, dim),
+        "residual": (grid,),
+        "residual_log_snr": (grid,),
+    }
+    if {name: array.shape for name, array in arrays.items()} != shapes:
+        raise ValueError("arrays of unexpected names or shapes")
+    if not (np.all(arrays["residual"] > 0) and np.all(np.diff(arrays["residual_log_snr"]) > 0)):
+        raise ValueError("residuals that are not positive or not in order")
+    names = _array_fields(skeleton)
+    denoiser = eqx.tree_at(
+        lambda d: [getattr(d, n) for n in names],
+        skeleton,
+        [jnp.asarray(arrays[f"denoiser.{n}"]) for n in names],
+    )
+    offset, scale, residual_log_snr, residual = (jnp.asarray(arrays[name]) for name in _FRAME)
     return DiffusionPrior(
         offset,
         scale,
@@ -257,6 +272,27 @@ def _from_file(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Diffusi
         residual,
         schedule,
         Aside(_report_from(header["report"])),
+    )
+
+
+def _skeleton(
+    header: dict[str, Any], arrays: dict[str, np.ndarray], schedule: Schedule
+) -> NetworkDenoiser | StagewiseDenoiser:
+    """A denoiser of the kind and shape that the file says, of shapes instead of numbers."""
+    kind, isotropic, dim = header["denoiser"], header["isotropic"], arrays["offset"].shape[0]
+    key = jax.random.key(0)
+    if kind == "StagewiseDenoiser":
+        width = arrays["denoiser.bias_1"].shape[1]
+        return eqx.filter_eval_shape(
+            lambda: StagewiseDenoiser.initialise(key, dim, schedule, width=width)
+        )
+    if kind != "NetworkDenoiser" or not isinstance(isotropic, bool):
+        raise ValueError(f"a denoiser of unknown kind {kind!r}")
+    depth, width = arrays["denoiser.bias_hidden"].shape
+    return eqx.filter_eval_shape(
+        lambda: NetworkDenoiser.initialise(
+            key, dim, width=width, depth=depth + 1, isotropic=isotropic
+        )
     )
 
 

@@ -18,6 +18,10 @@ def write_file(
 ) -> None:
     """Write header and arrays to `path`, whole or not at all."""
     path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(
+            f"`path`: expected an existing folder, found none at {path.parent}; create it first"
+        )
     about = {
         "kind": kind,
         "version": VERSION,
@@ -78,7 +82,7 @@ def read_file(path: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, np
 def _header(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
     try:
         about = json.loads(metadata["diffprior"])
-    except (KeyError, json.JSONDecodeError) as error:
+    except (KeyError, ValueError, RecursionError) as error:
         raise ValueError(
             f"`path`: {path} has no diffprior header; it was written by another program"
         ) from error

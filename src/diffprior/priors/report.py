@@ -44,7 +44,7 @@ class FitReport:
         )
         table = "log SNR   learned    linear     noisy  constant\n" + "\n".join(
             f"{s.log_snr:7.2f} {s.learned:9.5f} {s.linear:9.5f} {s.noisy:9.4g} {s.constant:9.5f}"
-            for s in self.stages
+            for s in self.stages[:: max(1, len(self.stages) // 16)]
         )
         notes = "".join(f"\nwarning: {warning}" for warning in self.warnings)
         return head + table + notes
@@ -65,7 +65,8 @@ def look_at_samples(samples: np.ndarray) -> tuple[str, ...]:
         found.append(f"parameters {constant.tolist()} are constant; the prior keeps them so")
     varying = np.delete(samples, constant, axis=1)
     if varying.shape[1]:
-        singular = np.linalg.svd((varying - varying.mean(axis=0)) / varying.std(axis=0))[1]
+        standard = (varying - varying.mean(axis=0)) / varying.std(axis=0)
+        singular = np.linalg.svd(standard, compute_uv=False)
         rank = int(np.sum(singular > 1e-6 * singular[0]))
         if rank < varying.shape[1]:
             found.append(f"the varying parameters have rank {rank} of {varying.shape[1]}")

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
-from ..linalg import Spectral, eigh
+from ..linalg import eigh
 from ..priors.base import AbstractPrior
 from ..priors.diffusion import DiffusionPrior, reverse_law
 from ..schedule import Schedule
@@ -75,23 +75,18 @@ def _denoiser_with(prior: DiffusionPrior, local: AbstractEvidence) -> Any:
     denoise = prior.denoiser.denoise
     if local.quadratic:
         precision, shift = local.expand(jnp.zeros_like(prior.offset))
-        spectral = eigh(precision)
+        spectral = eigh(precision).nonnegative()
 
         def linear(snr: Array, noisy_shift: Array, guess: Array) -> Gaussian:
-            return denoise(_positive(spectral).shifted(snr), noisy_shift + shift)
+            return denoise(spectral.shifted(snr), noisy_shift + shift)
 
         return linear
 
     def expanding(snr: Array, noisy_shift: Array, guess: Array) -> Gaussian:
         for _ in range(EXPANSIONS):
             precision, shift = local.expand(guess)
-            s_0 = denoise(_positive(eigh(precision)).shifted(snr), noisy_shift + shift)
+            s_0 = denoise(eigh(precision).nonnegative().shifted(snr), noisy_shift + shift)
             guess = s_0.mean
         return s_0
 
     return expanding
-
-
-def _positive(spectral: Spectral) -> Spectral:
-    """Eigenvalues that rounding made negative, or zero, made tiny."""
-    return Spectral(spectral.vectors, jnp.maximum(spectral.values, 1e-6))

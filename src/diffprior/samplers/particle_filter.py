@@ -66,4 +66,6 @@ class ParticleFilter(AbstractSampler):
         particles, trace = jax.lax.scan(one_round, self.particles, inputs)
         chosen = jax.random.randint(chosen_key, (), 0, particles.shape[0])
         theta = from_unit(self.prior, particles[chosen])
-        return theta, Info.of(theta, jnp.sum(trace[:, 0]), jnp.min(trace[:, 1]))
+        log_evidence = jnp.sum(trace[:, 0])
+        failed = ~jnp.isfinite(log_evidence)
+        return theta, Info.of(theta, log_evidence, jnp.min(trace[:, 1]), failed)

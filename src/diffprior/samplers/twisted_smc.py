@@ -138,7 +138,9 @@ def _resample(key: Key[Array, ""], cloud: _Cloud) -> _Cloud:
     effective_size = 1.0 / jnp.sum(weights**2)
     needed = effective_size < 0.5 * count
     chosen = jnp.where(
-        needed, systematic(weights, jax.random.uniform(key, (), weights.dtype)), jnp.arange(count)
+        needed,
+        systematic(weights, jax.random.uniform(key, (), weights.dtype)),
+        jnp.arange(count, dtype=jnp.int32),
     )
     s, beliefs = jax.tree.map(lambda leaf: leaf[chosen], (cloud.s, cloud.beliefs))
     log_mean = log_total - jnp.log(count)
@@ -155,8 +157,10 @@ def systematic(weights: Float[Array, " k"], uniform: Float[Array, ""]) -> Int[Ar
     """Indices drawn with one uniform number: copies of each differ from k weight by less than 1."""
     count = weights.shape[0]
     positions = (jnp.arange(count, dtype=weights.dtype) + uniform) / count
-    chosen = jnp.searchsorted(jnp.cumsum(weights), positions, side="right")
-    return jnp.minimum(chosen, count - 1)
+    cumulative = jnp.cumsum(weights)
+    chosen = jnp.searchsorted(cumulative, positions * cumulative[-1], side="right")
+    last = count - 1 - jnp.argmax(weights[::-1] > 0)  # rounding must not pick a weight of zero
+    return jnp.minimum(chosen, last).astype(jnp.int32)
 
 
 def _split_first(process: ReverseProcess) -> tuple[Any, Any]:
