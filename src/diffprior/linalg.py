@@ -59,13 +59,11 @@ def cholesky(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
 
     So a positive semi-definite matrix gets a finite factor whose product is the matrix to rounding.
     """
-    finfo = jnp.finfo(matrix.dtype)
-    tiny = finfo.eps * jnp.diagonal(matrix) + finfo.tiny / finfo.eps
     if matrix.shape[0] <= WRITTEN_OUT:
+        finfo = jnp.finfo(matrix.dtype)
+        tiny = finfo.eps * jnp.diagonal(matrix) + finfo.tiny / finfo.eps
         return _cholesky_columns(matrix, tiny)
-    return jax.lax.platform_dependent(
-        matrix + jnp.diag(tiny), cpu=_lapack_cholesky, default=jnp.linalg.cholesky
-    )
+    return jax.lax.platform_dependent(matrix, cpu=_lapack_cholesky, default=_cholesky)
 
 
 def bounded_factor(
@@ -103,9 +101,21 @@ def _cholesky_columns(
     return jnp.stack(columns, axis=1)
 
 
-@sequential_vmap
-def _lapack_cholesky(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    return jnp.linalg.cholesky(matrix)
+def _cholesky(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """Cholesky with a little added to the diagonal; with more where that is not enough."""
+    finfo = jnp.finfo(matrix.dtype)
+    diagonal = jnp.diagonal(matrix)
+    tiny = finfo.tiny / finfo.eps
+    first = jnp.linalg.cholesky(matrix + jnp.diag(finfo.eps * diagonal + tiny))
+    more = 8 * matrix.shape[0] * finfo.eps * diagonal + jnp.max(diagonal) * finfo.eps + tiny
+    return jax.lax.cond(
+        jnp.all(jnp.isfinite(first)),
+        lambda: first,
+        lambda: jnp.linalg.cholesky(matrix + jnp.diag(more)),
+    )
+
+
+_lapack_cholesky = sequential_vmap(_cholesky)
 
 
 def solve_lower(tril: Float[Array, "d d"], rhs: Float[Array, "d m"]) -> Float[Array, "d m"]:

@@ -16,12 +16,13 @@ from ..checks import on_device
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..priors.base import AbstractPrior
 from ..priors.denoisers import AbstractDenoiser
+from ..priors.diffusion import Aside
 from ..priors.report import FitReport, StageLoss
 from ..samplers.base import AbstractSampler
 from ..schedule import Schedule
 
 ROOTS = (AbstractPrior, AbstractDenoiser, AbstractEvidence, AbstractLikelihood, AbstractSampler)
-RECORDS = (Schedule, FitReport, StageLoss)
+RECORDS = (Schedule, Aside, FitReport, StageLoss)
 
 
 def pack(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:

@@ -14,7 +14,7 @@ from ..gaussian import Gaussian
 from ..linalg import cholesky, log_det_from_tril, solve_lower
 from .base import AbstractEvidence, AbstractLikelihood, inverse_temperature
 
-MIN_CAPACITY = 64
+MIN_CAPACITY = 128
 MAX_ITERATIONS = 100
 
 
@@ -350,7 +350,7 @@ def _find_mode(local: GLMEvidence, start: Float[Array, " d"]) -> _Search:
         z = search.z - inverse_tril.T @ move
         new = objective(z)
         accept = new <= search.objective + 4 * eps * jnp.abs(search.objective)
-        small = jnp.max(jnp.abs(move)) <= jnp.sqrt(eps) * (1.0 + jnp.max(jnp.abs(z)))
+        small = jnp.max(jnp.abs(move)) <= jnp.sqrt(eps) + 64 * eps * jnp.max(jnp.abs(z))
         undamped = search.damping == 0
         lower = jnp.where(search.damping < 1e-2, 0.0, search.damping * 0.05)
         higher = jnp.maximum(search.damping * 10.0, 1.0)

@@ -98,6 +98,8 @@ class LinearEvidence(AbstractEvidence):
         weights: Float[Array, " n"],
     ) -> "LinearEvidence":
         """Evidence with rows added; the arguments have been checked."""
+        dtype = self.precision.dtype
+        features, rewards, weights = (a.astype(dtype) for a in (features, rewards, weights))
         scaled = features * (weights / self.noise_std**2)[:, None]
         return self._with(
             self.precision + scaled.T @ features,

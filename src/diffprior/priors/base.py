@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from ..checks import real_array
+from ..checks import real_array, real_numbers
 from ..evidence.base import AbstractEvidence
 from ..evidence.linear import LinearEvidence
 from ..gaussian import Gaussian
@@ -73,10 +73,14 @@ def natural_evidence(precision: Any, shift: Any, dim: int) -> LinearEvidence:
 
 def checked_samples(samples: Any, at_least: int) -> np.ndarray:
     """Parameters of past tasks as a float64 array of shape (n, d) with enough rows."""
-    raw = np.asarray(samples)
-    if raw.ndim == 2 and 0 in raw.shape:
-        raise ValueError(f"`samples`: expected at least one row and column, got shape {raw.shape}")
-    real_array("samples", samples, ("n", "d"), "one row of parameters for each past task")
+    raw = np.asarray(
+        real_numbers("samples", samples, ("n", "d"), "pass one row of parameters per past task")
+    )
+    if 0 in raw.shape:
+        raise ValueError(
+            f"`samples`: expected at least one row and column, got shape {raw.shape}; "
+            "pass the parameters of past tasks"
+        )
     if raw.shape[0] < at_least:
         raise ValueError(
             f"`samples`: expected at least {at_least} rows, got {raw.shape[0]}; "

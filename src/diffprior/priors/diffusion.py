@@ -57,18 +57,12 @@ class ReverseProcess(NamedTuple):
         return self.stages.beta_tilde + self.stages.weight_clean**2 * self.residual
 
 
+@dataclasses.dataclass(frozen=True)
 class Aside:
-    """A report carried along but not looked at: all are equal, so that compiled programs that serve
-    one prior serve every other of the same shape."""
+    """A report carried along but not compared, so that a compiled program that serves one prior
+    serves every other of the same shape."""
 
-    def __init__(self, report: FitReport | None) -> None:
-        self.report = report
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Aside)
-
-    def __hash__(self) -> int:
-        return hash(Aside)
+    report: FitReport | None = dataclasses.field(compare=False)
 
 
 class DiffusionPrior(AbstractPrior):

@@ -24,11 +24,15 @@ class EmpiricalPrior(AbstractClosedFormPrior):
         self.atoms = real_array("atoms", atoms, ("n", "d"), "one row of parameters per past task")
         n = self.atoms.shape[0]
         if 0 in self.atoms.shape:
-            raise ValueError(f"`atoms`: expected at least one row, got shape {self.atoms.shape}")
+            raise ValueError(
+                f"`atoms`: expected at least one row, got shape {self.atoms.shape}; "
+                "pass the parameters of past tasks"
+            )
         weights = jnp.ones(n) if weights is None else real_array("weights", weights, (n,))
         if bool(jnp.any(weights < 0)) or not bool(jnp.sum(weights) > 0):
             raise ValueError(
-                "`weights`: expected non-negative numbers, not all zero; pass one for each atom"
+                f"`weights`: expected non-negative numbers, not all zero, got {weights}; "
+                "pass one for each atom"
             )
         self.log_weights = jnp.log(weights / jnp.sum(weights)).astype(self.atoms.dtype)
 

@@ -30,9 +30,14 @@ class GaussianPrior(AbstractClosedFormPrior):
     def fit(samples: Any) -> "GaussianPrior":
         """Maximum likelihood: the mean and covariance of the samples (Section 6.1)."""
         array = checked_samples(samples, at_least=2)
-        return GaussianPrior(
-            array.mean(axis=0), np.cov(array, rowvar=False, ddof=0).reshape(2 * array.shape[1:])
-        )
+        cov = np.cov(array, rowvar=False, ddof=0).reshape(2 * array.shape[1:])
+        try:
+            return GaussianPrior(array.mean(axis=0), cov)
+        except ValueError as error:
+            raise ValueError(
+                "`samples`: expected parameters that vary independently, got a singular "
+                "covariance; drop constant or dependent columns, or collect more samples"
+            ) from error
 
     @property
     def dim(self) -> int:

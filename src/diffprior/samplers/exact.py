@@ -34,4 +34,4 @@ class Exact(AbstractSampler):
         """One exact draw, and log p(h)."""
         posterior, log_evidence = self.prior.posterior(evidence)
         theta = posterior.sample(key, 1)[0]
-        return theta, Info.of(theta, log_evidence, failed=jnp.isnan(log_evidence))
+        return theta, Info.of(theta, log_evidence, failed=~jnp.isfinite(log_evidence))

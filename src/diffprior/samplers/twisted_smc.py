@@ -160,7 +160,7 @@ def systematic(weights: Float[Array, " k"], uniform: Float[Array, ""]) -> Int[Ar
     cumulative = jnp.cumsum(weights)
     chosen = jnp.searchsorted(cumulative, positions * cumulative[-1], side="right")
     last = count - 1 - jnp.argmax(weights[::-1] > 0)  # rounding must not pick a weight of zero
-    return jnp.minimum(chosen, last).astype(jnp.int32)
+    return jnp.minimum(chosen.astype(jnp.int32), last.astype(jnp.int32))
 
 
 def _split_first(process: ReverseProcess) -> tuple[Any, Any]:
