@@ -110,9 +110,12 @@ class Contender:
             self.row.note = f"no answer in {timeout:g} s: it hangs"
             self.process.kill()
             return
-        seconds, result = map(float, self.process.stdout.readline().split())
+        line = self.process.stdout.readline()
+        if not line:
+            self.row.note = "it stopped with an error"
+            return
+        seconds, self.result = map(float, line.split())
         self.seconds.append(seconds / NUM_LOOPS)
-        self.result = result
 
     def finish(self) -> Row:
         """Stop the process; the first round, which compiles, does not count."""

@@ -167,11 +167,11 @@ def test_rows_of_a_glm_need_a_program_only_when_room_doubles() -> None:
     sampler = Counting()
     bandit = Bandit(sampler, dp.Logistic())
     traces = []
-    for _ in range(100):
+    for _ in range(150):
         bandit.decide(FEATURES)
         traces.append(sampler.tally.count)
         bandit.update(FEATURES[0], 1.0)
-    assert len(set(traces)) == 2  # 64 rows, then 128
+    assert len(set(traces)) == 2  # 128 rows, then 256
 
 
 def test_a_failed_draw_raises_or_is_marked() -> None:

@@ -180,7 +180,7 @@ def test_checks_of_many_samples_fit_in_memory() -> None:
     [
         (gaussian_samples(19), {}, "`samples`: expected at least 20 rows, got 19; collect"),
         (np.full((30, 2), np.nan), {}, "`samples`: expected finite numbers, got 60 NaN.*drop"),
-        (np.zeros(30), {}, r"`samples`: expected shape \(n, d\), got \(30,\); one row"),
+        (np.zeros(30), {}, r"`samples`: expected shape \(n, d\), got \(30,\); pass one row"),
         (np.zeros((30, 0)), {}, r"`samples`: expected .* column, got shape \(30, 0\)"),
         ([["a", "b"]] * 30, {}, "`samples`: expected real numbers, got dtype <U1; convert"),
         (gaussian_samples(30), {"preset": "best"}, "`preset`: .*'default', 'paper', got 'best'"),

@@ -15,7 +15,7 @@ from ..linalg import cholesky, log_det_from_tril, solve_lower
 from .base import AbstractEvidence, AbstractLikelihood, inverse_temperature
 
 MIN_CAPACITY = 128
-MAX_ITERATIONS = 100
+MAX_ITERATIONS = 500
 
 
 class AbstractFamily(AbstractLikelihood):
@@ -326,12 +326,14 @@ def irls(
     away = jnp.zeros_like(prior.mean) if start is None else start - prior.mean
     z = jnp.clip(solve_lower(tril, away[:, None])[:, 0], -30.0, 30.0)
     search = _find_mode(local, z)
-    precision, _ = local.expand(search.z)
+    precision, score = local.precision_and_score(search.z)
     hessian_tril = cholesky(jnp.eye(z.shape[0], dtype=z.dtype) + precision)
+    left = solve_lower(hessian_tril, (search.z - score)[:, None])  # in posterior deviations
+    converged = search.converged | (jnp.max(jnp.abs(left)) <= 8 * _small_step(z.dtype))
     half_cov = solve_lower(hessian_tril, tril.T)
     posterior = Gaussian(prior.mean + tril @ search.z, half_cov.T @ half_cov)
     log_evidence = -search.objective - 0.5 * log_det_from_tril(hessian_tril)
-    return IRLSResult(posterior, log_evidence, search.converged, search.num_iterations)
+    return IRLSResult(posterior, log_evidence, converged, search.num_iterations)
 
 
 def _find_mode(local: GLMEvidence, start: Float[Array, " d"]) -> _Search:
@@ -349,8 +351,10 @@ def _find_mode(local: GLMEvidence, start: Float[Array, " d"]) -> _Search:
         move = inverse_tril @ (search.z - score)  # in posterior standard deviations
         z = search.z - inverse_tril.T @ move
         new = objective(z)
-        accept = new <= search.objective + 4 * eps * jnp.abs(search.objective)
-        small = jnp.max(jnp.abs(move)) <= jnp.sqrt(eps) + 64 * eps * jnp.max(jnp.abs(z))
+        rounding = 4 * eps * (1.0 + jnp.abs(search.objective))
+        accept = new <= search.objective + rounding
+        no_gain = 0.5 * jnp.sum(move**2) <= rounding
+        small = jnp.max(jnp.abs(move)) <= _small_step(z.dtype) + 64 * eps * jnp.max(jnp.abs(z))
         undamped = search.damping == 0
         lower = jnp.where(search.damping < 1e-2, 0.0, search.damping * 0.05)
         higher = jnp.maximum(search.damping * 10.0, 1.0)
@@ -358,7 +362,7 @@ def _find_mode(local: GLMEvidence, start: Float[Array, " d"]) -> _Search:
             jnp.where(accept, z, search.z),
             jnp.where(accept, new, search.objective),
             jnp.where(accept, lower, higher),
-            small & (undamped | ~accept),
+            undamped & (small | no_gain),
             search.num_iterations + 1,
         )
 
@@ -368,6 +372,11 @@ def _find_mode(local: GLMEvidence, start: Float[Array, " d"]) -> _Search:
     zero = jnp.zeros((), start.dtype)
     first = _Search(start, objective(start), zero, jnp.array(False), jnp.zeros((), jnp.int32))
     return jax.lax.while_loop(going_on, step, first)
+
+
+def _small_step(dtype: jnp.dtype) -> float:
+    """A Newton step, in posterior standard deviations, after which the error is near rounding."""
+    return float(jnp.finfo(dtype).eps) ** 0.375
 
 
 def _capacity_for(num_rows: int) -> int:
