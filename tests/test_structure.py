@@ -44,6 +44,8 @@ ORDER = (
     "problems.base",
     "problems.synthetic",
     "problems.mixtures",
+    "problems.datasets",
+    "problems.rows",
     "problems.movielens",
     "problems.mnist",
     "bandits.agents",

@@ -18,6 +18,9 @@ from .priors.mixture import MixturePrior
 from .priors.report import FitReport, FitWarning
 from .problems.base import AbstractProblem
 from .problems.mixtures import mixture
+from .problems.mnist import mnist
+from .problems.movielens import movielens
+from .problems.rows import RowProblem
 from .problems.synthetic import Synthetic, synthetic
 from .samplers.base import AbstractSampler, Info
 from .samplers.choose import best_sampler
@@ -60,6 +63,7 @@ __all__ = [
     "MixturePrior",
     "ParticleFilter",
     "Poisson",
+    "RowProblem",
     "Schedule",
     "SimulationResult",
     "Synthetic",
@@ -68,6 +72,8 @@ __all__ = [
     "Uniform",
     "best_sampler",
     "mixture",
+    "mnist",
+    "movielens",
     "simulate",
     "synthetic",
 ]
