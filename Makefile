@@ -11,8 +11,10 @@ help: ## list the targets
 
 setup: $(STAMP) ## make the virtual environment and install the package into it
 
-demo: $(STAMP) ## run the exact-inference example
-	$(BIN)/python examples/exact_inference.py
+demo: $(STAMP) ## learn a prior, compare agents that use it with others, and write a report
+	$(BIN)/diffprior reproduce synthetic --quick --problem cross --out results/demo \
+		--agent TS --agent TunedTS --agent MixTS --agent LinUCB \
+		--agent 'DiffTS fitted' --agent EvidenceDPS --agent Exact
 
 test: $(STAMP) ## check format, lint and types, then test in double and single precision
 	$(BIN)/ruff format --check

@@ -7,7 +7,7 @@ a few rewards. Three priors turn them into a posterior:
     Gaussian    one bell over all past tasks
     mixture     one bell for each kind of task
 
-Run it with `make demo`, or `python examples/exact_inference.py`.
+Run it with `python examples/exact_inference.py`.
 """
 
 from collections.abc import Callable

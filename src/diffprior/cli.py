@@ -1,21 +1,18 @@
-"""The command line: `diffprior fit`, `diffprior sample`, `diffprior evaluate`."""
+"""The command line: `diffprior fit`, `sample`, `evaluate` and `reproduce`."""
 
-import contextlib
-import json
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import jax
 import numpy as np
 import typer
-from rich.console import Console
 
 from .priors.diffusion import DiffusionPrior
 from .priors.report import FitWarning
+from .reproduce import commands
 from .reproduce.plots import prior_scatter
-from .reproduce.posterior import NAMES, posterior_figure
+from .terminal import console, refusals
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -23,8 +20,9 @@ app = typer.Typer(
     help="Posterior sampling with a diffusion-model prior learned from your past tasks.",
 )
 evaluate = typer.Typer(no_args_is_help=True, help="Judge samplers against exact posteriors.")
+evaluate.command()(commands.posterior)
 app.add_typer(evaluate, name="evaluate")
-console = Console(stderr=True, highlight=False)
+app.add_typer(commands.app, name="reproduce")
 
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 
@@ -42,7 +40,7 @@ def fit(
     ] = None,
 ) -> None:
     """Learn a prior from the parameters of past tasks."""
-    with _refusals(), warnings.catch_warnings():
+    with refusals(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # the report repeats them
         data = read_table(samples)
         prior = DiffusionPrior.fit(data, preset=preset, seed=seed)
@@ -63,30 +61,10 @@ def sample(
     seed: Seed = 0,
 ) -> None:
     """Draw parameters from a prior."""
-    with _refusals():
+    with refusals():
         draws = np.asarray(DiffusionPrior.load(prior).sample(jax.random.key(seed), num_samples))
         write_table(output, draws)
     console.print(f"wrote {draws.shape[0]} draws of {draws.shape[1]} parameters to {output}")
-
-
-@evaluate.command()
-def posterior(
-    out: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("results"),
-    json_file: Annotated[Path | None, typer.Option("--json", help="Numbers, as JSON.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A few minutes instead of many.")] = False,
-    problem: Annotated[
-        list[str] | None, typer.Option(help="Mixtures to use; repeat for more.")
-    ] = None,
-    seed: Seed = 0,
-) -> None:
-    """Distance of every sampler from the exact posterior (the paper's Appendix C.4)."""
-    names = tuple(problem) if problem else NAMES
-    with _refusals():
-        numbers = posterior_figure(out, names=names, quick=quick, seed=seed, say=console.print)
-    if json_file is not None:
-        json_file.write_text(json.dumps(numbers, indent=1))
-        console.print(f"wrote {json_file}")
-    console.print(f"wrote {out / 'posterior.png'} and .pdf")
 
 
 def read_table(path: Path) -> np.ndarray:
@@ -132,13 +110,3 @@ def _read_parquet(path: Path) -> np.ndarray:
         ) from error
     columns = pyarrow.parquet.read_table(path).to_pydict().values()
     return np.column_stack([np.asarray(column, np.float64) for column in columns])
-
-
-@contextlib.contextmanager
-def _refusals() -> Iterator[None]:
-    """Turn a refusal into a message and exit code 2."""
-    try:
-        yield
-    except (ValueError, OSError, ImportError) as error:
-        console.print(f"error: {error}", style="red", markup=False)
-        raise typer.Exit(2) from error

@@ -236,3 +236,12 @@ def test_wrong_arguments_are_refused(call: Callable[[], object], message: str) -
 def test_unknown_agent_is_named(result: SimulationResult) -> None:
     with pytest.raises(ValueError, match="`agent`: expected one of 'TS', 'uniform', got 'MixTS'"):
         result.mean("MixTS")
+
+
+def test_fewer_runs_are_the_first_of_more() -> None:
+    few, many = (World.of(LINEAR, n, 0) for n in (3, 70))
+    np.testing.assert_array_equal(few.theta, many.theta[:3])
+    assert len(np.unique(many.theta[:, 0])) == 70
+    agents = {"TS": dp.Exact(standard_prior())}
+    short, long = (simulate(LINEAR, agents, n, 5) for n in (3, 70))
+    np.testing.assert_allclose(long.regret["TS"][:3], short.regret["TS"], rtol=1e-6)

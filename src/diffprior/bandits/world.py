@@ -11,7 +11,8 @@ from ..checks import real_array
 from ..problems.base import AbstractProblem
 from .agents import decision_key, stream_keys
 
-PARAMETERS = 2**31 - 1  # the run whose stream the parameters of all runs are drawn from
+PARAMETERS = 2**31 - 1  # the run whose stream the parameters of the first block are drawn from
+BLOCK = 64  # runs whose parameters are drawn together, so that fewer runs are the first of more
 
 
 class Rounds(NamedTuple):
@@ -41,12 +42,8 @@ class World(eqx.Module):
         """Draw the parameters of all runs."""
         streams = jax.vmap(lambda run: stream_keys(seed, run))(jnp.arange(num_runs))
         actions, noise = jax.vmap(jax.random.split, out_axes=1)(streams.world)
-        theta = real_array(
-            "sample_parameters",
-            problem.sample_parameters(stream_keys(seed, PARAMETERS).world, num_runs),
-            (num_runs, problem.dim),
-            "return one row of `dim` numbers for each sample",
-        )
+        blocks = [_parameters(problem, seed, block) for block in range(-(-num_runs // BLOCK))]
+        theta = jnp.concatenate(blocks)[:num_runs]
         return World(problem, theta, actions, noise, streams.decisions)
 
     def rounds(self, numbers: Int[Array, " n"]) -> Rounds:
@@ -68,6 +65,16 @@ class World(eqx.Module):
                 f"`features`: expected shape (num_actions, dim) = {expected}, got {got}; "
                 "return one row of `dim` numbers for each action"
             )
+
+
+def _parameters(problem: AbstractProblem, seed: int, block: int) -> Float[Array, "b d"]:
+    """Parameters of a block of runs."""
+    return real_array(
+        "sample_parameters",
+        problem.sample_parameters(stream_keys(seed, PARAMETERS - block).world, BLOCK),
+        (BLOCK, problem.dim),
+        "return one row of `dim` numbers for each sample",
+    )
 
 
 @eqx.filter_jit

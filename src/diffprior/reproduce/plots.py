@@ -1,4 +1,4 @@
-"""Pictures: samples of a prior, and distances of posteriors."""
+"""Pictures: samples of a prior, distances of posteriors, regret, and the ablation."""
 
 from pathlib import Path
 from typing import Any
@@ -6,6 +6,20 @@ from typing import Any
 import numpy as np
 
 TRUE_COLOUR, LEARNED_COLOUR = "#3b6fb6", "#c8423f"
+LINES = {  # colour and dashes of each agent
+    "TS": ("#8a8f98", "-"),
+    "TunedTS": ("#5b6470", "--"),
+    "MixTS": ("#2f8f5b", "-"),
+    "MixTS(10)": ("#2f8f5b", ":"),
+    "LinUCB": ("#c9a227", "-."),
+    "EpsilonGreedy": ("#b08968", ":"),
+    "DPS": ("#8e5ea2", "--"),
+    "DiffTS": ("#c8423f", "-"),
+    "DiffTS fitted": ("#e08a3c", "-"),
+    "EvidenceDPS": ("#1f4e9c", "-"),
+    "TwistedSMC": ("#4aa3c7", "--"),
+    "Exact": ("#111111", ":"),
+}
 
 
 def prior_scatter(data: np.ndarray, learned: np.ndarray, path: str | Path) -> None:
@@ -37,6 +51,66 @@ def quality_figure(panels: list[dict[str, Any]], path: str | Path) -> None:
     axes[1, 0].set_ylabel("earth mover's distance")
     axes[1, -1].legend(fontsize=7)
     _save(figure, path)
+
+
+def regret_figure(panels: list[dict[str, Any]], path: str | Path) -> None:
+    """The paper's arrangement: samples of true and learned priors above, regret curves below.
+
+    A panel has a `name`, `true` samples, `learned` samples by name of the prior, and `curves`.
+    """
+    plt = _pyplot()
+    rows = 1 + max(len(panel["learned"]) for panel in panels)
+    heights = [1.0] * (rows - 1) + [1.15]
+    size = (4.2 * len(panels), 3.5 * rows)
+    grid = {"height_ratios": heights}
+    figure, axes = plt.subplots(rows, len(panels), figsize=size, squeeze=False, gridspec_kw=grid)
+    for column, panel in zip(axes.T, panels, strict=True):
+        for axis, (name, learned) in zip(column, panel["learned"].items(), strict=False):
+            _scatter(axis, panel["true"], learned, 0, 1)
+            axis.set_title(f"{panel['name']}, {name}", fontsize=10)
+        _regret_curves(column[-1], panel["curves"])
+        column[-1].set_xlabel("round")
+    axes[0, 0].legend(["true prior", "learned prior"], loc="upper right", markerscale=4, fontsize=7)
+    axes[-1, 0].set_ylabel("regret")
+    axes[-1, -1].legend(fontsize=7, ncols=2)
+    _save(figure, path)
+
+
+def ablation_figure(panels: list[dict[str, Any]], path: str | Path) -> None:
+    """Curves with error bars beside each other; a panel has `title`, `across`, `up` and `curves`.
+
+    `lines` are levels to compare with, by name.
+    """
+    plt = _pyplot()
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.8), squeeze=False)
+    for axis, panel in zip(axes[0], panels, strict=True):
+        for name, curve in panel["curves"].items():
+            axis.errorbar(curve["x"], curve["y"], curve["se"], marker="o", ms=4, lw=1.4, label=name)
+        for level, (name, style) in zip(panel["lines"].values(), _levels(panel), strict=True):
+            axis.axhline(level, color="#555555", ls=style, lw=1, label=name)
+        axis.set_xscale("log")
+        axis.set_yscale("log" if panel.get("log") else "linear")
+        axis.set_title(panel["title"], fontsize=10)
+        axis.set_xlabel(panel["across"])
+        axis.set_ylabel(panel["up"])
+        axis.legend(fontsize=7)
+    _save(figure, path)
+
+
+def _levels(panel: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(name, (":", "--", "-.")[i % 3]) for i, name in enumerate(panel["lines"])]
+
+
+def _regret_curves(axis: Any, curves: dict[str, Any]) -> None:
+    """Means with bands of one standard error; the height leaves out agents that are far off."""
+    tops = [curve["mean"][-1] for curve in curves.values()]
+    for name, curve in curves.items():
+        mean, error = np.array(curve["mean"]), np.nan_to_num(np.array(curve["se"]))
+        rounds = np.arange(1, len(mean) + 1)
+        colour, dashes = LINES.get(name.partition(" (")[0], ("#444444", "-"))
+        axis.plot(rounds, mean, dashes, color=colour, lw=1.5, label=name)
+        axis.fill_between(rounds, mean - error, mean + error, color=colour, alpha=0.2, lw=0)
+    axis.set_ylim(0, min(1.1 * max(tops), 2.5 * float(np.median(tops))))
 
 
 def _scatter(axis: Any, data: np.ndarray, learned: np.ndarray, i: int, j: int) -> None:

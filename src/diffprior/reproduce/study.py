@@ -1,0 +1,195 @@
+"""Agents compared on one problem: regret, temperatures, and the posteriors behind them."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..bandits.agents import AbstractAgent
+from ..bandits.simulate import simulate
+from ..evaluate.tasks import (
+    Tasks,
+    Truth,
+    distance_from,
+    draw_each,
+    pooled_coverage,
+    random_tasks,
+    true_posterior,
+)
+from ..evidence.linear import Linear
+from ..problems.base import AbstractProblem
+from ..samplers.exact import Exact
+from .agents import USUAL, Materials, Recipe, recipes
+from .parts import Parts
+
+SAMPLES_SEED = 2**29  # of past tasks, apart from those that agents meet
+
+
+@dataclasses.dataclass(frozen=True)
+class Effort:
+    """How much of everything."""
+
+    num_runs: int = 512
+    num_rounds: int = 200
+    temperatures: tuple[float, ...] = (0.5, 0.25, 0.1)  # besides 1
+    temperature_runs: int = 128
+    num_samples: int = 10_000  # of past tasks
+    sizes: tuple[int, ...] = (5, 20, 100)  # of histories
+    num_tasks: int = 32
+    num_draws: int = 199
+
+    @staticmethod
+    def of(num_runs: int | None, quick: bool) -> "Effort":
+        """The paper's effort, or a quick look; `num_runs` overrides the runs of either."""
+        usual = Effort(num_runs=64, temperature_runs=64, num_tasks=8) if quick else Effort()
+        if num_runs is None:
+            return usual
+        fewer = min(num_runs, usual.temperature_runs)
+        return dataclasses.replace(usual, num_runs=num_runs, temperature_runs=fewer)
+
+
+class Study:
+    """The agents of some recipes on one problem, with priors learned from samples of it."""
+
+    def __init__(
+        self,
+        name: str,
+        problem: AbstractProblem,
+        parts: Parts,
+        *,
+        effort: Effort,
+        names: tuple[str, ...] = USUAL,
+        samples: Any = None,
+        seed: int = 0,
+    ) -> None:
+        if samples is None:
+            samples = past_tasks(problem, effort.num_samples, seed)
+        self.name, self.problem, self.parts = name, problem, parts
+        self.effort, self.seed = effort, seed
+        self.recipes = recipes(names)
+        self.materials = Materials(name, problem, samples, parts, seed)
+
+    def num_parts(self) -> int:
+        """How many parts `run` will report."""
+        learned = {r.prior for r in self.recipes} & {"paper", "default"}
+        return len(learned) + len(self.recipes) + len(self._thompson) + 1
+
+    def run(self) -> dict[str, Any]:
+        """All numbers of the study, by agent: plain numbers, lists and dictionaries."""
+        agents = {self.materials.label_of(r): self.regret(r) for r in self.recipes}
+        for recipe in self._thompson:
+            agents[self.materials.label_of(recipe)]["temperatures"] = self.temperatures(recipe)
+        for label, quality in self.quality().items():
+            agents[label]["posterior"] = quality
+        return {"name": self.name, "sizes": list(self.effort.sizes), "agents": agents}
+
+    def regret(self, recipe: Recipe) -> dict[str, Any]:
+        """Regret of one agent: its curve, and where every run ended."""
+        num_runs = recipe.runs(self.effort.num_runs)
+        agent = self.materials.agent(recipe)
+        return self.parts.numbers(
+            f"regret, {self.name}, {recipe.name}",
+            self._settings(recipe, {"runs": num_runs}),
+            lambda: self._play(agent, num_runs),
+        )
+
+    def temperatures(self, recipe: Recipe) -> dict[str, Any]:
+        """Regret of one agent at other temperatures than 1."""
+        num_runs = recipe.runs(self.effort.temperature_runs)
+
+        def at(temperature: float) -> dict[str, Any]:
+            row = self._play(self.materials.agent(recipe, temperature), num_runs)
+            return {key: row[key] for key in ("regret", "standard_error", "final", "failures")}
+
+        return self.parts.numbers(
+            f"temperatures, {self.name}, {recipe.name}",
+            self._settings(recipe, {"runs": num_runs, "at": list(self.effort.temperatures)}),
+            lambda: {f"{t:g}": at(t) for t in self.effort.temperatures},
+        )
+
+    def quality(self) -> dict[str, Any]:
+        """Distance from the true posterior at each size of history, and coverage, by agent."""
+        settings = {
+            **self._common(),
+            "sizes": list(self.effort.sizes),
+            "tasks": self.effort.num_tasks,
+            "draws": self.effort.num_draws,
+            "agents": [recipe.name for recipe in self._thompson],
+        }
+        return self.parts.numbers(f"posteriors, {self.name}", settings, self._quality)
+
+    def _quality(self) -> dict[str, Any]:
+        effort = self.effort
+        tasks = [
+            random_tasks(self.problem, size, effort.num_tasks, self.seed + size)
+            for size in effort.sizes
+        ]
+        exact = Exact(self.materials.prior("true"))  # type: ignore[arg-type]
+        truths = [true_posterior(exact, t, effort.num_draws, self.seed + 1) for t in tasks]
+        return {
+            self.materials.label_of(recipe): self._judge(recipe, tasks, truths)
+            for recipe in self._thompson
+        }
+
+    def _judge(self, recipe: Recipe, tasks: list[Tasks], truths: list[Truth]) -> dict[str, Any]:
+        assert recipe.sampler is not None
+        sampler = recipe.sampler(self.materials.prior(recipe.prior))
+        count = recipe.runs(self.effort.num_tasks)
+        draws = [
+            draw_each(sampler, t.first(count), self.effort.num_draws, self.seed) for t in tasks
+        ]
+        distances = [distance_from(truth, d) for truth, d in zip(truths, draws, strict=True)]
+        share = pooled_coverage(draws, tasks)
+        return {
+            "ratio": [distance.ratio for distance in distances],
+            "ratio_error": [distance.standard_error for distance in distances],
+            "coverage": share.share,
+            "coverage_error": share.standard_error,
+        }
+
+    @property
+    def _thompson(self) -> tuple[Recipe, ...]:
+        return tuple(recipe for recipe in self.recipes if recipe.sampler is not None)
+
+    def _play(self, agent: AbstractAgent, num_runs: int) -> dict[str, Any]:
+        return play(self.problem, agent, num_runs, self.effort.num_rounds, self.seed)
+
+    def _common(self) -> dict[str, Any]:
+        likelihood = self.problem.likelihood
+        return {
+            "problem": self.name,
+            "likelihood": type(likelihood).__name__,
+            "noise": float(likelihood.noise_std) if isinstance(likelihood, Linear) else None,
+            "samples": self.materials.digest,
+            "seed": self.seed,
+        }
+
+    def _settings(self, recipe: Recipe, more: dict[str, Any]) -> dict[str, Any]:
+        return {**self._common(), "agent": recipe.name, "rounds": self.effort.num_rounds, **more}
+
+
+def play(
+    problem: AbstractProblem, agent: AbstractAgent, num_runs: int, num_rounds: int, seed: int
+) -> dict[str, Any]:
+    """Regret of one agent as plain numbers: curves, times, and where every run ended."""
+    agents = {"agent": agent}
+    result = simulate(problem, agents, num_runs, num_rounds, seed, progress=False, throw=False)
+    row = result.to_dict()["agents"]["agent"]
+    return {**row, "final": result.regret["agent"][:, -1].tolist()}
+
+
+def past_tasks(problem: AbstractProblem, num_samples: int, seed: int) -> np.ndarray:
+    """Parameters to learn from, apart from those of the tasks that agents meet."""
+    key = jax.random.key(SAMPLES_SEED + seed)
+    return np.asarray(problem.sample_parameters(key, num_samples), np.float64)
+
+
+def paired(first: Iterable[float], second: Iterable[float]) -> tuple[float, float]:
+    """Mean of first - second over the runs that both have played, and its standard error."""
+    pairs = list(zip(first, second, strict=False))
+    difference = np.array([a - b for a, b in pairs])
+    if len(difference) < 2:
+        return float(difference.mean()), float("nan")
+    return float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))

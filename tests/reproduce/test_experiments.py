@@ -1,0 +1,144 @@
+"""Experiments from end to end on the command line, tiny, and again from their finished parts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import diffprior as dp
+from diffprior import cli
+from diffprior.reproduce import ablation, posterior, study
+from diffprior.reproduce.ablation import paper_schedule
+from diffprior.reproduce.parts import Parts
+from diffprior.reproduce.study import Effort, Study
+
+TINY = Effort(
+    num_runs=4,
+    num_rounds=6,
+    temperatures=(0.5,),
+    temperature_runs=2,
+    num_samples=300,
+    sizes=(5,),
+    num_tasks=3,
+    num_draws=9,
+)
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Effort, "of", lambda num_runs, quick: TINY)
+
+
+def run(*arguments: Any, code: int = 0) -> str:
+    """What the command printed, having ended with this exit code."""
+    result = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
+def written(out: Path) -> set[str]:
+    return {path.name for path in out.iterdir() if path.is_file()}
+
+
+def test_synthetic(tmp_path: Path, unlearned: list[int]) -> None:
+    out, file = tmp_path / "out", tmp_path / "numbers.json"
+    options = ["--problem", "cross", "--problem", "rays", "--out", out, "--json", file]
+    for name in ("TS", "LinUCB", "EvidenceDPS", "Exact"):
+        options += ["--agent", name]
+    printed = run("reproduce", "synthetic", *options)
+    assert "regret, rays, EvidenceDPS: " in printed and "kept from before" not in printed
+    assert printed.endswith(f"the report is {out / 'report.html'}")
+    assert written(out) == {"synthetic-linear-1.png", "synthetic-linear-1.pdf", "report.html"}
+    numbers = json.loads(file.read_text())
+    cross, rays = (p["agents"] for p in numbers["problems"])
+    assert list(cross) == ["TS", "LinUCB", "EvidenceDPS", "Exact"]
+    assert list(rays)[-1] == "Exact (20,000 samples)"
+    assert list(cross["TS"]["temperatures"]) == ["0.5"] and "temperatures" not in cross["LinUCB"]
+    assert len(cross["TS"]["final"]) == 4 and len(cross["TS"]["regret_curve"]) == 6
+    assert 0 <= rays["EvidenceDPS"]["posterior"]["coverage"] <= 1
+    report = (out / "report.html").read_text(encoding="utf-8")
+    assert "data:image/png;base64" in report and "Knowing the true prior saves" in report
+    assert str(tmp_path) not in report
+    again = run("reproduce", "synthetic", *options)
+    assert again.count("kept from before") == printed.count(" s ") + 0 or "kept" in again
+    assert not [line for line in again.split("regret, ")[1:] if "kept from before" not in line]
+    assert len(unlearned) == 2
+    assert json.loads(file.read_text()) == numbers
+
+
+def test_other_settings_run_again(tmp_path: Path) -> None:
+    options = ["--problem", "cross", "--agent", "TS", "--agent", "Exact", "--out", tmp_path]
+    run("reproduce", "synthetic", *options)
+    assert "kept" not in run("reproduce", "synthetic", *options, "--seed", 1)
+    assert "kept" not in run("reproduce", "synthetic", *options, "--logistic")
+    assert "kept" not in run("reproduce", "synthetic", *options, "--fresh")
+    assert "synthetic-logistic-1.png" in written(tmp_path)
+
+
+def test_numbers_are_those_of_simulate(tmp_path: Path) -> None:
+    problem = dp.synthetic("cross")
+    one = Study("cross", problem, Parts(tmp_path), effort=TINY, names=("TS", "Exact"))
+    found = one.run()["agents"]
+    agents = {"TS": dp.Exact(dp.GaussianPrior(np.zeros(2), np.eye(2)))}
+    result = dp.simulate(problem, agents, 4, 6)
+    np.testing.assert_allclose(found["TS"]["final"], result.regret["TS"][:, -1], rtol=1e-5)
+    cooled = {"TS": dp.Exact(agents["TS"].prior, temperature=0.5)}
+    result = dp.simulate(problem, cooled, 2, 6)
+    at_half = found["TS"]["temperatures"]["0.5"]["final"]
+    np.testing.assert_allclose(at_half, result.regret["TS"][:, -1], rtol=1e-5)
+    assert len(one.parts.done) == one.num_parts()
+
+
+def test_ablation(tmp_path: Path, unlearned: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ablation, "SAMPLES", (100, 300))
+    monkeypatch.setattr(ablation, "STAGES", (1, 3))
+    out, file = tmp_path / "out", tmp_path / "numbers.json"
+    run("reproduce", "ablation", "--out", out, "--json", file)
+    assert written(out) == {"ablation.png", "ablation.pdf", "report.html"}
+    numbers = json.loads(file.read_text())
+    assert [row["samples"] for row in numbers["samples"]] == [100, 300]
+    assert [row["stages"] for row in numbers["stages"]] == [1, 3]
+    assert list(numbers["stages"][0]["agents"]) == [ablation.PRESET, ablation.FITTED, ablation.OURS]
+    assert len(unlearned) == 6  # two priors for each number of samples, one for each T
+    assert "<td>26</td>" in (out / "report.html").read_text(encoding="utf-8")
+
+
+def test_stages_end_at_the_papers_noise() -> None:
+    for num_stages in (1, 20, 300):
+        schedule = paper_schedule(num_stages)
+        assert schedule.num_stages == num_stages
+        assert schedule.alpha_bar[-1] == pytest.approx(0.97**100)
+    np.testing.assert_allclose(paper_schedule(100).alpha_bar, dp.Schedule.constant().alpha_bar)
+
+
+def test_posterior(tmp_path: Path, unlearned: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = lambda samples, paper, ours, seed: {"TS": dp.Exact(dp.GaussianPrior.fit(samples))}  # noqa: E731
+    monkeypatch.setattr(posterior, "samplers_of", exact)
+    out, file = tmp_path / "out", tmp_path / "numbers.json"
+    options = ["--problem", "blobs", "--quick", "--out", out, "--json", file]
+    run("evaluate", "posterior", *options)
+    assert written(out) == {"posterior.png", "posterior.pdf", "report.html"}
+    (panel,) = json.loads(file.read_text())["panels"]
+    assert panel["sizes"] == [1, 10, 100] and panel["curves"]["TS"]["ratio"][0] > 1
+    assert "kept from before" in run("reproduce", "posterior", *options)
+
+
+def test_refusals(tmp_path: Path) -> None:
+    for arguments, message in [
+        (("synthetic", "--problem", "star"), "`name`: expected one of 'cross'"),
+        (("synthetic", "--agent", "UCB"), "`agent`: expected one of 'TS'"),
+        (("posterior", "--problem", "star"), "`name`: expected one of 'blobs'"),
+    ]:
+        assert message in run("reproduce", *arguments, "--out", tmp_path, code=2)
+
+
+def test_effort(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert Effort.of(None, quick=False) == Effort()
+    assert Effort.of(None, quick=True).num_runs == 64
+    few = Effort.of(16, quick=False)
+    assert (few.num_runs, few.temperature_runs) == (16, 16)
+    assert study.Effort.of(1000, quick=False).temperature_runs == 128
