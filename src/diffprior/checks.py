@@ -16,8 +16,11 @@ def is_traced(*values: Any) -> bool:
 
 
 def on_device(numbers: np.ndarray | Array) -> Array:
-    """Host numbers as a JAX array in the default precision or less, without compiling anything."""
-    return numbers if isinstance(numbers, Array) else jax.device_put(np.asarray(numbers))
+    """Host numbers as a JAX array, floating-point ones in the default precision; compiles nothing."""
+    if isinstance(numbers, Array):
+        return numbers
+    array = np.asarray(numbers)
+    return jax.device_put(array.astype(_default_float(), copy=False) if _floats(array) else array)
 
 
 def real_array(
@@ -43,12 +46,23 @@ def real_numbers(
             f"`{name}`: expected real numbers, got dtype {array.dtype}; convert it to float"
         )
     _check_shape(name, array.shape, shape, fix)
-    if not np.all(np.isfinite(array)):
+    array = array if _floats(array) else array.astype(np.float64)
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(array.astype(_default_float(), copy=False))
+    if not finite.all():
         raise ValueError(
-            f"`{name}`: expected finite numbers, got {np.sum(~np.isfinite(array))} NaN or "
-            "infinite; drop or repair those entries"
+            f"`{name}`: expected finite numbers, got {np.sum(~finite)} NaN, infinite or beyond "
+            f"{_default_float().name}; drop, repair or rescale those entries"
         )
-    return array if array.dtype.kind == "f" else array.astype(np.float64)
+    return array
+
+
+def _floats(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f"
+
+
+def _default_float() -> np.dtype:
+    return jax.dtypes.canonicalize_dtype(np.float64)
 
 
 def _check_shape(name: str, got: tuple[int, ...], expected: tuple[Size, ...], fix: str) -> None:

@@ -14,7 +14,7 @@ from ..priors.files import read_file, write_file
 from ..samplers.base import AbstractSampler
 from ..samplers.choose import best_sampler
 from .agents import ThompsonSampling, checked_seed, decision_key, stream_keys
-from .decisions import Decision, Request, count_hits, decide_batch, dimensions, propensity
+from .decisions import Decision, DecisionProgram, Request, count_hits, dimensions, propensity
 from .packing import pack, unpack
 
 FILE_KIND = "diffprior.Bandit"
@@ -32,6 +32,7 @@ class Bandit:
         self._evidence = self._agent.init(self._agent.dim)
         self._seed = checked_seed(seed)
         self._streams = stream_keys(self._seed, 0)
+        self._program = DecisionProgram(self._agent, self._streams.decisions)
         self._num_decisions = 0
 
     @property
@@ -70,22 +71,18 @@ class Bandit:
         random. `propensity_draws` asks for propensities, estimated from that many draws.
         """
         request = Request(features, mask, top_k, self._agent.dim)
-        inputs = (
-            self._agent,
-            self._evidence,
-            on_device(request.features),
-            on_device(request.mask),
-        )
-        number = on_device(np.asarray(self._num_decisions % 2**32, np.uint32))
+        number = np.asarray(self._num_decisions % 2**32, np.uint32)
         self._num_decisions += request.size
-        actions, scores, failed = decide_batch(
-            self._streams.decisions, number, *inputs, request.top_k
-        )
+        inputs = (request.features, request.mask)
+        actions, scores, failed = self._program(self._evidence, number, *inputs, request.top_k)
         share = error = None
         if propensity_draws is not None:
             num_draws = positive_int("propensity_draws", propensity_draws)
-            key = decision_key(self._streams.propensities, number)
-            hits, lost = count_hits(key, *inputs, actions, num_draws)
+            key = decision_key(self._streams.propensities, on_device(number))
+            features, allowed = map(on_device, inputs)
+            hits, lost = count_hits(
+                key, self._agent, self._evidence, features, allowed, actions, num_draws
+            )
             failed = failed | lost
             share, error = map(request.reply, propensity(np.asarray(hits), num_draws))
         if throw and np.any(failed):

@@ -1,7 +1,9 @@
 """Batches of decisions: what comes in, the programs behind them, and what goes out."""
 
 import dataclasses
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -90,25 +92,90 @@ class Request:
         return int(top_k)
 
 
-@eqx.filter_jit
-def decide_batch(
-    stream: Key[Array, ""],
-    number: UInt32[Array, ""],
-    agent: AbstractAgent,
-    evidence: AbstractEvidence,
-    features: Float[Array, "b k d"],
-    mask: Bool[Array, "b k"],
-    top_k: int,
-) -> tuple[Int[Array, "b top_k"], Float[Array, "b k"], Bool[Array, " b"]]:
-    """Actions, mean rewards and failures of the decisions from this number on."""
-    numbers = number + jnp.arange(features.shape[0], dtype=jnp.uint32)
+class DecisionProgram:
+    """Decisions of one agent with one stream of keys. The agent is taken apart once and its
+    evidence once an update, so that a decision costs little more than its arithmetic."""
 
-    def one(number: Array, features: Array, mask: Array) -> tuple[Array, Array, Array]:
-        key = decision_key(stream, number)
-        choice = agent.choose(key, evidence, features, mask, top_k)
-        return choice.actions, agent.likelihood.mean(choice.values), choice.failed
+    def __init__(self, agent: AbstractAgent, stream: Key[Array, ""]) -> None:
+        self._agent = _take_apart(agent)
+        self._stream = jax.random.key_data(stream)
+        self._last: AbstractEvidence | None = None
 
-    return jax.vmap(one)(numbers, features, mask)
+    def __call__(
+        self,
+        evidence: AbstractEvidence,
+        number: UInt32[np.ndarray, ""],
+        features: Float[np.ndarray, "b k d"],
+        mask: Bool[np.ndarray, "b k"],
+        top_k: int,
+    ) -> tuple[Int[Array, "b top_k"], Float[Array, "b k"], Bool[Array, " b"]]:
+        """Actions, mean rewards and failures of the decisions from this number on."""
+        if evidence is not self._last:
+            self._last, self._evidence = evidence, _take_apart(evidence)
+        leaves = (self._agent.leaves, self._evidence.leaves)
+        program = _decision_program(self._agent.structure, self._evidence.structure, top_k)
+        return program(leaves, self._stream, number, features, mask)
+
+
+class _Structure:
+    """What makes a module of its arrays; its hash, which takes long to compute, is kept."""
+
+    def __init__(self, arrays: Any, others: list[Any], rest: Any) -> None:
+        self._key = (arrays, tuple(others), rest)
+        self._hash = hash(self._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        same = self is other
+        return same or (isinstance(other, _Structure) and self._key == other._key)
+
+    def put_together(self, leaves: list[Any]) -> Any:
+        """The module with these arrays."""
+        arrays, others, rest = self._key
+        return eqx.combine(jax.tree.unflatten(arrays, leaves), jax.tree.unflatten(rest, others))
+
+
+class _Parts(NamedTuple):
+    """The arrays of a module, and what makes a module of them."""
+
+    leaves: list[Any]
+    structure: _Structure
+
+
+def _take_apart(module: eqx.Module) -> _Parts:
+    arrays, others = eqx.partition(module, eqx.is_array)
+    leaves, structure = jax.tree.flatten(arrays)
+    return _Parts(leaves, _Structure(structure, *jax.tree.flatten(others)))
+
+
+@functools.lru_cache(maxsize=256)
+def _decision_program(
+    agent_structure: _Structure, evidence_structure: _Structure, top_k: int
+) -> Callable[..., Any]:
+    """The program for every agent and evidence of these structures, compiled once a shape."""
+
+    @jax.jit
+    def decide(
+        leaves: tuple[list[Any], list[Any]],
+        stream: UInt32[Array, "..."],
+        first: UInt32[Array, ""],
+        features: Float[Array, "b k d"],
+        mask: Bool[Array, "b k"],
+    ) -> tuple[Array, Array, Array]:
+        agent: AbstractAgent = agent_structure.put_together(leaves[0])
+        evidence: AbstractEvidence = evidence_structure.put_together(leaves[1])
+
+        def one(number: Array, features: Array, mask: Array) -> tuple[Array, Array, Array]:
+            key = decision_key(jax.random.wrap_key_data(stream), number)
+            choice = agent.choose(key, evidence, features, mask, top_k)
+            return choice.actions, agent.likelihood.mean(choice.values), choice.failed
+
+        numbers = first + jnp.arange(features.shape[0], dtype=jnp.uint32)
+        return jax.vmap(one)(numbers, features, mask)
+
+    return decide
 
 
 @eqx.filter_jit
