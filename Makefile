@@ -12,7 +12,7 @@ help: ## list the targets
 setup: $(STAMP) ## make the virtual environment and install the package into it
 
 demo: $(STAMP) ## learn a prior, compare agents that use it with others, and write a report
-	$(BIN)/diffprior reproduce synthetic --quick --problem cross --out results/demo \
+	$(BIN)/diffprior reproduce synthetic --quick --runs 256 --problem cross --out results/demo \
 		--agent TS --agent TunedTS --agent MixTS --agent LinUCB \
 		--agent 'DiffTS fitted' --agent EvidenceDPS --agent Exact
 

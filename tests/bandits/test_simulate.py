@@ -242,6 +242,4 @@ def test_fewer_runs_are_the_first_of_more() -> None:
     few, many = (World.of(LINEAR, n, 0) for n in (3, 70))
     np.testing.assert_array_equal(few.theta, many.theta[:3])
     assert len(np.unique(many.theta[:, 0])) == 70
-    agents = {"TS": dp.Exact(standard_prior())}
-    short, long = (simulate(LINEAR, agents, n, 5) for n in (3, 70))
-    np.testing.assert_allclose(long.regret["TS"][:3], short.regret["TS"], rtol=1e-6)
+    np.testing.assert_array_equal(few.rounds(jnp.arange(2))[1], many.rounds(jnp.arange(2))[1][:3])

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import diffprior as dp
 from diffprior import cli
-from diffprior.reproduce import ablation, posterior, study
+from diffprior.reproduce import ablation, agents, posterior
 from diffprior.reproduce.ablation import paper_schedule
 from diffprior.reproduce.parts import Parts
 from diffprior.reproduce.study import Effort, Study
@@ -19,7 +19,7 @@ TINY = Effort(
     num_runs=4,
     num_rounds=6,
     temperatures=(0.5,),
-    temperature_runs=2,
+    temperature_runs=4,
     num_samples=300,
     sizes=(5,),
     num_tasks=3,
@@ -30,6 +30,8 @@ TINY = Effort(
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Effort, "of", lambda num_runs, quick: TINY)
+    monkeypatch.setattr(agents, "NUM_ATOMS", 50)
+    monkeypatch.setattr(agents, "NUM_ATOMS_GLM", 20)
 
 
 def run(*arguments: Any, code: int = 0) -> str:
@@ -43,7 +45,7 @@ def written(out: Path) -> set[str]:
     return {path.name for path in out.iterdir() if path.is_file()}
 
 
-def test_synthetic(tmp_path: Path, unlearned: list[int]) -> None:
+def test_synthetic(tmp_path: Path, closed_form: list[dict]) -> None:
     out, file = tmp_path / "out", tmp_path / "numbers.json"
     options = ["--problem", "cross", "--problem", "rays", "--out", out, "--json", file]
     for name in ("TS", "LinUCB", "EvidenceDPS", "Exact"):
@@ -55,7 +57,7 @@ def test_synthetic(tmp_path: Path, unlearned: list[int]) -> None:
     numbers = json.loads(file.read_text())
     cross, rays = (p["agents"] for p in numbers["problems"])
     assert list(cross) == ["TS", "LinUCB", "EvidenceDPS", "Exact"]
-    assert list(rays)[-1] == "Exact (20,000 samples)"
+    assert list(rays)[-1] == "Exact (50 samples)"
     assert list(cross["TS"]["temperatures"]) == ["0.5"] and "temperatures" not in cross["LinUCB"]
     assert len(cross["TS"]["final"]) == 4 and len(cross["TS"]["regret_curve"]) == 6
     assert 0 <= rays["EvidenceDPS"]["posterior"]["coverage"] <= 1
@@ -63,14 +65,13 @@ def test_synthetic(tmp_path: Path, unlearned: list[int]) -> None:
     assert "data:image/png;base64" in report and "Knowing the true prior saves" in report
     assert str(tmp_path) not in report
     again = run("reproduce", "synthetic", *options)
-    assert again.count("kept from before") == printed.count(" s ") + 0 or "kept" in again
-    assert not [line for line in again.split("regret, ")[1:] if "kept from before" not in line]
-    assert len(unlearned) == 2
+    assert again.count("kept from before") == 2 * (4 + 3 + 1)
     assert json.loads(file.read_text()) == numbers
+    assert {(asked["samples"], asked["preset"]) for asked in closed_form} == {(300, "default")}
 
 
 def test_other_settings_run_again(tmp_path: Path) -> None:
-    options = ["--problem", "cross", "--agent", "TS", "--agent", "Exact", "--out", tmp_path]
+    options = ["--problem", "cross", "--agent", "TS", "--out", tmp_path]
     run("reproduce", "synthetic", *options)
     assert "kept" not in run("reproduce", "synthetic", *options, "--seed", 1)
     assert "kept" not in run("reproduce", "synthetic", *options, "--logistic")
@@ -80,30 +81,37 @@ def test_other_settings_run_again(tmp_path: Path) -> None:
 
 def test_numbers_are_those_of_simulate(tmp_path: Path) -> None:
     problem = dp.synthetic("cross")
-    one = Study("cross", problem, Parts(tmp_path), effort=TINY, names=("TS", "Exact"))
+    one = Study("cross", problem, Parts(tmp_path), effort=TINY, names=("TS",))
     found = one.run()["agents"]
-    agents = {"TS": dp.Exact(dp.GaussianPrior(np.zeros(2), np.eye(2)))}
-    result = dp.simulate(problem, agents, 4, 6)
+    plain = {"TS": dp.Exact(dp.GaussianPrior(np.zeros(2), np.eye(2)))}
+    result = dp.simulate(problem, plain, 4, 6)
     np.testing.assert_allclose(found["TS"]["final"], result.regret["TS"][:, -1], rtol=1e-5)
-    cooled = {"TS": dp.Exact(agents["TS"].prior, temperature=0.5)}
-    result = dp.simulate(problem, cooled, 2, 6)
+    cooled = {"TS": dp.Exact(plain["TS"].prior, temperature=0.5)}
+    result = dp.simulate(problem, cooled, 4, 6)
     at_half = found["TS"]["temperatures"]["0.5"]["final"]
     np.testing.assert_allclose(at_half, result.regret["TS"][:, -1], rtol=1e-5)
     assert len(one.parts.done) == one.num_parts()
 
 
-def test_ablation(tmp_path: Path, unlearned: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ablation(tmp_path: Path, closed_form: list[dict], monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = ("regret", "standard_error", "seconds", "compile_seconds", "failures")
+    monkeypatch.setattr(ablation, "play", lambda *_: dict.fromkeys(kept, 2.5))
     monkeypatch.setattr(ablation, "SAMPLES", (100, 300))
-    monkeypatch.setattr(ablation, "STAGES", (1, 3))
+    monkeypatch.setattr(ablation, "STAGES", (1, 3, 200))
     out, file = tmp_path / "out", tmp_path / "numbers.json"
     run("reproduce", "ablation", "--out", out, "--json", file)
     assert written(out) == {"ablation.png", "ablation.pdf", "report.html"}
     numbers = json.loads(file.read_text())
     assert [row["samples"] for row in numbers["samples"]] == [100, 300]
-    assert [row["stages"] for row in numbers["stages"]] == [1, 3]
-    assert list(numbers["stages"][0]["agents"]) == [ablation.PRESET, ablation.FITTED, ablation.OURS]
-    assert len(unlearned) == 6  # two priors for each number of samples, one for each T
-    assert "<td>26</td>" in (out / "report.html").read_text(encoding="utf-8")
+    assert [row["stages"] for row in numbers["stages"]] == [1, 3, 200]
+    by_stages = [list(row["agents"]) for row in numbers["stages"]]
+    assert by_stages[0] == [ablation.PRESET, ablation.FITTED, ablation.OURS]
+    assert by_stages[2] == [ablation.PRESET]
+    learned = [(asked["samples"], asked.get("schedule")) for asked in closed_form]
+    assert learned[:4] == [(100, None)] * 2 + [(300, None)] * 2
+    assert [s.num_stages for _, s in learned[4:] if s] == [1, 3, 200]
+    report = (out / "report.html").read_text(encoding="utf-8")
+    assert "<td>2.5 ± 2.5</td><td>26</td>" in report  # T = 1 in the paper
 
 
 def test_stages_end_at_the_papers_noise() -> None:
@@ -114,7 +122,9 @@ def test_stages_end_at_the_papers_noise() -> None:
     np.testing.assert_allclose(paper_schedule(100).alpha_bar, dp.Schedule.constant().alpha_bar)
 
 
-def test_posterior(tmp_path: Path, unlearned: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_posterior(
+    tmp_path: Path, closed_form: list[dict], monkeypatch: pytest.MonkeyPatch
+) -> None:
     exact = lambda samples, paper, ours, seed: {"TS": dp.Exact(dp.GaussianPrior.fit(samples))}  # noqa: E731
     monkeypatch.setattr(posterior, "samplers_of", exact)
     out, file = tmp_path / "out", tmp_path / "numbers.json"
@@ -141,4 +151,4 @@ def test_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Effort.of(None, quick=True).num_runs == 64
     few = Effort.of(16, quick=False)
     assert (few.num_runs, few.temperature_runs) == (16, 16)
-    assert study.Effort.of(1000, quick=False).temperature_runs == 128
+    assert Effort.of(1000, quick=False).temperature_runs == 128

@@ -10,7 +10,7 @@ import pytest
 from diffprior.reproduce import parts as module
 from diffprior.reproduce.parts import AbstractWatch, Part, Parts, write_whole
 
-SAMPLES = np.random.default_rng(0).standard_normal((300, 2))
+SAMPLES = np.random.default_rng(0).standard_normal((209, 2))
 
 
 class Counted:

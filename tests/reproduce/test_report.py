@@ -19,6 +19,7 @@ from diffprior.reproduce.report import (
     closing,
     machine,
     page,
+    plain,
     plus_minus,
 )
 
@@ -119,3 +120,8 @@ def test_numbers_have_the_digits_of_their_errors(mean: float, error: float, text
 
 def test_signs() -> None:
     assert plus_minus(0.83, 0.2, signed=True) == "+0.8 ± 0.2"
+
+
+def test_a_table_as_text() -> None:
+    lines = plain(BLOCKS[3]).splitlines()
+    assert lines == ["agent     R(n)", "TS <1>  19 ± 1", "DiffTS  15 ± 1"]

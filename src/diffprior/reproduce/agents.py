@@ -29,6 +29,7 @@ from .parts import Parts, digest
 
 NUM_ATOMS = 20_000  # samples that stand for a true prior without closed form, linear rewards
 NUM_ATOMS_GLM = 2_000  # and for others, whose likelihood costs a pass over the history
+SAMPLED_SHARE = 1 / 4  # of the runs that an agent with such a prior plays, which is slow
 TRUE_SEED = 2**30  # apart from the seeds of training samples and of runs
 
 
@@ -55,10 +56,6 @@ class Recipe:
                 f"got {temperature:g}; leave it out"
             )
         return self.rival(prior, likelihood)
-
-    def runs(self, num_runs: int) -> int:
-        """How many of the runs it plays."""
-        return max(min(2, num_runs), round(self.share * num_runs))
 
 
 class Tempered(AbstractAgent):
@@ -162,8 +159,13 @@ class Materials:
 
     def label_of(self, recipe: Recipe) -> str:
         """Its name, with what stands for the true prior."""
-        sampled = recipe.prior == "true" and not self.truth_is_closed_form
+        sampled = self._stands_for_truth(recipe)
         return f"{recipe.name} ({self._num_atoms:,} samples)" if sampled else recipe.name
+
+    def runs_of(self, recipe: Recipe, num_runs: int) -> int:
+        """How many of the runs it plays."""
+        share = SAMPLED_SHARE if self._stands_for_truth(recipe) else recipe.share
+        return max(min(2, num_runs), round(share * num_runs))
 
     def learned(self, preset: str) -> AbstractPrior:
         """A diffusion prior, kept as a part."""
@@ -176,6 +178,9 @@ class Materials:
             return self.problem.true_prior  # type: ignore[attr-defined]
         key = jax.random.key(TRUE_SEED + self.seed)
         return EmpiricalPrior(jnp.asarray(self.problem.sample_parameters(key, self._num_atoms)))
+
+    def _stands_for_truth(self, recipe: Recipe) -> bool:
+        return recipe.prior == "true" and not self.truth_is_closed_form
 
     @property
     def _num_atoms(self) -> int:

@@ -102,8 +102,11 @@ def conduct(
     """Run an experiment, showing how far it is, and say where its results are."""
     with refusals(), watching() as watch:
         numbers = run(Parts(out / "parts", fresh=fresh, watch=watch))
+        summary = numbers.pop("summary", "")
         if json_file is not None:
             json_file.write_text(json.dumps(numbers, indent=1), encoding="utf-8")
+    if summary:
+        console.print(summary, soft_wrap=True, markup=False)
     if json_file is not None:
         console.print(f"wrote {json_file}", soft_wrap=True, markup=False)
     console.print(f"the report is {out / REPORT}", soft_wrap=True, markup=False)

@@ -37,7 +37,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under column titles; `marked` cells, by row and column, stand out."""
+    """Rows of text under column titles, if any; `marked` cells, by row and column, stand out."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -68,7 +68,7 @@ def closing(settings: dict[str, str], parts: Sequence[Part]) -> list[Block]:
         Heading("Settings"),
         Table(("setting", "value"), list(settings.items())),
         Heading("Machine"),
-        Table(("", ""), list(machine().items())),
+        Table((), list(machine().items())),
         Heading("Wall time"),
         Text(
             f"{total:.0f} seconds in all, {learning:.0f} of them to learn the priors. A part that "
@@ -96,6 +96,19 @@ def plus_minus(mean: float, error: float, *, signed: bool = False) -> str:
     """A number with its standard error, both to the digits that the error leaves."""
     digits = 2 if error < 0.1 else 1
     return f"{mean:{'+' if signed else ''}.{digits}f} ± {error:.{digits}f}"
+
+
+def plain(table: Table) -> str:
+    """A table as lines of text, for a terminal."""
+    rows = [list(table.columns), *map(list, table.rows)]
+    widths = [max(len(row[j]) for row in rows) for j in range(len(table.columns))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if j == 0 else cell.rjust(width)
+            for j, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )
 
 
 def _processor() -> str:
@@ -127,7 +140,8 @@ def _figure(figure: Figure) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
+    titles = "".join(f"<th>{html.escape(column)}</th>" for column in table.columns)
+    head = f"<thead><tr>{titles}</tr></thead>" if titles else ""
     rows = "\n".join(
         "<tr>"
         + "".join(_cell(cell, (i, j) in table.marked) for j, cell in enumerate(row))
@@ -135,10 +149,7 @@ def _table(table: Table) -> str:
         for i, row in enumerate(table.rows)
     )
     caption = f"<caption>{html.escape(table.caption)}</caption>" if table.caption else ""
-    return (
-        f'<div class="wide"><table>{caption}<thead><tr>{head}</tr></thead>'
-        f"<tbody>\n{rows}\n</tbody></table></div>"
-    )
+    return f'<div class="wide"><table>{caption}{head}<tbody>\n{rows}\n</tbody></table></div>'
 
 
 def _cell(text: str, marked: bool) -> str:

@@ -24,6 +24,7 @@ from ..samplers.exact import Exact
 from .agents import USUAL, Materials, Recipe, recipes
 from .parts import Parts
 
+FEWEST_TASKS = 12  # that a slow sampler is judged on
 SAMPLES_SEED = 2**29  # of past tasks, apart from those that agents meet
 
 
@@ -87,7 +88,7 @@ class Study:
 
     def regret(self, recipe: Recipe) -> dict[str, Any]:
         """Regret of one agent: its curve, and where every run ended."""
-        num_runs = recipe.runs(self.effort.num_runs)
+        num_runs = self.materials.runs_of(recipe, self.effort.num_runs)
         agent = self.materials.agent(recipe)
         return self.parts.numbers(
             f"regret, {self.name}, {recipe.name}",
@@ -97,7 +98,7 @@ class Study:
 
     def temperatures(self, recipe: Recipe) -> dict[str, Any]:
         """Regret of one agent at other temperatures than 1."""
-        num_runs = recipe.runs(self.effort.temperature_runs)
+        num_runs = self.materials.runs_of(recipe, self.effort.temperature_runs)
 
         def at(temperature: float) -> dict[str, Any]:
             row = self._play(self.materials.agent(recipe, temperature), num_runs)
@@ -136,7 +137,8 @@ class Study:
     def _judge(self, recipe: Recipe, tasks: list[Tasks], truths: list[Truth]) -> dict[str, Any]:
         assert recipe.sampler is not None
         sampler = recipe.sampler(self.materials.prior(recipe.prior))
-        count = recipe.runs(self.effort.num_tasks)
+        few = self.materials.runs_of(recipe, self.effort.num_tasks)
+        count = min(self.effort.num_tasks, max(FEWEST_TASKS, few))
         draws = [
             draw_each(sampler, t.first(count), self.effort.num_draws, self.seed) for t in tasks
         ]

@@ -6,13 +6,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..evidence.glm import Logistic
+from ..evidence.families import Logistic
 from ..problems.synthetic import SYNTHETIC, synthetic
 from .agents import NUM_ATOMS, USUAL, Materials
 from .output import save_figure, write_report
 from .parts import Parts
 from .plots import regret_figure
-from .report import Block, Figure, Heading, Text
+from .report import Block, Figure, Heading, Text, plain
 from .study import Effort, Study
 from .verdicts import (
     difference_table,
@@ -64,7 +64,13 @@ def synthetic_experiment(
     write_report(
         out, f"Synthetic problems, {rewards} rewards", _blocks(results, figures), settings, parts
     )
-    return {"experiment": "synthetic", "settings": settings, "problems": results}
+    summary = "regret\n" + plain(regret_table(results))
+    return {
+        "experiment": "synthetic",
+        "settings": settings,
+        "problems": results,
+        "summary": summary,
+    }
 
 
 def _panel(materials: Materials, result: dict[str, Any]) -> dict[str, Any]:

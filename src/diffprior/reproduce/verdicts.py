@@ -42,7 +42,10 @@ def difference_table(studies: Sequence[Study]) -> Table:
         [name, *(_of(study, name, lambda a, study=study: cell(study, a)) for study in studies)]
         for name in _names(studies)
     ]
-    caption = "Regret less that of the lowest agent, paired over the runs that both have played."
+    caption = (
+        "Regret less that of the lowest agent, paired over the runs that both have played. The "
+        "lowest was chosen by these same runs, so chance is on its side."
+    )
     return Table(("agent", *_titles(studies)), rows, caption)
 
 
