@@ -23,6 +23,7 @@ ORDER = (
     "evidence.base",
     "evidence.linear",
     "evidence.glm",
+    "evidence.families",
     "priors.base",
     "priors.gaussian",
     "priors.mixture",

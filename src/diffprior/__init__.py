@@ -7,7 +7,8 @@ from .bandits.decisions import Decision
 from .bandits.result import SimulationResult
 from .bandits.simulate import simulate
 from .evidence.base import AbstractEvidence, AbstractLikelihood
-from .evidence.glm import AbstractFamily, GLMEvidence, Identity, Logistic, Poisson
+from .evidence.families import Identity, Logistic, Poisson
+from .evidence.glm import AbstractFamily, GLMEvidence
 from .evidence.linear import Linear, LinearEvidence
 from .gaussian import Gaussian
 from .priors.base import AbstractPrior

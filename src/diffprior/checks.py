@@ -16,7 +16,7 @@ def is_traced(*values: Any) -> bool:
 
 
 def on_device(numbers: np.ndarray | Array) -> Array:
-    """Host numbers as a JAX array, floating-point ones in the default precision; compiles nothing."""
+    """Host numbers as a JAX array, floats in the default precision, without compiling anything."""
     if isinstance(numbers, Array):
         return numbers
     array = np.asarray(numbers)

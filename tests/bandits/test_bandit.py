@@ -167,10 +167,10 @@ def test_rows_of_a_glm_need_a_program_only_when_room_doubles() -> None:
     sampler = Counting()
     bandit = Bandit(sampler, dp.Logistic())
     traces = []
-    for _ in range(150):
+    for row in np.random.default_rng(0).standard_normal((150, 2)):
         bandit.decide(FEATURES)
         traces.append(sampler.tally.count)
-        bandit.update(FEATURES[0], 1.0)
+        bandit.update(row, 1.0)
     assert len(set(traces)) == 2  # 128 rows, then 256
 
 

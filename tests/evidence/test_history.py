@@ -90,5 +90,6 @@ def test_a_full_history_raises_inside_a_compiled_program(case: LikelihoodCase) -
 
 def test_outside_a_compiled_program_a_full_history_grows() -> None:
     evidence = LOGISTIC.make().empty(DIM)
-    full = evidence.extend(np.ones((evidence.capacity, DIM)), np.ones(evidence.capacity))
+    rows = np.random.default_rng(0).standard_normal((evidence.capacity, DIM))
+    full = evidence.extend(rows, np.ones(evidence.capacity))
     assert full.append(np.ones(DIM), 0.0).capacity == 2 * evidence.capacity

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from diffprior.evidence.base import AbstractLikelihood
-from diffprior.evidence.glm import Identity, Logistic, Poisson
+from diffprior.evidence.families import Identity, Logistic, Poisson
 from diffprior.evidence.linear import Linear, LinearEvidence
 from diffprior.problems.base import AbstractProblem, sample_rewards
 from statistic import assert_mean

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from diffprior.evidence.glm import Logistic
+from diffprior.evidence.families import Logistic
 from diffprior.evidence.linear import Linear
 from diffprior.problems import mnist as module
 from diffprior.problems.mnist import (

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffprior.evidence.glm import Logistic
+from diffprior.evidence.families import Logistic
 from diffprior.evidence.linear import Linear
 from diffprior.problems import movielens as module
 from diffprior.problems.movielens import (

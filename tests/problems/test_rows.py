@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from diffprior.bandits.simulate import simulate
-from diffprior.evidence.glm import Logistic
+from diffprior.evidence.families import Logistic
 from diffprior.evidence.linear import Linear
 from diffprior.priors.gaussian import GaussianPrior
 from diffprior.problems.rows import RowProblem, distinct

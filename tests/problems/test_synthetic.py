@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import special
 
-from diffprior.evidence.glm import Logistic
+from diffprior.evidence.families import Logistic
 from diffprior.evidence.linear import Linear
 from diffprior.priors.mixture import MixturePrior
 from diffprior.problems.synthetic import SYNTHETIC, synthetic, uniform_in_ball

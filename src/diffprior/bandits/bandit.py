@@ -25,13 +25,19 @@ class Bandit:
 
     Takes a prior, for which the best sampler is chosen, or a sampler. The decisions that follow
     from a seed and a history are those of run 0 of `simulate` with the same seed.
+
+    Rows of a generalised linear model are kept up to `max_rows`; then equal ones are merged and the
+    older ones folded into a Gaussian term, so that memory and time stop growing. None keeps all.
     """
 
-    def __init__(self, prior_or_sampler: Any, likelihood: Any, *, seed: int = 0) -> None:
+    def __init__(
+        self, prior_or_sampler: Any, likelihood: Any, *, seed: int = 0, max_rows: int | None = 1024
+    ) -> None:
         self._agent = ThompsonSampling(_as_sampler(prior_or_sampler), likelihood)
         self._evidence = self._agent.init(self._agent.dim)
         self._seed = checked_seed(seed)
         self._streams = stream_keys(self._seed, 0)
+        self._max_rows = None if max_rows is None else _checked_max_rows(max_rows)
         self._program = DecisionProgram(self._agent, self._streams.decisions)
         self._num_decisions = 0
 
@@ -105,8 +111,11 @@ class Bandit:
         phi = real_numbers("phi", phi, axes, f"{dim} numbers for each reward")
         reward = real_numbers("reward", reward, phi.shape[:-1], "one reward for each row of `phi`")
         features, rewards = np.reshape(phi, (-1, dim)), np.reshape(reward, -1)
-        evidence = self._evidence
-        for piece in _binary_pieces(len(rewards)):
+        evidence, at_once = self._evidence, self._max_rows and self._max_rows // 2
+        for piece in _binary_pieces(len(rewards), at_once or len(rewards)):
+            if self._max_rows is not None:
+                room = self._max_rows - (piece.stop - piece.start)
+                evidence = evidence.bounded(room, self.sampler.prior.moments())
             evidence = evidence.extend(features[piece], rewards[piece])
         self._evidence = evidence
 
@@ -116,6 +125,7 @@ class Bandit:
         parts = {"sampler": self.sampler, "likelihood": self.likelihood, "evidence": self.evidence}
         header = {name: pack(part, name, arrays) for name, part in parts.items()}
         header |= {"seed": self._seed, "num_decisions": self._num_decisions}
+        header["max_rows"] = self._max_rows
         write_file(path, FILE_KIND, header, arrays)
 
     @staticmethod
@@ -131,11 +141,12 @@ class Bandit:
                 unpack(header[name], arrays) for name in ("sampler", "likelihood", "evidence")
             )
             saved_seed, num_decisions = header["seed"], header["num_decisions"]
+            max_rows = header["max_rows"]
         except (KeyError, TypeError) as error:
             raise ValueError(f"`path`: {path} does not hold a whole bandit; save anew") from error
         if seed is None:
             seed = saved_seed if keep_seed else secrets.randbits(31)
-        bandit = Bandit(sampler, likelihood, seed=seed)
+        bandit = Bandit(sampler, likelihood, seed=seed, max_rows=max_rows)
         if type(evidence) is not type(bandit.evidence) or evidence.dim != bandit.evidence.dim:
             raise ValueError(f"`path`: {path} holds evidence of another model; save it anew")
         bandit._evidence, bandit._num_decisions = evidence, int(num_decisions)
@@ -160,10 +171,20 @@ def _as_sampler(prior_or_sampler: Any) -> AbstractSampler:
     )
 
 
-def _binary_pieces(n: int) -> Iterator[slice]:
+def _checked_max_rows(max_rows: Any) -> int:
+    max_rows = positive_int("max_rows", max_rows)
+    if max_rows < 128:
+        raise ValueError(
+            f"`max_rows`: expected at least 128, got {max_rows}; older rows are approximated by a "
+            "Gaussian term, which needs that many to be accurate; None keeps all"
+        )
+    return max_rows
+
+
+def _binary_pieces(n: int, at_most: int) -> Iterator[slice]:
     """Slices of lengths 2^i that make up n, so that few programs serve batches of all sizes."""
     start = 0
     while start < n:
-        length = 1 << ((n - start).bit_length() - 1)
+        length = 1 << (min(n - start, at_most).bit_length() - 1)
         yield slice(start, start + length)
         start += length

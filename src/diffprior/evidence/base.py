@@ -72,6 +72,11 @@ class AbstractEvidence(eqx.Module):
     ) -> "AbstractEvidence":
         """Evidence with rows added; the arguments have been checked."""
 
+    def bounded(self, max_rows: int, prior: Gaussian) -> "AbstractEvidence":
+        """The same evidence in at most `max_rows` rows; at little cost in accuracy, where `prior`
+        has about the mean and covariance of the parameters. Evidence without rows is as it is."""
+        return self
+
     def extend(self, features: Any, rewards: Any, weights: Any = None) -> "AbstractEvidence":
         """Evidence with many observations added: features (n, d), rewards and weights (n,).
 

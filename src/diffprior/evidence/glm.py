@@ -1,7 +1,6 @@
-"""Generalised linear models: families, rows of history, and IRLS (Algorithm 1)."""
+"""Generalised linear models: what a family is, rows of history, and IRLS (Algorithm 1)."""
 
 import abc
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -9,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ..checks import is_traced, on_device, positive
+from ..checks import is_traced, on_device
 from ..gaussian import Gaussian
 from ..linalg import cholesky, log_det_from_tril, solve_lower
 from .base import AbstractEvidence, AbstractLikelihood, inverse_temperature
+from .linear import LinearEvidence
 
 MIN_CAPACITY = 128
 MAX_ITERATIONS = 500
@@ -50,92 +50,11 @@ class AbstractFamily(AbstractLikelihood):
         return GLMEvidence.empty_of(self, dim, _capacity_for(capacity))
 
 
-class Logistic(AbstractFamily):
-    """Rewards 0 or 1 with mean 1 / (1 + exp(-phi' theta))."""
-
-    def log_partition(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """log(1 + exp(eta))."""
-        return jax.nn.softplus(eta)
-
-    def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The sigmoid."""
-        return jax.nn.sigmoid(eta)
-
-    def variance(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """sigmoid (1 - sigmoid), with no cancellation where it is small."""
-        return jax.nn.sigmoid(eta) * jax.nn.sigmoid(-eta)
-
-    def check_rewards(self, rewards: np.ndarray) -> None:
-        """Rewards are 0 or 1."""
-        _refuse(rewards, ~np.isin(rewards, (0.0, 1.0)), "0 or 1", "code the outcomes as 0 and 1")
-
-
-class Poisson(AbstractFamily):
-    """Counts with mean exp(phi' theta).
-
-    Beyond eta = 30 the exponential is continued by its second-order expansion, so that nothing
-    overflows; no count ever observed lies there.
-    """
-
-    def log_partition(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """exp(eta)."""
-        excess = jnp.maximum(eta - 30.0, 0.0)
-        return jnp.exp(jnp.minimum(eta, 30.0)) * (1.0 + excess + 0.5 * excess**2)
-
-    def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """exp(eta)."""
-        return jnp.exp(jnp.minimum(eta, 30.0)) * (1.0 + jnp.maximum(eta - 30.0, 0.0))
-
-    def variance(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """exp(eta)."""
-        return jnp.exp(jnp.minimum(eta, 30.0))
-
-    def log_base_measure(self, rewards: Float[Array, " n"]) -> Float[Array, " n"]:
-        """-log y!."""
-        return -jax.scipy.special.gammaln(rewards + 1.0)
-
-    def check_rewards(self, rewards: np.ndarray) -> None:
-        """Rewards are counts."""
-        bad = (rewards < 0) | (rewards != np.round(rewards))
-        _refuse(rewards, bad, "counts 0, 1, 2, ...", "pass whole numbers")
-
-
-class Identity(AbstractFamily):
-    """The linear model as a generalised linear one, row by row; for testing and comparison."""
-
-    noise_std: Float[Array, ""]
-
-    def __init__(self, noise_std: Any = 1.0) -> None:
-        self.noise_std = positive("noise_std", noise_std)
-
-    @property
-    def dispersion(self) -> Float[Array, ""]:
-        """The noise variance. Algorithm 1 omits it and so holds as printed only for 1."""
-        return self.noise_std**2
-
-    def log_partition(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """eta^2 / 2."""
-        return 0.5 * eta**2
-
-    def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The identity."""
-        return eta
-
-    def variance(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """One."""
-        return jnp.ones_like(eta)
-
-    def log_base_measure(self, rewards: Float[Array, " n"]) -> Float[Array, " n"]:
-        """-y^2 / (2 sigma^2) - log(2 pi sigma^2) / 2."""
-        log_norm = jnp.log(jnp.sqrt(2 * jnp.pi) * self.noise_std)
-        return -0.5 * (rewards / self.noise_std) ** 2 - log_norm
-
-    def check_rewards(self, rewards: np.ndarray) -> None:
-        """Any finite reward is possible."""
-
-
 class GLMEvidence(AbstractEvidence):
-    """Rows of a history. Unused rows up to the capacity, a power of two, have weight zero."""
+    """Rows of a history. Unused rows up to the capacity, a power of two, have weight zero.
+
+    `folded` is what is left of rows that were dropped: their second-order expansion.
+    """
 
     family: AbstractFamily
     features: Float[Array, "capacity d"]
@@ -143,13 +62,17 @@ class GLMEvidence(AbstractEvidence):
     weights: Float[Array, " capacity"]
     offsets: Float[Array, " capacity"]
     num_rows: Int[Array, ""]
+    folded: LinearEvidence
 
     @staticmethod
     def empty_of(family: AbstractFamily, dim: int, capacity: int) -> "GLMEvidence":
         """No rows, and room for `capacity`."""
-        row = on_device(np.zeros(capacity))
-        features = on_device(np.zeros((capacity, dim)))
-        return GLMEvidence(family, features, row, row, row, on_device(np.zeros((), np.int32)))
+        row, zero, one = (on_device(a) for a in (np.zeros(capacity), np.zeros(()), np.ones(())))
+        folded = LinearEvidence(
+            on_device(np.zeros((dim, dim))), on_device(np.zeros(dim)), zero, zero, one
+        )
+        features, none = on_device(np.zeros((capacity, dim))), on_device(np.zeros((), np.int32))
+        return GLMEvidence(family, features, row, row, row, none, folded)
 
     @property
     def dim(self) -> int:
@@ -192,38 +115,46 @@ class GLMEvidence(AbstractEvidence):
         scale = self.weights / self.family.dispersion
         curvature = scale * self.family.variance(eta)
         precision = (self.features * curvature[:, None]).T @ self.features
-        return precision, (scale * (self.rewards - self.family.mean(eta))) @ self.features
+        score = (scale * (self.rewards - self.family.mean(eta))) @ self.features
+        folded_score = self.folded.shift - self.folded.precision @ theta
+        return precision + self.folded.precision, score + folded_score
 
     @eqx.filter_jit
     def log_likelihood(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
         """log p(h | theta) of Assumption 2, constants included."""
-        return self.log_likelihood_at(self.linear_predictor(theta))
+        rows = self.log_likelihood_at(self.linear_predictor(theta))
+        return rows + self.folded.log_likelihood(theta)
 
     @eqx.filter_jit
     def squared_error(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
-        """sum (y - g(phi' theta))^2 over the history."""
+        """sum (y - g(phi' theta))^2 over the history; of folded rows, -2 log p(y | theta)."""
         residuals = self.rewards - self.family.mean(self.linear_predictor(theta))
-        return jnp.sum(self.weights * residuals**2)
+        return jnp.sum(self.weights * residuals**2) + self.folded.squared_error(theta)
 
     def log_likelihood_at(self, eta: Float[Array, " capacity"]) -> Float[Array, ""]:
-        """log p(h | theta) given the linear predictor of every row."""
+        """log p(y | theta) of the rows, given the linear predictor of every one."""
         exponent = (self.rewards * eta - self.family.log_partition(eta)) / self.family.dispersion
         log_densities = exponent + self.family.log_base_measure(self.rewards)
         return jnp.sum(self.weights * jnp.where(self.weights > 0, log_densities, 0.0))
 
     def temper(self, temperature: float) -> "GLMEvidence":
         """The evidence counted 1 / temperature times."""
-        factor = inverse_temperature(temperature)
-        return eqx.tree_at(lambda e: e.weights, self, factor * self.weights)
+        weights = inverse_temperature(temperature) * self.weights
+        folded = self.folded.temper(temperature)
+        return eqx.tree_at(lambda e: (e.weights, e.folded), self, (weights, folded))
 
     def reparameterise(
         self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
     ) -> "GLMEvidence":
         """The same evidence as a function of z, where theta = offset + scale z."""
         return eqx.tree_at(
-            lambda e: (e.features, e.offsets),
+            lambda e: (e.features, e.offsets, e.folded),
             self,
-            (self.features @ scale, self.linear_predictor(offset)),
+            (
+                self.features @ scale,
+                self.linear_predictor(offset),
+                self.folded.reparameterise(offset, scale),
+            ),
         )
 
     def check_rewards(self, rewards: np.ndarray) -> None:
@@ -236,30 +167,63 @@ class GLMEvidence(AbstractEvidence):
         rewards: Float[Array, " n"],
         weights: Float[Array, " n"],
     ) -> "GLMEvidence":
-        """Evidence with rows added; grows to the next power of two outside compiled programs."""
+        """Evidence with rows added; grows to the next power of two outside compiled programs,
+        unless many rows are repetitions that can be merged."""
         n = features.shape[0]
         if is_traced(self, features, rewards, weights):
             return self._add_traced(features, rewards, weights)
-        start = int(self.num_rows)
-        room = _capacity_for(max(start + n, self.capacity))
+        if int(self.num_rows) + n > self.capacity:
+            merged = self._merged()
+            if 2 * (int(merged.num_rows) + n) <= self.capacity:
+                return merged.add(features, rewards, weights)
+        new = (features, rewards, weights, np.zeros(n))
+        pairs = zip(self._rows(), new, strict=True)
+        return self._with_rows(*(np.concatenate([old, rows]) for old, rows in pairs))
 
-        def put(old: Array, rows: Array | np.ndarray) -> Array:
-            new = np.zeros((room, *old.shape[1:]), old.dtype)
-            new[:start] = np.asarray(old)[:start]
-            new[start : start + n] = rows
-            return on_device(new)
+    def _rows(self) -> tuple[np.ndarray, ...]:
+        """Features, rewards, weights and offsets of the rows in use."""
+        used = int(self.num_rows)
+        columns = (self.features, self.rewards, self.weights, self.offsets)
+        return tuple(np.asarray(column)[:used] for column in columns)
 
+    def _with_rows(self, *columns: np.ndarray) -> "GLMEvidence":
+        """The evidence with these rows instead; never of a smaller capacity."""
+        used = len(columns[0])
+        room = max(_capacity_for(used), self.capacity)
+        padded = (np.pad(c, [(0, room - used)] + [(0, 0)] * (c.ndim - 1)) for c in columns)
         return eqx.tree_at(
             lambda e: (e.features, e.rewards, e.weights, e.offsets, e.num_rows),
             self,
-            (
-                put(self.features, features),
-                put(self.rewards, rewards),
-                put(self.weights, weights),
-                put(self.offsets, np.zeros(n)),
-                on_device(np.asarray(start + n, np.int32)),
-            ),
+            (*map(on_device, padded), on_device(np.asarray(used, np.int32))),
         )
+
+    def _merged(self) -> "GLMEvidence":
+        """Equal rows as one row that has their weights, at the place of the first."""
+        features, rewards, weights, offsets = self._rows()
+        table = np.column_stack([features, rewards, offsets])
+        _, first, which = np.unique(table, axis=0, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        kept = first[order]
+        totals = np.bincount(which.reshape(-1), weights)[order]
+        return self._with_rows(features[kept], rewards[kept], totals, offsets[kept])
+
+    def bounded(self, max_rows: int, prior: Gaussian) -> "GLMEvidence":
+        """The evidence in at most `max_rows` rows: equal rows merged, and if that is not enough,
+        the older half and more folded into their expansion at the mode under `prior`."""
+        if int(self.num_rows) <= max_rows:
+            return self
+        merged = self._merged()
+        if int(merged.num_rows) <= max_rows // 2:
+            return merged
+        return merged.fold(irls(prior, merged).posterior.mean, max_rows // 2)
+
+    def fold(self, theta: Float[Array, " d"], keep: int) -> "GLMEvidence":
+        """All but the newest `keep` rows replaced by their second-order expansion at `theta`."""
+        old = max(int(self.num_rows) - keep, 0)
+        weights = np.where(np.arange(self.capacity) < old, np.asarray(self.weights), 0.0)
+        leaving = eqx.tree_at(lambda e: e.weights, self, on_device(weights))
+        rest = self._with_rows(*(column[old:] for column in self._rows()))
+        return eqx.tree_at(lambda e: e.folded, rest, _as_linear(leaving, theta))
 
     def _add_traced(
         self,
@@ -291,6 +255,15 @@ class GLMEvidence(AbstractEvidence):
         )
 
 
+@eqx.filter_jit
+def _as_linear(evidence: GLMEvidence, theta: Float[Array, " d"]) -> LinearEvidence:
+    """The second-order expansion at `theta`, as evidence of a linear model."""
+    precision, shift = evidence.expand(theta)
+    at_zero = evidence.log_likelihood(theta) - theta @ (shift - 0.5 * precision @ theta)
+    zero = jnp.zeros_like(at_zero)
+    return LinearEvidence(precision, shift, -2.0 * at_zero, zero, jnp.ones_like(at_zero))
+
+
 class IRLSResult(eqx.Module):
     """The Laplace approximation, log p(h) under it, and how the search for the mode went."""
 
@@ -319,12 +292,14 @@ def irls(
     Deviations: the dispersion is carried; the iteration is Newton's in units of the prior,
     theta = mean + L z, so that no covariance is inverted; steps are damped until they descend
     (Levenberg and Marquardt), so that separable data and extreme features converge too. The search
-    begins at `start`, by default the prior mean.
+    begins at `start`, by default near the prior mean.
     """
     tril = cholesky(prior.cov)
     local = evidence.reparameterise(prior.mean, tril)
-    away = jnp.zeros_like(prior.mean) if start is None else start - prior.mean
-    z = jnp.clip(solve_lower(tril, away[:, None])[:, 0], -30.0, 30.0)
+    if start is None:
+        z = _first_guess(local)
+    else:
+        z = jnp.clip(solve_lower(tril, (start - prior.mean)[:, None])[:, 0], -30.0, 30.0)
     search = _find_mode(local, z)
     precision, score = local.precision_and_score(search.z)
     hessian_tril = cholesky(jnp.eye(z.shape[0], dtype=z.dtype) + precision)
@@ -334,6 +309,23 @@ def irls(
     posterior = Gaussian(prior.mean + tril @ search.z, half_cov.T @ half_cov)
     log_evidence = -search.objective - 0.5 * log_det_from_tril(hessian_tril)
     return IRLSResult(posterior, log_evidence, converged, search.num_iterations)
+
+
+def _first_guess(local: GLMEvidence) -> Float[Array, " d"]:
+    """The prior mean, or if that is likelier, the mode of the expansion about a predictor of zero
+    in every row; where features are large, the prior mean can be far from any mode."""
+    family = local.family
+    origin = jnp.zeros_like(local.rewards)
+    scale = local.weights / family.dispersion
+    curvature = scale * family.variance(origin)
+    pull = scale * (local.rewards - family.mean(origin)) - curvature * local.offsets
+    precision = (local.features * curvature[:, None]).T @ local.features + local.folded.precision
+    tril = cholesky(jnp.eye(local.dim, dtype=precision.dtype) + precision)
+    half = solve_lower(tril, (pull @ local.features + local.folded.shift)[:, None])
+    guess = solve_lower(tril, jnp.eye(local.dim, dtype=tril.dtype)).T @ half[:, 0]
+    gain = local.log_likelihood(guess) - 0.5 * guess @ guess
+    better = gain > local.log_likelihood(jnp.zeros_like(guess))
+    return jnp.where(better & jnp.all(jnp.isfinite(guess)), guess, 0.0)
 
 
 def _find_mode(local: GLMEvidence, start: Float[Array, " d"]) -> _Search:
@@ -382,9 +374,3 @@ def _small_step(dtype: jnp.dtype) -> float:
 def _capacity_for(num_rows: int) -> int:
     """The power of two, at least MIN_CAPACITY, that holds `num_rows` rows."""
     return max(MIN_CAPACITY, 1 << max(num_rows - 1, 0).bit_length())
-
-
-def _refuse(rewards: np.ndarray, bad: np.ndarray, expected: str, fix: str) -> None:
-    if np.any(bad):
-        first = rewards[np.argmax(bad)]
-        raise ValueError(f"`rewards`: expected {expected}, got {first:g}; {fix}")

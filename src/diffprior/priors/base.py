@@ -35,6 +35,10 @@ class AbstractPrior(eqx.Module):
         sqrt(ab) / (1 - ab) s_t.
         """
 
+    @abc.abstractmethod
+    def moments(self) -> Gaussian:
+        """The Gaussian of the same mean and covariance."""
+
 
 class AbstractClosedFormPrior(AbstractPrior):
     """A prior whose posterior is of the same kind."""
@@ -44,10 +48,6 @@ class AbstractClosedFormPrior(AbstractPrior):
         self, evidence: AbstractEvidence
     ) -> tuple["AbstractClosedFormPrior", Float[Array, ""]]:
         """p(theta | h) and log p(h); approximate where `evidence.condition` is."""
-
-    @abc.abstractmethod
-    def moments(self) -> Gaussian:
-        """The Gaussian of the same mean and covariance."""
 
     @abc.abstractmethod
     def reparameterise(

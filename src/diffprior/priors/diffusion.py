@@ -161,6 +161,10 @@ class DiffusionPrior(AbstractPrior):
         unit = self.denoiser.denoise(eigh(local.precision).nonnegative(), local.shift)
         return Gaussian(self.offset + self.scale @ unit.mean, self.scale @ unit.cov @ self.scale.T)
 
+    def moments(self) -> Gaussian:
+        """The mean and covariance of the samples that the prior was learned from."""
+        return Gaussian(self.offset, self.scale @ self.scale.T)
+
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
         """Draws from the prior by its reverse process, Eq. (5)."""
         return _sample(self, key, positive_int("num_samples", num_samples))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from ..evidence.base import AbstractLikelihood
-from ..evidence.glm import Identity, Logistic, Poisson
+from ..evidence.families import Identity, Logistic, Poisson
 from ..evidence.linear import Linear
 
 
