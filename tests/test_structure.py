@@ -17,6 +17,7 @@ PACKAGE = ROOT / "src" / "diffprior"
 # A module imports only from above itself in this list.
 ORDER = (
     "checks",
+    "programs",
     "linalg",
     "gaussian",
     "schedule",

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from ..checks import positive_int, real_numbers
 from ..evidence.base import AbstractEvidence
+from ..programs import Structure, take_apart
 from .agents import AbstractAgent, decision_key
 
 NUMBERS_AT_ONCE = 2**22  # index values held while propensities are estimated
@@ -97,7 +98,7 @@ class DecisionProgram:
     evidence once an update, so that a decision costs little more than its arithmetic."""
 
     def __init__(self, agent: AbstractAgent, stream: Key[Array, ""]) -> None:
-        self._agent = _take_apart(agent)
+        self._agent = take_apart(agent)
         self._stream = jax.random.key_data(stream)
         self._last: AbstractEvidence | None = None
 
@@ -111,48 +112,15 @@ class DecisionProgram:
     ) -> tuple[Int[Array, "b top_k"], Float[Array, "b k"], Bool[Array, " b"]]:
         """Actions, mean rewards and failures of the decisions from this number on."""
         if evidence is not self._last:
-            self._last, self._evidence = evidence, _take_apart(evidence)
+            self._last, self._evidence = evidence, take_apart(evidence)
         leaves = (self._agent.leaves, self._evidence.leaves)
         program = _decision_program(self._agent.structure, self._evidence.structure, top_k)
         return program(leaves, self._stream, number, features, mask)
 
 
-class _Structure:
-    """What makes a module of its arrays; its hash, which takes long to compute, is kept."""
-
-    def __init__(self, arrays: Any, others: list[Any], rest: Any) -> None:
-        self._key = (arrays, tuple(others), rest)
-        self._hash = hash(self._key)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        same = self is other
-        return same or (isinstance(other, _Structure) and self._key == other._key)
-
-    def put_together(self, leaves: list[Any]) -> Any:
-        """The module with these arrays."""
-        arrays, others, rest = self._key
-        return eqx.combine(jax.tree.unflatten(arrays, leaves), jax.tree.unflatten(rest, others))
-
-
-class _Parts(NamedTuple):
-    """The arrays of a module, and what makes a module of them."""
-
-    leaves: list[Any]
-    structure: _Structure
-
-
-def _take_apart(module: eqx.Module) -> _Parts:
-    arrays, others = eqx.partition(module, eqx.is_array)
-    leaves, structure = jax.tree.flatten(arrays)
-    return _Parts(leaves, _Structure(structure, *jax.tree.flatten(others)))
-
-
 @functools.lru_cache(maxsize=256)
 def _decision_program(
-    agent_structure: _Structure, evidence_structure: _Structure, top_k: int
+    agent_structure: Structure, evidence_structure: Structure, top_k: int
 ) -> Callable[..., Any]:
     """The program for every agent and evidence of these structures, compiled once a shape."""
 

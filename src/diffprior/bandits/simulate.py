@@ -1,11 +1,13 @@
 """Many runs of many agents in the same environments: the experiments of Section 6."""
 
+import functools
+import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
 from ..problems.base import AbstractProblem
+from ..programs import Structure, take_apart
 from ..samplers.base import AbstractSampler
 from .agents import AbstractAgent, ThompsonSampling, checked_seed
 from .result import SimulationResult
@@ -44,9 +47,10 @@ def simulate(
 ) -> SimulationResult:
     """Regret of every agent, Eq. (9), for the same parameters, actions and reward noise.
 
-    `agents` maps names to agents; a sampler stands for Thompson sampling with it. All runs of an
-    agent are one compiled program. A failed draw raises, or with throw=False is counted and its
-    action is random. `progress` shows a bar, by default on a terminal.
+    `agents` maps names to agents; a sampler stands for Thompson sampling with it. Runs go side by
+    side in one compiled program, a share of them on each core. A failed draw raises, or with
+    throw=False is counted and its action is random. `progress` shows a bar, by default on a
+    terminal.
     """
     num_runs = positive_int("num_runs", num_runs)
     num_rounds = positive_int("num_rounds", num_rounds)
@@ -82,30 +86,34 @@ def simulate(
 
 
 class _Player:
-    """An agent on its way through the rounds of all runs."""
+    """An agent on its way through the rounds of all runs, which teams of equal size share."""
 
     def __init__(
         self, name: str, agent: AbstractAgent, dim: int, num_runs: int, capacity: int
     ) -> None:
         self.name = name
         self.agent = agent
-        self.evidence = jax.vmap(lambda _: agent.init(dim, capacity))(jnp.arange(num_runs))
+        evidence = jax.vmap(lambda _: agent.init(dim, capacity))(jnp.arange(num_runs))
+        self.teams = _shares(evidence, _num_teams(num_runs))
         self.program: Any = None
         self.outcomes: list[Outcome] = []
         self.seconds = self.compile_seconds = 0.0
 
     def play(self, rounds: Rounds) -> None:
         """Play some rounds; all calls have the same shapes."""
-        arguments = (self.agent, self.evidence, rounds)
+        shares = _shares(rounds, len(self.teams))
         if self.program is None:
             self._check_rewards(rounds)
             begin = time.perf_counter()
-            self.program = cast(Any, _play).lower(*arguments).compile()
+            self.program = _program(self.agent, self.teams[0], shares[0])
             self.compile_seconds = time.perf_counter() - begin
         begin = time.perf_counter()
-        self.evidence, outcome = jax.block_until_ready(self.program(*arguments))
+        with ThreadPoolExecutor(len(self.teams)) as pool:
+            played = list(pool.map(self.program, self.teams, shares))
         self.seconds += time.perf_counter() - begin
-        self.outcomes.append(jax.tree.map(np.asarray, outcome))
+        self.teams = [evidence for evidence, _ in played]
+        parts = zip(*(outcome for _, outcome in played), strict=True)
+        self.outcomes.append(Outcome(*(np.concatenate(part) for part in parts)))
 
     def outcome(self, num_rounds: int) -> Outcome:
         """What has been played so far, up to `num_rounds`."""
@@ -135,19 +143,63 @@ class _Player:
             ) from error
 
 
-@eqx.filter_jit
-def _play(
-    agent: AbstractAgent, evidence: AbstractEvidence, rounds: Rounds
+def _num_teams(num_runs: int) -> int:
+    """One for each core, as far as the runs can be shared evenly: the matrices of a step are too
+    small to occupy more than one."""
+    cores = (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
+    return max(share for share in range(1, cores + 1) if num_runs % share == 0)
+
+
+def _shares(tree: Any, count: int) -> list[Any]:
+    """Equal pieces along the first axis of every array."""
+
+    def piece(index: int, array: Any) -> Any:
+        size = array.shape[0] // count
+        return array[index * size : (index + 1) * size]
+
+    return [jax.tree.map(functools.partial(piece, i), tree) for i in range(count)]
+
+
+def _program(agent: AbstractAgent, evidence: AbstractEvidence, rounds: Rounds) -> Any:
+    """A function of evidence and rounds that plays them, compiled."""
+    known, state = take_apart(agent), take_apart(evidence)
+    shapes = jax.tree.map(jax.typeof, (known.leaves, state.leaves, rounds))
+    leaves, tree = jax.tree.flatten(shapes)
+    compiled = _compiled(known.structure, state.structure, tuple(leaves), tree)
+
+    def play(evidence: AbstractEvidence, rounds: Rounds) -> tuple[AbstractEvidence, Outcome]:
+        after, outcome = compiled(known.leaves, take_apart(evidence).leaves, rounds)
+        outcome = jax.tree.map(np.asarray, outcome)
+        return state.structure.put_together(after), outcome
+
+    return play
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(agent: Structure, evidence: Structure, shapes: tuple[Any, ...], tree: Any) -> Any:
+    """Algorithm 3 for some rounds of every run, for all agents of one structure."""
+
+    def play(known: list[Any], state: list[Any], rounds: Rounds) -> tuple[list[Any], Outcome]:
+        agent_here: AbstractAgent = agent.put_together(known)
+        step = functools.partial(_step, agent_here)
+        run = jax.vmap(lambda evidence, rounds: jax.lax.scan(step, evidence, rounds))
+        after, outcome = run(evidence.put_together(state), rounds)
+        return take_apart(after).leaves, outcome
+
+    arguments = jax.tree.map(
+        lambda shape: jax.ShapeDtypeStruct(shape.shape, shape.dtype),
+        jax.tree.unflatten(tree, shapes),
+    )
+    return jax.jit(play).lower(*arguments).compile()
+
+
+def _step(
+    agent: AbstractAgent, evidence: AbstractEvidence, now: Rounds
 ) -> tuple[AbstractEvidence, Outcome]:
-    """Algorithm 3 for some rounds of every run."""
-
-    def step(evidence: AbstractEvidence, now: Rounds) -> tuple[AbstractEvidence, Outcome]:
-        action, failed = agent.act(now.keys, evidence, now.features)
-        evidence = agent.update(evidence, now.features[action], now.rewards[action])
-        regret = jnp.max(now.means) - now.means[action]
-        return evidence, Outcome(regret, action, failed)
-
-    return jax.vmap(lambda evidence, rounds: jax.lax.scan(step, evidence, rounds))(evidence, rounds)
+    action, failed = agent.act(now.keys, evidence, now.features)
+    evidence = agent.update(evidence, now.features[action], now.rewards[action])
+    regret = jnp.max(now.means) - now.means[action]
+    return evidence, Outcome(regret, action, failed)
 
 
 def _chunks(problem: AbstractProblem, num_runs: int, num_rounds: int) -> tuple[int, int]:
