@@ -1,6 +1,7 @@
 """Experiments from end to end on the command line, tiny, and again from their finished parts."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,10 @@ def test_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     few = Effort.of(16, quick=False)
     assert (few.num_runs, few.temperature_runs) == (16, 16)
     assert Effort.of(1000, quick=False).temperature_runs == 128
+
+
+def test_the_demo_asks_for_agents_that_exist() -> None:
+    text = (Path(__file__).parents[2] / "Makefile").read_text(encoding="utf-8")
+    asked = re.findall(r"--agent (?:'([^']+)'|(\w+))", text)
+    names = {quoted or plain for quoted, plain in asked}
+    assert {"TS", "DiffTS fitted", "EvidenceDPS"} <= names <= set(agents.NAMES)

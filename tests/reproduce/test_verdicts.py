@@ -78,9 +78,9 @@ def test_tables() -> None:
     both = [study(TS=TS, Exact=EXACT), study(TS=TS, MixTS=MIXTURE)]
     regret, difference = regret_table(both), difference_table(both)
     assert [row[0] for row in regret.rows] == ["TS", "Exact", "MixTS"]
-    assert regret.rows[1][1:] == ["16.0 ± 0.6", ""] and regret.marked == {(1, 1), (2, 2)}
+    assert regret.rows[1][1:] == ["16.0 ± 0.6", ""] and regret.marked == {(0, 1), (2, 2)}
     assert "Each has played 4 runs; Exact, which is slow, 3." in regret.caption
-    assert difference.rows[0][1] == "+5.00 ± 0.00" and difference.rows[2][2] == "lowest"
+    assert difference.rows[1][1] == "-5.00 ± 0.00" and difference.rows[2][2] == "lowest"
     assert time_table(both).rows[0] == ["TS", "4", "2.0", "4.0", "0"]
     quality = posterior_table(both[0])
     assert quality.columns == ("agent", "N = 5", "N = 20", "90 % coverage", "regret")

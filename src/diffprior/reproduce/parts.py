@@ -130,8 +130,9 @@ class Parts:
             return None
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            return found if all(found[key] == value for key, value in about.items()) else None
-        except (ValueError, KeyError, TypeError):
+            whole = {"seconds", "result"} <= found.keys()
+            return found if whole and all(found[key] == about[key] for key in about) else None
+        except (ValueError, KeyError, AttributeError):
             return None
 
     def _load(self, path: Path) -> DiffusionPrior | None:

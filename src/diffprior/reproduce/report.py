@@ -148,8 +148,8 @@ def _table(table: Table) -> str:
         + "</tr>"
         for i, row in enumerate(table.rows)
     )
-    caption = f"<caption>{html.escape(table.caption)}</caption>" if table.caption else ""
-    return f'<div class="wide"><table>{caption}{head}<tbody>\n{rows}\n</tbody></table></div>'
+    caption = f'<p class="caption">{html.escape(table.caption)}</p>' if table.caption else ""
+    return f'{caption}<div class="wide"><table>{head}<tbody>\n{rows}\n</tbody></table></div>'
 
 
 def _cell(text: str, marked: bool) -> str:
@@ -163,14 +163,14 @@ _STYLE = """
 body { margin: 0; background: #fbfaf8; color: #22252a;
   font: 17px/1.6 Georgia, "Times New Roman", serif; }
 main { max-width: 62rem; margin: 0 auto; padding: 1.5rem 1.1rem 4rem; }
-h1, h2, th, caption, figcaption { font-family: system-ui, sans-serif; }
+h1, h2, th, .caption, figcaption { font-family: system-ui, sans-serif; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 1rem 0; }
 h2 { font-size: 1.2rem; margin: 2.4rem 0 .6rem; }
 p { max-width: 44rem; }
 figure { margin: 1.5rem 0; }
 img { max-width: 100%; height: auto; background: #fff; border: 1px solid #e4e1da; }
-caption, figcaption { font-size: .9rem; color: #595d66; text-align: left; padding: .3rem 0; }
-.wide { overflow-x: auto; margin: 1rem 0; }
+.caption, figcaption { font-size: .9rem; color: #595d66; margin: 1.4rem 0 .3rem; }
+.wide { overflow-x: auto; margin: .3rem 0 1rem; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .8rem .25rem 0; text-align: right; white-space: nowrap;
   border-bottom: 1px solid #e4e1da; }

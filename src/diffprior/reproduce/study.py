@@ -24,6 +24,8 @@ from ..samplers.exact import Exact
 from .agents import USUAL, Materials, Recipe, recipes
 from .parts import Parts
 
+NUM_SHOWN = 2000  # samples of a prior in a picture
+SHOWN = {"paper": "the paper's preset", "default": "default prior"}
 FEWEST_TASKS = 12  # that a slow sampler is judged on
 SAMPLES_SEED = 2**29  # of past tasks, apart from those that agents meet
 
@@ -38,7 +40,7 @@ class Effort:
     temperature_runs: int = 128
     num_samples: int = 10_000  # of past tasks
     sizes: tuple[int, ...] = (5, 20, 100)  # of histories
-    num_tasks: int = 32
+    num_tasks: int = 24
     num_draws: int = 199
 
     @staticmethod
@@ -49,6 +51,16 @@ class Effort:
             return usual
         fewer = min(num_runs, usual.temperature_runs)
         return dataclasses.replace(usual, num_runs=num_runs, temperature_runs=fewer)
+
+    def settings(self) -> dict[str, str]:
+        """All of it, for a report."""
+        return {
+            "runs": str(self.num_runs),
+            "rounds": str(self.num_rounds),
+            "runs at other temperatures": str(self.temperature_runs),
+            "training samples": str(self.num_samples),
+            "tasks for posteriors": f"{self.num_tasks} of each size, {self.num_draws} draws",
+        }
 
 
 class Study:
@@ -85,6 +97,21 @@ class Study:
         for label, quality in self.quality().items():
             agents[label]["posterior"] = quality
         return {"name": self.name, "sizes": list(self.effort.sizes), "agents": agents}
+
+    def panel(self, result: dict[str, Any]) -> dict[str, Any]:
+        """What `regret_figure` shows of the numbers of this study."""
+        key = jax.random.key(self.seed + 1)
+        learned = {
+            title: np.asarray(self.materials.prior(name).sample(key, NUM_SHOWN))
+            for name, title in SHOWN.items()
+            if self.materials.has(name)
+        }
+        curves = {
+            name: {"mean": agent["regret_curve"], "se": agent["standard_error_curve"]}
+            for name, agent in result["agents"].items()
+        }
+        true = self.materials.samples[:NUM_SHOWN]
+        return {"name": self.name, "true": true, "learned": learned, "curves": curves}
 
     def regret(self, recipe: Recipe) -> dict[str, Any]:
         """Regret of one agent: its curve, and where every run ended."""

@@ -3,12 +3,34 @@
 from collections.abc import Sequence
 from typing import Any
 
-from .report import Table, plus_minus
+from .agents import NUM_ATOMS
+from .report import Block, Heading, Table, Text, plus_minus
 from .study import paired
 
 METHODS = ("DiffTS", "DiffTS fitted")  # whose claims the paper makes; the first that is there
 NOMINAL = 0.9
 Study = dict[str, Any]
+
+
+def study_sections(studies: Sequence[Study]) -> list[Block]:
+    """All that a report says of some studies: tables, and what they come to in words."""
+    words = [" ".join(verdict(study)) for study in studies]
+    return [
+        Heading("Regret"),
+        regret_table(studies),
+        difference_table(studies),
+        Text(_EXACT),
+        Heading("What it says"),
+        *(Text(text) for text in words if text),
+        Heading("Posteriors and regret"),
+        Text(_POSTERIORS),
+        *map(posterior_table, studies),
+        Heading("Temperatures"),
+        Text(_TEMPERATURES),
+        *map(temperature_table, studies),
+        Heading("Cost"),
+        time_table(studies),
+    ]
 
 
 def regret_table(studies: Sequence[Study]) -> Table:
@@ -43,8 +65,8 @@ def difference_table(studies: Sequence[Study]) -> Table:
         for name in _names(studies)
     ]
     caption = (
-        "Regret less that of the lowest agent, paired over the runs that both have played. The "
-        "lowest was chosen by these same runs, so chance is on its side."
+        "Regret less that of the lowest agent that has played all runs, paired over the runs that "
+        "both have played. It was chosen by these same runs, so chance is on its side."
     )
     return Table(("agent", *_titles(studies)), rows, caption)
 
@@ -117,9 +139,12 @@ def verdict(study: Study) -> list[str]:
 
 
 def lowest(study: Study, among: Sequence[str] | None = None) -> str:
-    """The agent of the lowest regret."""
-    names = among if among is not None else list(study["agents"])
-    return min(names, key=lambda name: study["agents"][name]["regret"])
+    """The agent of the lowest regret, of those that have played the most runs."""
+    agents = study["agents"]
+    names = among if among is not None else list(agents)
+    most = max(len(agents[name]["final"]) for name in names)
+    whole = [name for name in names if len(agents[name]["final"]) == most]
+    return min(whole, key=lambda name: agents[name]["regret"])
 
 
 def short(name: str) -> str:
@@ -208,3 +233,23 @@ def _runs(studies: Sequence[Study]) -> str:
     }
     listed = "".join(f"; {name}, which is slow, {runs}" for name, runs in fewer.items())
     return f"Each has played {most} runs{listed}."
+
+
+CAPTION = (
+    "Above: samples of the true prior (blue) and of learned ones (red). Below: regret, with bands "
+    "of one standard error."
+)
+_EXACT = (
+    "Exact draws from the true posterior: in closed form where there is one, elsewhere under "
+    f"{NUM_ATOMS:,} fresh samples of the true prior (fewer where rewards are not linear). DiffTS "
+    "is the paper's preset to the letter; DiffTS fitted, EvidenceDPS and TwistedSMC share one "
+    "prior of the default kind."
+)
+_POSTERIORS = (
+    "Regret does not tell a good posterior from a narrow one. These tables put the distance from "
+    "the true posterior, the coverage of its intervals, and regret side by side."
+)
+_TEMPERATURES = (
+    "Compare priors within a column. Where a lower temperature helps every agent alike, what looks "
+    "like a better method at temperature 1 may only explore less."
+)
