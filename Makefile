@@ -23,8 +23,8 @@ test: $(STAMP) ## check format, lint and types, then test in double and single p
 	JAX_ENABLE_X64=1 $(BIN)/python -m pytest --numprocesses 2
 	JAX_ENABLE_X64=0 $(BIN)/python -m pytest --numprocesses 2 -m float32
 
-bench: $(STAMP) ## measure speed and memory
-	$(BIN)/python benchmarks/foundation.py
+bench: $(STAMP) ## measure what decisions cost, side by side with rivals
+	$(BIN)/diffprior bench --json results/bench.json
 
 clean: ## remove the virtual environment, caches and build outputs
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -41,7 +41,7 @@ def show(row: Quality) -> None:
     print(
         f"  N={row.num_observations:<6} {row.sampler:15} EMD {d.distances.mean():.4f} "
         f"floor {d.floors.mean():.4f} ratio {d.ratio:6.2f} +- {d.standard_error:.2f} "
-        f"trace {row.trace_ratio:6.2f} failed {row.failed}",
+        f"trace {row.trace_ratio:6.2f} ({row.mean_trace_ratio:.2f}) failed {row.failed}",
         flush=True,
     )
 
@@ -56,6 +56,7 @@ def as_numbers(rows: list[Quality]) -> list[dict]:
             "ratio": r.distance.ratio,
             "se": r.distance.standard_error,
             "trace": r.trace_ratio,
+            "mean_trace_ratio": r.mean_trace_ratio,
             "failed": r.failed,
         }
         for r in rows

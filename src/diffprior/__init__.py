@@ -6,6 +6,7 @@ from .bandits.baselines import EpsilonGreedy, LinUCB, Uniform
 from .bandits.decisions import Decision
 from .bandits.result import SimulationResult
 from .bandits.simulate import simulate
+from .caching import keep_compiled
 from .evidence.base import AbstractEvidence, AbstractLikelihood
 from .evidence.families import Identity, Logistic, Poisson
 from .evidence.glm import AbstractFamily, GLMEvidence
@@ -72,6 +73,7 @@ __all__ = [
     "TwistedSMC",
     "Uniform",
     "best_sampler",
+    "keep_compiled",
     "mixture",
     "mnist",
     "movielens",

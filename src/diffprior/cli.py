@@ -1,4 +1,4 @@
-"""The command line: `diffprior fit`, `sample`, `evaluate` and `reproduce`."""
+"""The command line: `diffprior fit`, `sample`, `evaluate`, `reproduce` and `bench`."""
 
 import warnings
 from pathlib import Path
@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import typer
 
+from .bench.commands import bench
 from .priors.diffusion import DiffusionPrior
 from .priors.report import FitWarning
 from .reproduce import commands
@@ -23,6 +24,7 @@ evaluate = typer.Typer(no_args_is_help=True, help="Judge samplers against exact 
 evaluate.command()(commands.posterior)
 app.add_typer(evaluate, name="evaluate")
 app.add_typer(commands.app, name="reproduce")
+app.command()(bench)
 
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 

@@ -48,7 +48,11 @@ def draws(blobs: Any, num: int) -> dict[str, np.ndarray]:
 def errors(network: NetworkDenoiser, s_0: Any, others: Any, noise: Any) -> jax.Array:
     """Errors at one and the same evidence."""
     v, log_precision = jnp.asarray(vectors()), jnp.log(jnp.asarray(PRECISION))
-    error = lambda o, s, n: training._network_error(network, o, s, v, log_precision, n)  # noqa: E731
+
+    def error(others: Any, s_0: Any, noise: Any) -> jax.Array:
+        batch = (s_0[None], v[None], log_precision[None], noise[None])
+        return training._errors(network, others, *batch)[0]
+
     return jax.vmap(error)(others, s_0, noise)
 
 

@@ -21,7 +21,8 @@ class Quality:
     sampler: str
     num_observations: int
     distance: Distance
-    trace_ratio: float  # trace of the covariance over that of the exact posterior, mean
+    trace_ratio: float  # mean trace of the covariance over that of the exact posterior
+    mean_trace_ratio: float  # the mean of the ratio itself, which small posteriors dominate
     failed: int
 
 
@@ -88,9 +89,11 @@ def _judge(
         draws = np.nan_to_num(np.asarray(thetas, np.float64), posinf=1e6, neginf=-1e6)
         distances.append(earth_movers_distance(draws, first))
         exact = np.concatenate([first, second])
-        traces.append(np.sum(draws.var(axis=0)) / np.sum(exact.var(axis=0)))
+        traces.append((np.sum(draws.var(axis=0)), np.sum(exact.var(axis=0))))
+    ours, true = np.array(traces).T
     distance = Distance(np.array(distances), floors)
-    return Quality(name, size, distance, float(np.mean(traces)), failed)
+    ratios = (float(np.mean(ours) / np.mean(true)), float(np.mean(ours / true)))
+    return Quality(name, size, distance, *ratios, failed)
 
 
 def _exact(

@@ -20,8 +20,7 @@ PATIENCE = 6  # looks without improvement before stopping
 AVERAGING = 0.995  # decay of the running mean of the weights
 NUM_ROTATIONS = 8192
 HELD_OUT_DRAWS = 8192
-OTHERS = 256  # samples that share in a target
-MIDDLE, MIDDLE_SHARE = (-3.0, 6.0), 0.7  # log precisions that training dwells on
+MIDDLE, MIDDLE_SHARE = (-4.0, 3.0), 0.85  # log precisions that training dwells on
 
 
 class Recipe(NamedTuple):
@@ -31,6 +30,7 @@ class Recipe(NamedTuple):
     batch_size: int
     learning_rate: float
     orthogonal: bool  # steps of matrices made orthogonal (Muon) rather than scaled by entry (Adam)
+    num_others: int = 0  # samples that share in a target
 
 
 class Fitted(NamedTuple):
@@ -43,9 +43,9 @@ class Fitted(NamedTuple):
 def network_recipe(dim: int, isotropic: bool) -> tuple[Recipe, int, int]:
     """Recipe, width and depth of the network that serve `dim` parameters well."""
     if dim <= 3:
-        return Recipe(2500, 1024, 2e-2, True), 96, 4
-    width = 192 if dim <= 16 else 256
-    return Recipe(4000, 1024, 2e-2, True), width, 3
+        return Recipe(4000, 1024, 2e-2, True, 512), 64, 4
+    width = 128 if dim <= 8 else 192 if dim <= 16 else 256
+    return Recipe(5000, 1024, 2e-2, True, 2048), width, 4
 
 
 def fit_network(
@@ -71,15 +71,12 @@ def fit_network(
     ) -> Float[Array, ""]:
         rows_key, others_key, evidence_key, noise_key = jax.random.split(key, 4)
         s_0 = _rows(rows_key, samples, size)
-        others = _rows(others_key, samples, OTHERS)
+        others = _rows(others_key, samples, recipe.num_others)
         vectors, log_precision = _random_evidence(
             evidence_key, rotations, size, isotropic=isotropic
         )
         noise = jax.random.normal(noise_key, s_0.shape, s_0.dtype)
-        errors = jax.vmap(_network_error, in_axes=(None, None, 0, 0, 0, 0))(
-            network, others, s_0, vectors, log_precision, noise
-        )
-        return jnp.mean(errors)
+        return jnp.mean(_errors(network, others, s_0, vectors, log_precision, noise))
 
     return optimise(
         network,
@@ -189,28 +186,56 @@ def _axes(weights: Array) -> optax.contrib.MuonDimensionNumbers | None:
     return optax.contrib.MuonDimensionNumbers(*axes) if weights.ndim >= 2 else None
 
 
-def _network_error(
+def _errors(
     network: NetworkDenoiser,
     others: Float[Array, "m d"],
+    s_0: Float[Array, "b d"],
+    vectors: Float[Array, "b d d"],
+    log_precision: Float[Array, "b d"],
+    noise: Float[Array, "b d"],
+) -> Float[Array, " b"]:
+    """Squared errors of F for samples seen as u = s_0 + P^(-1/2) noise."""
+    u = s_0 + jnp.einsum("bij,bj->bi", vectors, jnp.exp(-0.5 * log_precision) * noise)
+    target = _posterior_means(u, vectors, log_precision, s_0, others)
+    error = jax.vmap(_network_error, in_axes=(None, 0, 0, 0, 0))
+    return error(network, target, u, vectors, log_precision)
+
+
+def _posterior_means(
+    u: Float[Array, "b d"],
+    vectors: Float[Array, "b d d"],
+    log_precision: Float[Array, "b d"],
+    s_0: Float[Array, "b d"],
+    others: Float[Array, "m d"],
+) -> Float[Array, "b d"]:
+    """The mean of s_0 given u = s_0 + noise, over the sample it came from and `others`.
+
+    Any sample could have given u, so each is weighted by how likely it is to have done so: as a
+    target of the regression the same mean as s_0 itself, with much less noise.
+    """
+    precision = jnp.einsum("bij,bj,bkj->bik", vectors, jnp.exp(log_precision), vectors)
+    shift = jnp.einsum("bij,bj->bi", precision, u)
+    size, dim = u.shape
+    squares = (others[:, :, None] * others[:, None, :]).reshape(-1, dim * dim)
+    log_others = shift @ others.T - 0.5 * precision.reshape(size, dim * dim) @ squares.T
+    log_own = jnp.sum((shift - 0.5 * jnp.einsum("bij,bj->bi", precision, s_0)) * s_0, axis=1)
+    weights = jax.nn.softmax(jnp.concatenate([log_own[:, None], log_others], axis=1), axis=1)
+    return weights[:, :1] * s_0 + weights[:, 1:] @ others
+
+
+def _network_error(
+    network: NetworkDenoiser,
     s_0: Float[Array, " d"],
+    u: Float[Array, " d"],
     vectors: Float[Array, "d d"],
     log_precision: Float[Array, " d"],
-    noise: Float[Array, " d"],
 ) -> Float[Array, ""]:
-    """Squared error of F, whose target is (I + P)^(1/2) (s_0 - (I + P)^-1 P u), u = s_0 + noise.
-
-    Any sample could have given u, so s_0 is replaced by its mean over `others` and itself, each
-    weighted by how likely it is to have done so: the same mean, with much less noise.
-    """
-    clean = s_0 @ vectors
-    u = clean + jnp.exp(-0.5 * log_precision) * noise
-    precision = jnp.exp(log_precision)
-    candidates = jnp.concatenate([clean[None], others @ vectors])
-    weights = jax.nn.softmax(-0.5 * (u[None] - candidates) ** 2 @ precision)
+    """Squared error of F, whose target is (I + P)^(1/2) (s_0 - (I + P)^-1 P u)."""
     gain = jax.nn.sigmoid(log_precision)  # p / (1 + p)
-    target = (weights @ candidates - gain * u) * jnp.sqrt(1.0 + precision)
+    rotated = gain * (u @ vectors)
+    target = (s_0 @ vectors - rotated) * jnp.sqrt(1.0 + jnp.exp(log_precision))
     bias = network.evidence_bias(vectors, log_precision)
-    f = network.correction(vectors @ (gain * u), bias)
+    f = network.correction(vectors @ rotated, bias)
     return jnp.sum((target - f @ vectors) ** 2)
 
 

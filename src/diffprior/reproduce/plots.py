@@ -76,6 +76,40 @@ def regret_figure(panels: list[dict[str, Any]], path: str | Path) -> None:
     _save(figure, path)
 
 
+def real_figure(panels: list[dict[str, Any]], path: str | Path) -> None:
+    """The paper's arrangement: overlap of true and learned prior, then regret of each kind.
+
+    The first panel is one of `overlap_figure`; the others have a `name` and `curves`.
+    """
+    plt = _pyplot()
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 4.2), squeeze=False)
+    _overlap(axes[0, 0], panels[0])
+    for axis, panel in zip(axes[0, 1:], panels[1:], strict=True):
+        _regret_curves(axis, panel["curves"])
+        axis.set_title(panel["name"], fontsize=10)
+        axis.set_xlabel("round")
+        axis.set_ylabel("regret")
+    axes[0, 1].legend(fontsize=7, ncols=2)
+    _save(figure, path)
+
+
+def overlap_figure(panels: list[dict[str, Any]], path: str | Path) -> None:
+    """Overlap of true and learned priors; a panel has `name`, `true` and `learned`, on a plane."""
+    plt = _pyplot()
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.6 * len(panels), 4.2), squeeze=False)
+    for axis, panel in zip(axes[0], panels, strict=True):
+        _overlap(axis, panel)
+    _save(figure, path)
+
+
+def _overlap(axis: Any, panel: dict[str, Any]) -> None:
+    _scatter(axis, panel["true"], panel["learned"], 0, 1)
+    axis.set_title(panel["name"], fontsize=10)
+    axis.set_xticks([])
+    axis.set_yticks([])
+    axis.legend(["true prior", "learned prior"], loc="best", markerscale=4, fontsize=7)
+
+
 def ablation_figure(panels: list[dict[str, Any]], path: str | Path) -> None:
     """Curves with error bars beside each other; a panel has `title`, `across`, `up` and `curves`.
 
@@ -94,6 +128,18 @@ def ablation_figure(panels: list[dict[str, Any]], path: str | Path) -> None:
         axis.set_xlabel(panel["across"])
         axis.set_ylabel(panel["up"])
         axis.legend(fontsize=7)
+    _save(figure, path)
+
+
+def growth_figure(panels: list[dict[str, Any]], path: str | Path) -> None:
+    """Cost as one thing grows, a panel each, both axes logarithmic."""
+    plt = _pyplot()
+    figure, axes = plt.subplots(1, len(panels), figsize=(3.4 * len(panels), 3.2), squeeze=False)
+    for axis, panel in zip(axes[0], panels, strict=True):
+        axis.loglog(panel["x"], panel["y"], "o-", color=TRUE_COLOUR, lw=1.5)
+        axis.set_title(panel["name"], fontsize=9)
+        axis.set_ylim(bottom=min(panel["y"]) / 2)
+    axes[0, 0].set_ylabel("microseconds a draw")
     _save(figure, path)
 
 

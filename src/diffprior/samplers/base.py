@@ -11,7 +11,7 @@ from ..checks import positive, positive_int
 from ..evidence.base import AbstractEvidence
 from ..priors.base import AbstractPrior
 
-AT_ONCE = 1024  # draws whose chains run side by side, which bounds the memory
+AT_ONCE = {"cpu": 2**10, "gpu": 2**17}  # draws whose chains run side by side, to bound the memory
 
 
 class Info(eqx.Module):
@@ -119,7 +119,8 @@ def _draw_many(
     sampler: AbstractSampler, key: Key[Array, ""], evidence: AbstractEvidence, num_samples: int
 ) -> tuple[Float[Array, "n d"], Info]:
     keys = jax.random.split(key, num_samples)
-    return jax.lax.map(lambda k: sampler.tempered_draw(k, evidence), keys, batch_size=AT_ONCE)
+    at_once = AT_ONCE.get(jax.default_backend(), AT_ONCE["gpu"])
+    return jax.lax.map(lambda k: sampler.tempered_draw(k, evidence), keys, batch_size=at_once)
 
 
 def _nan_where_failed(theta: Float[Array, " d"], info: Info) -> Float[Array, " d"]:

@@ -1,0 +1,45 @@
+"""The least that a draw can cost: its network's multiply-adds at the machine's matrix rate."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..priors.denoisers import NetworkDenoiser, StagewiseDenoiser
+from ..samplers.base import AbstractSampler
+from ..samplers.dps import DPS
+from ..samplers.evidence_dps import EvidenceDPS
+from ..samplers.laplace_dps import LaplaceDPS
+from ..samplers.twisted_smc import TwistedSMC
+
+
+def matrix_rate(size: int = 2048, repeats: int = 7) -> float:
+    """Multiply-adds a second of a product of two large single-precision matrices."""
+    a = jnp.ones((size, size), jnp.float32)
+    product = jax.jit(jnp.matmul)
+    seconds = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        product(a, a).block_until_ready()
+        seconds.append(time.perf_counter() - begin)
+    return size**3 / float(np.median(seconds[1:]))
+
+
+def multiply_adds(sampler: AbstractSampler) -> int:
+    """Multiply-adds of the network in one draw, with the derivatives that the sampler needs."""
+    assert isinstance(sampler, EvidenceDPS | LaplaceDPS | TwistedSMC | DPS)
+    stages, dim = sampler.schedule.num_stages, sampler.prior.dim
+    once = _network(sampler.prior.denoiser)
+    with_derivatives = isinstance(sampler, EvidenceDPS | TwistedSMC)
+    chains = sampler.num_particles if isinstance(sampler, TwistedSMC) else 1
+    return chains * stages * once * (1 + dim if with_derivatives else 1)
+
+
+def _network(denoiser: object) -> int:
+    if isinstance(denoiser, NetworkDenoiser):
+        depth, width = denoiser.bias_hidden.shape
+        return width * (2 * denoiser.dim + depth * width)
+    assert isinstance(denoiser, StagewiseDenoiser)
+    _, dim, width = denoiser.weights_1.shape
+    return width * (2 * dim + width)
