@@ -30,6 +30,7 @@ from .parts import Parts, digest
 NUM_ATOMS = 20_000  # samples that stand for a true prior without closed form, linear rewards
 NUM_ATOMS_GLM = 2_000  # and for others, whose likelihood costs a pass over the history
 SAMPLED_SHARE = 1 / 4  # of the runs that an agent with such a prior plays, which is slow
+LEARNED = ("paper", "default", "mixture of 2", "mixture of 10")  # priors that are kept as parts
 TRUE_SEED = 2**30  # apart from the seeds of training samples and of runs
 
 
@@ -192,10 +193,18 @@ class Materials:
         return GaussianPrior(np.zeros(dim), np.eye(dim))
 
     def mixture(self, num_components: int) -> AbstractPrior:
-        """A Gaussian mixture fitted to the samples."""
-        return MixturePrior.fit(self.samples, num_components=num_components, seed=self.seed)
+        """A Gaussian mixture fitted to the samples, kept as a part."""
+
+        def fit() -> dict[str, np.ndarray]:
+            prior = MixturePrior.fit(self.samples, num_components=num_components, seed=self.seed)
+            return {name: np.asarray(getattr(prior, name)) for name in _MIXTURE}
+
+        settings = {"components": num_components, "samples": self.digest, "seed": self.seed}
+        shown = f"prior, {self.label}, mixture of {num_components}"
+        return MixturePrior(**self.parts.arrays("mixture", settings, fit, shown=shown))
 
 
+_MIXTURE = ("weights", "means", "covs")
 _PRIORS: dict[str, Callable[[Materials], AbstractPrior]] = {
     "standard": Materials.standard,
     "Gaussian": lambda materials: GaussianPrior.fit(materials.samples),

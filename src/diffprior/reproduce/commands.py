@@ -7,14 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
+from ..checks import positive
+from ..problems.datasets import VARIABLE
 from ..problems.synthetic import SYNTHETIC
 from ..terminal import console, refusals, watching
 from .ablation import ablation_experiment
 from .agents import NAMES, USUAL
+from .data import PAPER_NOISE, mnist_data, movielens_data
 from .output import REPORT
 from .parts import Parts
 from .posterior import NAMES as MIXTURES
 from .posterior import posterior_experiment
+from .real import Measures, real_experiment
 from .study import Effort
 from .synthetic import synthetic_experiment
 
@@ -26,6 +30,10 @@ Quick = Annotated[bool, typer.Option("--quick", help="A small version of everyth
 Runs = Annotated[int | None, typer.Option(min=1, help="Runs of each agent; 512 unless quick.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Run finished parts again.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+Folder = Annotated[
+    Path | None, typer.Option("--data", help=f"Folder of the data; {VARIABLE} unless given.")
+]
+Download = Annotated[bool, typer.Option("--download", help="Fetch data that are not there.")]
 Problems = Annotated[list[str] | None, typer.Option("--problem", help="One; repeat for more.")]
 Agents = Annotated[
     list[str] | None, typer.Option("--agent", help=f"One of {', '.join(NAMES)}; repeat for more.")
@@ -94,6 +102,65 @@ def posterior(
         return posterior_experiment(out, parts, names=names, quick=quick, seed=seed)
 
     conduct(run, out, json_file, fresh)
+
+
+@app.command()
+def movielens(
+    data: Folder = None,
+    out: Out = Path("results/movielens"),
+    json_file: Json = None,
+    quick: Quick = False,
+    runs: Runs = None,
+    noise: Annotated[
+        str, typer.Option(help="Of linear rewards, or `estimated` from the ratings.")
+    ] = str(PAPER_NOISE),
+    download: Download = False,
+    fresh: Fresh = False,
+    seed: Seed = 0,
+) -> None:
+    """Regret on MovieLens 1M, and what a diffusion prior is worth there (Section 6.3)."""
+
+    def run(parts: Parts) -> dict[str, Any]:
+        noise_std = noise_of(noise)
+        loaded = movielens_data(parts, data, noise_std=noise_std, seed=seed, download=download)
+        effort, measures = Effort.of(runs, quick), Measures.of(quick)
+        return real_experiment(out, parts, loaded, effort=effort, measures=measures, seed=seed)
+
+    conduct(run, out, json_file, fresh)
+
+
+@app.command()
+def mnist(
+    data: Folder = None,
+    out: Out = Path("results/mnist"),
+    json_file: Json = None,
+    quick: Quick = False,
+    runs: Runs = None,
+    download: Download = False,
+    fresh: Fresh = False,
+    seed: Seed = 0,
+) -> None:
+    """Regret on MNIST, and what a diffusion prior is worth there (Appendix C.2)."""
+
+    def run(parts: Parts) -> dict[str, Any]:
+        loaded = mnist_data(parts, data, seed=seed, download=download)
+        effort, measures = Effort.of(runs, quick), Measures.of(quick)
+        return real_experiment(out, parts, loaded, effort=effort, measures=measures, seed=seed)
+
+    conduct(run, out, json_file, fresh)
+
+
+def noise_of(text: str) -> float | None:
+    """A standard deviation, or None where it is to be estimated."""
+    if text == "estimated":
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(
+            f"`noise`: expected a number or estimated, got {text!r}; pass one of those"
+        ) from None
+    return float(positive("noise", number, "pass a standard deviation"))
 
 
 def conduct(

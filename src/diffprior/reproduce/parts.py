@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from ..priors.diffusion import DiffusionPrior
+from ..priors.files import read_file, write_file
 from ..priors.report import FitWarning
 from ..schedule import Schedule
 
@@ -62,7 +63,7 @@ class Parts:
     """Parts of an experiment in a folder, by name, settings, precision and package version.
 
     What was finished before is read again, or with `fresh` run anew. Numbers are kept as JSON,
-    learned priors as .dprior files; a file that cannot be read counts as missing.
+    arrays and learned priors in safetensors files; a file that cannot be read counts as missing.
     """
 
     def __init__(
@@ -88,6 +89,27 @@ class Parts:
             write_whole(path, json.dumps({**about, "seconds": seconds, "result": result}))
             return self._end(Part(name, seconds, False), json.loads(json.dumps(result)))
         return self._end(Part(name, found["seconds"], True), found["result"])
+
+    def arrays(
+        self,
+        name: str,
+        settings: dict[str, Any],
+        run: Callable[[], dict[str, np.ndarray]],
+        *,
+        shown: str | None = None,
+    ) -> dict[str, np.ndarray]:
+        """What `run` returns, which must be arrays by name; `shown` is what to call it."""
+        about, shown = _about(name, settings), shown or name
+        path = self._path(about, ".arrays")
+        self.watch.begin(shown)
+        found = self._read_arrays(path, about)
+        if found is None:
+            begin = time.perf_counter()
+            result = run()
+            seconds = time.perf_counter() - begin
+            write_file(path, "arrays", {"about": about, "seconds": seconds}, result)
+            return self._end(Part(shown, seconds, False), result)
+        return self._end(Part(shown, found[0]["seconds"], True), found[1])
 
     def prior(
         self,
@@ -133,6 +155,17 @@ class Parts:
             whole = {"seconds", "result"} <= found.keys()
             return found if whole and all(found[key] == about[key] for key in about) else None
         except (ValueError, KeyError, AttributeError):
+            return None
+
+    def _read_arrays(
+        self, path: Path, about: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+        if not self._usable(path):
+            return None
+        try:
+            header, arrays = read_file(path, "arrays")
+            return (header, arrays) if header["about"] == about and "seconds" in header else None
+        except (ValueError, KeyError):
             return None
 
     def _load(self, path: Path) -> DiffusionPrior | None:

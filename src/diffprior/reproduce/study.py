@@ -21,7 +21,7 @@ from ..evaluate.tasks import (
 from ..evidence.linear import Linear
 from ..problems.base import AbstractProblem
 from ..samplers.exact import Exact
-from .agents import USUAL, Materials, Recipe, recipes
+from .agents import LEARNED, USUAL, Materials, Recipe, recipes
 from .parts import Parts
 
 NUM_SHOWN = 2000  # samples of a prior in a picture
@@ -86,13 +86,17 @@ class Study:
 
     def num_parts(self) -> int:
         """How many parts `run` will report."""
-        learned = {r.prior for r in self.recipes} & {"paper", "default"}
-        return len(learned) + len(self.recipes) + len(self._thompson) + 1
+        return self.num_learned + len(self.recipes) + len(self.thompson) + 1
+
+    @property
+    def num_learned(self) -> int:
+        """How many priors its agents have learned."""
+        return len({recipe.prior for recipe in self.recipes} & set(LEARNED))
 
     def run(self) -> dict[str, Any]:
         """All numbers of the study, by agent: plain numbers, lists and dictionaries."""
         agents = {self.materials.label_of(r): self.regret(r) for r in self.recipes}
-        for recipe in self._thompson:
+        for recipe in self.thompson:
             agents[self.materials.label_of(recipe)]["temperatures"] = self.temperatures(recipe)
         for label, quality in self.quality().items():
             agents[label]["posterior"] = quality
@@ -140,11 +144,11 @@ class Study:
     def quality(self) -> dict[str, Any]:
         """Distance from the true posterior at each size of history, and coverage, by agent."""
         settings = {
-            **self._common(),
+            **self.about(),
             "sizes": list(self.effort.sizes),
             "tasks": self.effort.num_tasks,
             "draws": self.effort.num_draws,
-            "agents": [recipe.name for recipe in self._thompson],
+            "agents": [recipe.name for recipe in self.thompson],
         }
         return self.parts.numbers(f"posteriors, {self.name}", settings, self._quality)
 
@@ -158,7 +162,7 @@ class Study:
         truths = [true_posterior(exact, t, effort.num_draws, self.seed + 1) for t in tasks]
         return {
             self.materials.label_of(recipe): self._judge(recipe, tasks, truths)
-            for recipe in self._thompson
+            for recipe in self.thompson
         }
 
     def _judge(self, recipe: Recipe, tasks: list[Tasks], truths: list[Truth]) -> dict[str, Any]:
@@ -179,13 +183,15 @@ class Study:
         }
 
     @property
-    def _thompson(self) -> tuple[Recipe, ...]:
+    def thompson(self) -> tuple[Recipe, ...]:
+        """The recipes that can be tempered."""
         return tuple(recipe for recipe in self.recipes if recipe.sampler is not None)
 
     def _play(self, agent: AbstractAgent, num_runs: int) -> dict[str, Any]:
         return play(self.problem, agent, num_runs, self.effort.num_rounds, self.seed)
 
-    def _common(self) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
+        """What the numbers of this study depend on, whichever agent it is."""
         likelihood = self.problem.likelihood
         return {
             "problem": self.name,
@@ -196,7 +202,7 @@ class Study:
         }
 
     def _settings(self, recipe: Recipe, more: dict[str, Any]) -> dict[str, Any]:
-        return {**self._common(), "agent": recipe.name, "rounds": self.effort.num_rounds, **more}
+        return {**self.about(), "agent": recipe.name, "rounds": self.effort.num_rounds, **more}
 
 
 def play(
