@@ -13,6 +13,7 @@ from diffprior.evaluate.tasks import (
     random_tasks,
     true_posterior,
 )
+from statistic import assert_mean
 
 PRIOR = dp.GaussianPrior(np.zeros(2), np.eye(2))
 LINEAR = Ball(dp.Linear(0.5), fresh_actions=False)
@@ -29,7 +30,7 @@ def test_evidence_is_of_the_tasks_own_parameters(
     own = jax.vmap(lambda e, t: e.log_likelihood(t))(tasks.evidence, tasks.thetas)
     other = jax.vmap(lambda e, t: e.log_likelihood(t))(tasks.evidence, tasks.thetas[::-1])
     assert len(tasks) == 16 and np.mean(own > other) > 0.8
-    assert len(tasks.first(3)) == 3
+    assert len(tasks.first(3)) == 3 and len(tasks.after(3)) == 13
 
 
 def test_each_task_has_its_own_draws() -> None:
@@ -58,3 +59,11 @@ def test_a_narrow_posterior_shows() -> None:
     share = pooled_coverage([narrow], [tasks])
     assert distance.ratio - 1 > 5 * distance.standard_error
     assert 0.9 - share.share > 5 * share.standard_error
+
+
+def test_room_for_more_counts_no_more() -> None:
+    """Five rounds of fifty: the trace of the precision is 5 E|phi|^2 / sigma^2 = 10."""
+    for room in (None, 50):
+        tasks = random_tasks(LINEAR, 5, 200, seed=3, room=room)
+        np.testing.assert_array_equal(tasks.evidence.count, 5.0)
+        assert_mean(np.trace(tasks.evidence.precision, axis1=1, axis2=2), 10.0)

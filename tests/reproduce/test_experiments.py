@@ -25,6 +25,8 @@ TINY = Effort(
     sizes=(5,),
     num_tasks=3,
     num_draws=9,
+    coverage_tasks=4,
+    coverage_draws=9,
 )
 
 

@@ -7,13 +7,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from ..evidence.base import AbstractEvidence
 from ..problems.base import AbstractProblem
 from ..samplers.base import AbstractSampler
 from .calibration import Coverage, coverage
 from .distances import Distance, earth_movers_distance
+
+AT_ONCE = 256  # draws side by side, which bounds the memory
 
 
 class Tasks(eqx.Module):
@@ -30,6 +32,10 @@ class Tasks(eqx.Module):
         """The first so many."""
         return jax.tree.map(lambda leaf: leaf[:count], self)
 
+    def after(self, count: int) -> "Tasks":
+        """All but the first so many."""
+        return jax.tree.map(lambda leaf: leaf[count:], self)
+
 
 @dataclass(frozen=True)
 class Truth:
@@ -40,12 +46,19 @@ class Truth:
     floors: np.ndarray  # distance between the two
 
 
-def random_tasks(problem: AbstractProblem, num_observations: int, count: int, seed: int) -> Tasks:
-    """New tasks of a problem, and what actions chosen at random showed of each."""
+def random_tasks(
+    problem: AbstractProblem, num_observations: int, count: int, seed: int, room: int | None = None
+) -> Tasks:
+    """New tasks of a problem, and what actions chosen at random showed of each.
+
+    One program serves all numbers of observations up to `room`.
+    """
     theta_key, history_key = jax.random.split(jax.random.key(seed))
     thetas = jnp.asarray(problem.sample_parameters(theta_key, count), float)
     keys = jax.random.split(history_key, count)
-    return Tasks(thetas, _histories(problem, keys, thetas, num_observations), num_observations)
+    size = jnp.asarray(num_observations)
+    evidence = _histories(problem, keys, thetas, size, room or num_observations)
+    return Tasks(thetas, evidence, num_observations)
 
 
 def draw_each(
@@ -85,9 +98,14 @@ def _distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 @eqx.filter_jit
 def _histories(
-    problem: AbstractProblem, keys: Key[Array, " n"], thetas: Float[Array, "n d"], size: int
+    problem: AbstractProblem,
+    keys: Key[Array, " n"],
+    thetas: Float[Array, "n d"],
+    size: Int[Array, ""],
+    room: int,
 ) -> AbstractEvidence:
-    empty = problem.likelihood.empty(problem.dim, size)
+    """Rounds up to `room`, of which the first `size` count."""
+    empty = problem.likelihood.empty(problem.dim, room)
 
     def round_(key: Key[Array, ""], theta: Array, actions_key: Key[Array, ""]) -> tuple:
         fresh_key, noise_key, choice_key = jax.random.split(key, 3)
@@ -98,9 +116,9 @@ def _histories(
 
     def history(key: Key[Array, ""], theta: Float[Array, " d"]) -> AbstractEvidence:
         actions_key, rounds_key = jax.random.split(key)
-        round_keys = jax.random.split(rounds_key, size)
+        round_keys = jax.random.split(rounds_key, room)
         phi, y = jax.vmap(lambda k: round_(k, theta, actions_key))(round_keys)
-        return empty.add(phi, y, jnp.ones_like(y))
+        return empty.add(phi, y, (jnp.arange(room) < size).astype(y.dtype))
 
     return jax.vmap(history)(keys, thetas)
 
@@ -109,7 +127,7 @@ def _histories(
 def _draw_each(
     sampler: AbstractSampler, keys: Key[Array, "n m"], evidence: AbstractEvidence
 ) -> Float[Array, "n m d"]:
-    """Task by task, the draws of a task side by side."""
+    """Some tasks at a time, their draws side by side."""
 
     def one(inputs: tuple[Key[Array, " m"], AbstractEvidence]) -> Float[Array, "m d"]:
         keys, evidence = inputs
@@ -117,4 +135,4 @@ def _draw_each(
         thetas, info = draw(keys)
         return jnp.where(info.failed[:, None], jnp.nan, thetas)
 
-    return jax.lax.map(one, (keys, evidence))
+    return jax.lax.map(one, (keys, evidence), batch_size=max(1, AT_ONCE // keys.shape[1]))

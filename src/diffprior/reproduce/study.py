@@ -26,7 +26,7 @@ from .parts import Parts
 
 NUM_SHOWN = 2000  # samples of a prior in a picture
 SHOWN = {"paper": "the paper's preset", "default": "default prior"}
-FEWEST_TASKS = 12  # that a slow sampler is judged on
+FEWEST_TASKS = 8  # that a slow sampler is judged on
 SAMPLES_SEED = 2**29  # of past tasks, apart from those that agents meet
 
 
@@ -40,13 +40,16 @@ class Effort:
     temperature_runs: int = 128
     num_samples: int = 10_000  # of past tasks
     sizes: tuple[int, ...] = (5, 20, 100)  # of histories
-    num_tasks: int = 24
+    num_tasks: int = 16  # for distances
     num_draws: int = 199
+    coverage_tasks: int = 200
+    coverage_draws: int = 19
 
     @staticmethod
     def of(num_runs: int | None, quick: bool) -> "Effort":
         """The paper's effort, or a quick look; `num_runs` overrides the runs of either."""
-        usual = Effort(num_runs=64, temperature_runs=64, num_tasks=8) if quick else Effort()
+        small = Effort(num_runs=64, temperature_runs=64, num_tasks=8, coverage_tasks=100)
+        usual = small if quick else Effort()
         if num_runs is None:
             return usual
         fewer = min(num_runs, usual.temperature_runs)
@@ -59,7 +62,8 @@ class Effort:
             "rounds": str(self.num_rounds),
             "runs at other temperatures": str(self.temperature_runs),
             "training samples": str(self.num_samples),
-            "tasks for posteriors": f"{self.num_tasks} of each size, {self.num_draws} draws",
+            "tasks for distances": f"{self.num_tasks} of each size, {self.num_draws} draws",
+            "tasks for coverage": f"{self.coverage_tasks} of each, {self.coverage_draws} draws",
         }
 
 
@@ -146,41 +150,55 @@ class Study:
         settings = {
             **self.about(),
             "sizes": list(self.effort.sizes),
-            "tasks": self.effort.num_tasks,
-            "draws": self.effort.num_draws,
+            "tasks": [self.effort.num_tasks, self.effort.num_draws],
+            "coverage": [self.effort.coverage_tasks, self.effort.coverage_draws],
             "agents": [recipe.name for recipe in self.thompson],
         }
         return self.parts.numbers(f"posteriors, {self.name}", settings, self._quality)
 
     def _quality(self) -> dict[str, Any]:
         effort = self.effort
-        tasks = [
-            random_tasks(self.problem, size, effort.num_tasks, self.seed + size)
-            for size in effort.sizes
-        ]
+        all_tasks = self._tasks(effort.num_tasks + effort.coverage_tasks)
+        tasks = [t.first(effort.num_tasks) for t in all_tasks]
+        others = [t.after(effort.num_tasks) for t in all_tasks]
         exact = Exact(self.materials.prior("true"))  # type: ignore[arg-type]
         truths = [true_posterior(exact, t, effort.num_draws, self.seed + 1) for t in tasks]
         return {
-            self.materials.label_of(recipe): self._judge(recipe, tasks, truths)
+            self.materials.label_of(recipe): {
+                **self._distance(recipe, tasks, truths),
+                **self._coverage(recipe, others),
+            }
             for recipe in self.thompson
         }
 
-    def _judge(self, recipe: Recipe, tasks: list[Tasks], truths: list[Truth]) -> dict[str, Any]:
-        assert recipe.sampler is not None
-        sampler = recipe.sampler(self.materials.prior(recipe.prior))
-        few = self.materials.runs_of(recipe, self.effort.num_tasks)
-        count = min(self.effort.num_tasks, max(FEWEST_TASKS, few))
-        draws = [
-            draw_each(sampler, t.first(count), self.effort.num_draws, self.seed) for t in tasks
+    def _tasks(self, count: int) -> list[Tasks]:
+        """Tasks of every size of history."""
+        sizes = self.effort.sizes
+        return [
+            random_tasks(self.problem, size, count, self.seed + size, room=max(sizes))
+            for size in sizes
         ]
+
+    def _distance(
+        self, recipe: Recipe, tasks: list[Tasks], truths: list[Truth]
+    ) -> dict[str, list[float]]:
+        draws = self._draws(recipe, tasks, self.effort.num_draws)
         distances = [distance_from(truth, d) for truth, d in zip(truths, draws, strict=True)]
-        share = pooled_coverage(draws, tasks)
         return {
             "ratio": [distance.ratio for distance in distances],
             "ratio_error": [distance.standard_error for distance in distances],
-            "coverage": share.share,
-            "coverage_error": share.standard_error,
         }
+
+    def _coverage(self, recipe: Recipe, tasks: list[Tasks]) -> dict[str, float]:
+        share = pooled_coverage(self._draws(recipe, tasks, self.effort.coverage_draws), tasks)
+        return {"coverage": share.share, "coverage_error": share.standard_error}
+
+    def _draws(self, recipe: Recipe, tasks: list[Tasks], num_draws: int) -> list[np.ndarray]:
+        """Draws for the first tasks of each size: for all, or those that a slow sampler gets."""
+        assert recipe.sampler is not None
+        sampler = recipe.sampler(self.materials.prior(recipe.prior))
+        few = max(FEWEST_TASKS, self.materials.runs_of(recipe, len(tasks[0])))
+        return [draw_each(sampler, t.first(few), num_draws, self.seed) for t in tasks]
 
     @property
     def thompson(self) -> tuple[Recipe, ...]:
