@@ -51,6 +51,30 @@ def test_another_version_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert run.count == 2
 
 
+def test_arrays_are_kept_exactly_and_damaged_files_are_not_used(tmp_path: Path) -> None:
+    count: list[int] = []
+
+    def run() -> dict[str, np.ndarray]:
+        count.append(1)
+        return {"rows": SAMPLES, "number": np.array(0.1)}
+
+    parts = Parts(tmp_path)
+    for _ in range(2):
+        found = parts.arrays("factors", {"seed": 0}, run, shown="factors, cross")
+        np.testing.assert_array_equal(found["rows"], SAMPLES)
+        assert float(found["number"]) == 0.1
+    assert [(part.name, part.kept) for part in parts.done] == [
+        ("factors, cross", False),
+        ("factors, cross", True),
+    ]
+    parts.arrays("factors", {"seed": 1}, run)
+    (file, other) = sorted(tmp_path.glob("factors-*.arrays"))
+    file.write_bytes(file.read_bytes()[:-8])
+    other.write_bytes(other.read_bytes()[:-8])
+    parts.arrays("factors", {"seed": 0}, run)
+    assert len(count) == 3
+
+
 def test_fresh_runs_again_once(tmp_path: Path) -> None:
     run = Counted()
     Parts(tmp_path).numbers("a", {}, run)
