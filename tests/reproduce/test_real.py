@@ -156,7 +156,7 @@ def test_movielens(ratings: Path, tiny: list[np.ndarray], tmp_path: Path) -> Non
     for rewards in numbers["rewards"]:
         assert list(rewards["all"]["agents"]) == list(rewards["held_out"]["agents"]) == list(FEW)
         assert list(rewards["all"]["agents"]["TS"]["temperatures"]) == ["0.5"]
-        assert list(rewards["log_evidence"]) == list(real.PRIORS)
+        assert list(rewards["log_evidence"]) == list(real.EXPLAINED)
     assert len(numbers["rewards"][1]["long"]["DiffTS"]["final"]) == 2
     assert numbers["distances"]["Gaussian"]["floor"] > 0
     assert numbers["settings"]["noise of linear rewards"].startswith("0.750; ")
@@ -195,12 +195,14 @@ def test_parts_are_as_many_as_planned(
     parts = Parts(tmp_path / "parts")
     loaded = data.movielens_data(parts, ratings, noise_std=None)
     assert loaded.noise_std != 0.75
-    rewards = real.Rewards(
-        loaded, dp.Linear(0.5), parts, effort=TINY, measures=LITTLE, agents=("DiffTS",)
-    )
-    done = len(parts.done)
-    rewards.run()
-    assert len(parts.done) - done == rewards.num_parts()
+    options: dict[str, Any] = {"effort": TINY, "measures": LITTLE, "agents": ("DiffTS",)}
+    linear = real.Rewards(loaded, dp.Linear(0.5), parts, **options)
+    logistic = real.Rewards(loaded, dp.Logistic(), parts, lender=linear, **options)
+    for rewards in (linear, logistic):
+        done = len(parts.done)
+        rewards.run()
+        assert len(parts.done) - done == rewards.num_parts()
+    assert len(tiny) == 3  # the paper's prior twice, the default one without those held out
 
 
 def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +319,7 @@ def test_what_pays_follows_the_numbers() -> None:
     }
     text = " ".join(what_pays(result))
     assert "need not come from its prior" in text
-    assert "EvidenceDPS" in text and "at 0.5: beyond chance at 1." in text
+    assert "EvidenceDPS" in text and "at 0.5 (beyond chance at 1);" in text
     assert text.endswith(": a better prior than the Gaussian.")
     evidence["default"] = values(-6.0)
     assert evidence_verdict(result).endswith("no better prior than either.")

@@ -143,6 +143,13 @@ class Materials:
         """Whether a prior has been asked for."""
         return name in self._priors
 
+    def share(self, other: "Materials") -> None:
+        """Have one set of priors with another of the same samples, whichever asks for them first.
+
+        Nothing may ask for the true prior, which depends on the rewards.
+        """
+        self._priors = other._priors
+
     @property
     def digest(self) -> str:
         """What tells these samples from others."""

@@ -45,6 +45,9 @@ AGENTS = (
     "TwistedSMC",
 )
 PRIORS = ("Gaussian", "mixture of 2", "mixture of 10", "paper", "default")
+# Whose log evidence can be had: on the paper's stages TwistedSMC's estimates are far below those
+# from many samples of the same prior.
+EXPLAINED = tuple(name for name in PRIORS if name != "paper")
 HELD_OUT = 0.2
 SPLIT_SEED = 2**28  # apart from the seeds of tasks and runs
 
@@ -77,7 +80,10 @@ class Measures:
 
 
 class Rewards:
-    """One data set under one kind of rewards: studies of all its tasks, and of those held out."""
+    """One data set under one kind of rewards: studies of all its tasks, and of those held out.
+
+    Priors do not depend on the rewards, so that those of a `lender` serve both.
+    """
 
     def __init__(
         self,
@@ -89,6 +95,7 @@ class Rewards:
         measures: Measures,
         agents: tuple[str, ...] = AGENTS,
         seed: int = 0,
+        lender: "Rewards | None" = None,
     ) -> None:
         name = "linear" if isinstance(likelihood, Linear) else "logistic"
         problem = RowProblem(data.parameters, data.actions, likelihood)
@@ -112,12 +119,18 @@ class Rewards:
             samples=seen.parameters,
             seed=seed,
         )
+        self.all.materials.label, self.held_out.materials.label = "all tasks", "four in five"
+        self.lender = lender
+        if lender is not None:
+            self.all.materials.share(lender.all.materials)
+            self.held_out.materials.share(lender.held_out.materials)
 
     def num_parts(self) -> int:
         """How many parts `run` will report."""
         agents = (2 + (self.name == "logistic")) * len(self.all.recipes) + len(self.all.thompson)
-        held_out = len(set(PRIORS) & set(LEARNED))
-        return self.all.num_learned + held_out + agents + len(PRIORS)
+        held_out = {recipe.prior for recipe in self.held_out.recipes} | set(EXPLAINED)
+        learned = self.all.num_learned + len(held_out & set(LEARNED))
+        return (learned if self.lender is None else 0) + agents + len(EXPLAINED)
 
     def run(self) -> dict[str, Any]:
         """All numbers: regret, temperatures, regret held out, log evidence, and a long run."""
@@ -129,7 +142,7 @@ class Rewards:
             "name": self.name,
             "all": {"name": self.all.name, "agents": agents},
             "held_out": {"name": self.held_out.name, "agents": held_out},
-            "log_evidence": {name: self.log_evidence(name) for name in PRIORS},
+            "log_evidence": {name: self.log_evidence(name) for name in EXPLAINED},
         }
         if self.name == "logistic":
             result["long"] = {recipe.name: self.long(recipe) for recipe in self.all.recipes}
@@ -236,10 +249,21 @@ def real_experiment(
 ) -> dict[str, Any]:
     """Run what is missing, draw the figures, write the report, and return the numbers."""
     effort, measures = effort or Effort(), measures or Measures()
-    both = [
-        Rewards(data, likelihood, parts, effort=effort, measures=measures, agents=agents, seed=seed)
-        for likelihood in (Linear(noise_std=data.noise_std), Logistic())
-    ]
+    both: list[Rewards] = []
+    for likelihood in (Linear(noise_std=data.noise_std), Logistic()):
+        lender = both[0] if both else None
+        both.append(
+            Rewards(
+                data,
+                likelihood,
+                parts,
+                effort=effort,
+                measures=measures,
+                agents=agents,
+                seed=seed,
+                lender=lender,
+            )
+        )
     parts.watch.plan(1 + 2 + sum(rewards.num_parts() for rewards in both))
     results = [rewards.run() for rewards in both]
     distances, overlap = both[0].distances(), both[0].overlap()
