@@ -124,7 +124,7 @@ def stages_of_scikit_learn(samples: np.ndarray, stages: tuple[int, ...] = (10, 5
         for t in stages:
             noise = rng.standard_normal(unit.shape)
             noisy = np.sqrt(0.97**t) * unit + np.sqrt(1 - 0.97**t) * noise
-            MLPRegressor((100, 100), random_state=0).fit(noisy, noise)
+            MLPRegressor(hidden_layer_sizes=(100, 100), random_state=0).fit(noisy, noise)
     return (time.perf_counter() - begin) * 100 / len(stages)
 
 

@@ -112,3 +112,7 @@ def _read_parquet(path: Path) -> np.ndarray:
         ) from error
     columns = pyarrow.parquet.read_table(path).to_pydict().values()
     return np.column_stack([np.asarray(column, np.float64) for column in columns])
+
+
+if __name__ == "__main__":
+    app()

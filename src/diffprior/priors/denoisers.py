@@ -38,6 +38,11 @@ class AbstractDenoiser(eqx.Module):
     def general(self) -> bool:
         """Whether `denoise` takes any Gaussian evidence, not just isotropic."""
 
+    @property
+    def has_own_grid(self) -> bool:
+        """Whether only the stages that it was learned for can be denoised."""
+        return False
+
     @abc.abstractmethod
     def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
         """Mean and covariance of s_0 under exp(-s' precision s / 2 + shift' s)."""
@@ -280,6 +285,11 @@ class StagewiseDenoiser(AbstractDenoiser):
     def general(self) -> bool:
         """Only isotropic evidence, on its own grid."""
         return False
+
+    @property
+    def has_own_grid(self) -> bool:
+        """There is a regressor for each of its stages, and none between them."""
+        return True
 
     def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
         """Refused: there is a regressor for each stage, and none for other evidence."""

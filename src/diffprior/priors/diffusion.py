@@ -22,19 +22,22 @@ from .base import (
     checked_samples,
     natural_evidence,
 )
-from .denoisers import (
-    AbstractDenoiser,
-    ClosedFormDenoiser,
-    NetworkDenoiser,
-    StagewiseDenoiser,
-)
+from .denoisers import AbstractDenoiser, ClosedFormDenoiser
 from .files import read_file, write_file
 from .report import FitReport, StageLoss, look_at_samples
+from .residuals import exact_residual, held_out_residual
+from .stored import (
+    denoiser_arrays,
+    denoiser_header,
+    in_default_precision,
+    stored_denoiser,
+    stored_report,
+)
 from .training import Fitted, fit_network, fit_stagewise
+from .whitening import split, whitening
 
 GENERAL_UP_TO = 16  # dimension beyond which the default network takes isotropic evidence only
 PRIOR_STAGES = 64  # stages of the chain that draws from the prior
-RESIDUAL_DRAWS = 4096  # of held-out samples, for the residuals of a learned denoiser
 EXACT_DRAWS = 1024  # of prior samples, for the mean variance of a closed form
 FILE_KIND = "diffprior.DiffusionPrior"
 
@@ -95,15 +98,15 @@ class DiffusionPrior(AbstractPrior):
         array = checked_samples(samples, at_least=20)
         begin = time.perf_counter()
         notes = look_at_samples(array)
-        offset, scale = _whitening(array)
+        offset, scale = whitening(array)
         unit = np.linalg.solve(scale, (array - offset).T).T
-        train, held_out = _split(unit, seed)
+        train, held_out = split(unit, seed)
         bar = sys.stderr.isatty() if progress is None else progress
         schedule = schedule or _default_schedule(preset)
         denoiser, fitted = _learn(preset, train, held_out, schedule, seed, bar)
         grid = schedule if preset == "paper" else Schedule.log_snr(33)
         log_snr = np.log(grid.snr[::-1])
-        residual = np.asarray(_held_out_residual(denoiser, grid, jnp.asarray(held_out), seed))
+        residual = np.asarray(held_out_residual(denoiser, grid, jnp.asarray(held_out), seed))
         report = FitReport(
             len(array),
             len(held_out),
@@ -116,7 +119,7 @@ class DiffusionPrior(AbstractPrior):
         return DiffusionPrior(
             jnp.asarray(offset),
             jnp.asarray(scale),
-            _in_default_precision(denoiser),
+            in_default_precision(denoiser),
             jnp.asarray(log_snr),
             jnp.asarray(residual, float),
             schedule,
@@ -136,7 +139,7 @@ class DiffusionPrior(AbstractPrior):
         unit = prior.reparameterise(moments.mean, scale)
         denoiser = ClosedFormDenoiser(unit)
         grid = Schedule.log_snr(33)
-        residual = _exact_residual(denoiser, grid, unit.sample(jax.random.key(0), EXACT_DRAWS))
+        residual = exact_residual(denoiser, grid, unit.sample(jax.random.key(0), EXACT_DRAWS))
         log_snr = jnp.asarray(np.log(grid.snr[::-1]))
         schedule = schedule or Schedule.log_snr(PRIOR_STAGES)
         return DiffusionPrior(
@@ -172,7 +175,7 @@ class DiffusionPrior(AbstractPrior):
     @property
     def has_own_grid(self) -> bool:
         """Whether the prior can be followed only on the stages it was learned for."""
-        return isinstance(self.denoiser, StagewiseDenoiser)
+        return self.denoiser.has_own_grid
 
     def sample_unit(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
         """Draws of z, where theta = offset + scale z; for use inside compiled programs."""
@@ -197,11 +200,9 @@ class DiffusionPrior(AbstractPrior):
                 "`save`: expected a learned prior, got a closed form; keep its parameters instead"
             )
         arrays = {name: np.asarray(getattr(self, name)) for name in _FRAME}
-        names = _array_fields(self.denoiser)
-        arrays |= {f"denoiser.{n}": np.asarray(getattr(self.denoiser, n), "f4") for n in names}
+        arrays |= denoiser_arrays(self.denoiser)
         header = {
-            "denoiser": type(self.denoiser).__name__,
-            "isotropic": getattr(self.denoiser, "isotropic", False),
+            **denoiser_header(self.denoiser),
             "alpha_bar": list(self.schedule.alpha_bar),
             "report": None if self.report is None else dataclasses.asdict(self.report),
         }
@@ -242,153 +243,29 @@ _FRAME = ("offset", "scale", "residual_log_snr", "residual")
 
 def _from_file(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> DiffusionPrior:
     schedule = Schedule(tuple(float(a) for a in header["alpha_bar"]))
-    skeleton = _skeleton(header, arrays, schedule)
-    shapes = {f"denoiser.{n}": getattr(skeleton, n).shape for n in _array_fields(skeleton)}
-    dim, grid = arrays["offset"].shape[0], arrays["residual"].shape[0]
-    shapes |= {
-        "offset": (dim,),
-        "scale": (dim, dim),
-        "residual": (grid,),
-        "residual_log_snr": (grid,),
-    }
-    if {name: array.shape for name, array in arrays.items()} != shapes:
+    frame = {name: arrays.pop(name) for name in _FRAME}
+    dim, grid = frame["offset"].shape[0], frame["residual"].shape[0]
+    shapes = {"offset": (dim,), "scale": (dim, dim), "residual": (grid,)}
+    if {name: a.shape for name, a in frame.items()} != shapes | {"residual_log_snr": (grid,)}:
         raise ValueError("arrays of unexpected names or shapes")
-    if not (np.all(arrays["residual"] > 0) and np.all(np.diff(arrays["residual_log_snr"]) > 0)):
+    if not (np.all(frame["residual"] > 0) and np.all(np.diff(frame["residual_log_snr"]) > 0)):
         raise ValueError("residuals that are not positive or not in order")
-    names = _array_fields(skeleton)
-    denoiser = eqx.tree_at(
-        lambda d: [getattr(d, n) for n in names],
-        skeleton,
-        [jnp.asarray(arrays[f"denoiser.{n}"]) for n in names],
-    )
-    offset, scale, residual_log_snr, residual = (jnp.asarray(arrays[name]) for name in _FRAME)
+    offset, scale, residual_log_snr, residual = (jnp.asarray(frame[name]) for name in _FRAME)
     return DiffusionPrior(
         offset,
         scale,
-        _in_default_precision(denoiser),
+        stored_denoiser(header, arrays, dim, schedule),
         residual_log_snr,
         residual,
         schedule,
-        Aside(_report_from(header["report"])),
+        Aside(stored_report(header["report"])),
     )
-
-
-def _skeleton(
-    header: dict[str, Any], arrays: dict[str, np.ndarray], schedule: Schedule
-) -> NetworkDenoiser | StagewiseDenoiser:
-    """A denoiser of the kind and shape that the file says, of shapes instead of numbers."""
-    kind, isotropic, dim = header["denoiser"], header["isotropic"], arrays["offset"].shape[0]
-    key = jax.random.key(0)
-    if kind == "StagewiseDenoiser":
-        width = arrays["denoiser.bias_1"].shape[1]
-        return eqx.filter_eval_shape(
-            lambda: StagewiseDenoiser.initialise(key, dim, schedule, width=width)
-        )
-    if kind != "NetworkDenoiser" or not isinstance(isotropic, bool):
-        raise ValueError(f"a denoiser of unknown kind {kind!r}")
-    depth, width = arrays["denoiser.bias_hidden"].shape
-    return eqx.filter_eval_shape(
-        lambda: NetworkDenoiser.initialise(
-            key, dim, width=width, depth=depth + 1, isotropic=isotropic
-        )
-    )
-
-
-def _report_from(fields: dict[str, Any] | None) -> FitReport | None:
-    if fields is None:
-        return None
-    return FitReport(
-        num_samples=fields["num_samples"],
-        num_held_out=fields["num_held_out"],
-        seconds=fields["seconds"],
-        losses=tuple(fields["losses"]),
-        best=fields["best"],
-        stages=tuple(StageLoss(**stage) for stage in fields["stages"]),
-        warnings=tuple(fields["warnings"]),
-    )
-
-
-def _array_fields(denoiser: Any) -> list[str]:
-    return [f.name for f in dataclasses.fields(denoiser) if not f.metadata.get("static", False)]
-
-
-def _in_default_precision(denoiser: AbstractDenoiser) -> AbstractDenoiser:
-    dtype = jnp.result_type(float)
-    return jax.tree.map(lambda leaf: leaf.astype(dtype), denoiser)
-
-
-def _whitening(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean, and lower factor of the covariance, with a little added where it is singular."""
-    offset = samples.mean(axis=0)
-    stds = samples.std(axis=0)
-    stds = np.where(stds > 0, stds, 1e-6 * np.maximum(1.0, np.abs(offset)))
-    standard = (samples - offset) / stds
-    correlation = standard.T @ standard / len(samples)
-    ridge = np.maximum(1e-6, 1.0 - np.diagonal(correlation))
-    return offset, stds[:, None] * np.linalg.cholesky(correlation + np.diag(ridge))
-
-
-def _split(unit: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Training and held-out rows: a tenth, a fifth of fewer than 1,000, at most 5,000."""
-    n = len(unit)
-    num_held_out = min(n // 10 if n >= 1000 else n // 5, 5000)
-    order = np.random.default_rng(seed).permutation(n)
-    return unit[order[num_held_out:]], unit[order[:num_held_out]]
 
 
 def _stage_losses(log_snr: np.ndarray, residual: np.ndarray) -> tuple[StageLoss, ...]:
     snr = np.exp(log_snr)
     rows = zip(log_snr, residual, 1 / snr, np.ones_like(snr), 1 / (1 + snr), strict=True)
     return tuple(StageLoss(*(float(value) for value in row)) for row in rows)
-
-
-@eqx.filter_jit
-def _held_out_residual(
-    denoiser: AbstractDenoiser, grid: Schedule, held_out: Float[Array, "m d"], seed: int
-) -> Float[Array, " r"]:
-    """Mean squared error of E[s_0 | s_t] per coordinate at each stage of the grid."""
-    repeats = -(-RESIDUAL_DRAWS // held_out.shape[0])
-    s_0 = jnp.tile(held_out.astype(jnp.float32), (repeats, 1))
-
-    def error(stage: Any, stages: Stages, key: Key[Array, ""]) -> Float[Array, ""]:
-        s_t = _diffuse(key, s_0, stages.snr)
-        means = jax.vmap(lambda s: denoiser.mean_at(stage, s))(s_t)
-        return jnp.mean((means - s_0) ** 2)
-
-    return _over_stages(error, denoiser, grid, seed, s_0.dtype)
-
-
-@eqx.filter_jit
-def _exact_residual(
-    denoiser: AbstractDenoiser, grid: Schedule, s_0: Float[Array, "m d"]
-) -> Float[Array, " r"]:
-    """Mean variance of s_0 given s_t per coordinate at each stage of the grid."""
-
-    def variance(stage: Any, stages: Stages, key: Key[Array, ""]) -> Float[Array, ""]:
-        s_t = _diffuse(key, s_0, stages.snr)
-        covs = jax.vmap(lambda s: denoiser.denoise_at(stage, s).cov)(s_t)
-        return jnp.mean(jnp.trace(covs, axis1=1, axis2=2)) / s_0.shape[1]
-
-    return _over_stages(variance, denoiser, grid, 0, s_0.dtype)
-
-
-def _over_stages(
-    function: Any, denoiser: AbstractDenoiser, grid: Schedule, seed: int, dtype: jnp.dtype
-) -> Float[Array, " r"]:
-    stages = grid.stages(dtype)
-    keys = jax.random.split(jax.random.key(seed), grid.num_stages)
-    inside = denoiser.stages(grid)
-    inside = jax.tree.map(lambda leaf: leaf.astype(dtype), inside)
-    return jax.lax.map(lambda args: function(*args), (inside, stages, keys))
-
-
-def _diffuse(
-    key: Key[Array, ""], s_0: Float[Array, "m d"], snr: Float[Array, ""]
-) -> Float[Array, "m d"]:
-    """s_t given s_0, Eq. (4), from the signal-to-noise ratio of the stage."""
-    noise = jax.random.normal(key, s_0.shape, s_0.dtype)
-    alpha_bar = snr / (1.0 + snr)
-    return jnp.sqrt(alpha_bar) * s_0 + jnp.sqrt(1.0 - alpha_bar) * noise
 
 
 @eqx.filter_jit

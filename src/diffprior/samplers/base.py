@@ -11,7 +11,7 @@ from ..checks import positive, positive_int
 from ..evidence.base import AbstractEvidence
 from ..priors.base import AbstractPrior
 
-AT_ONCE = {"cpu": 2**10, "gpu": 2**17}  # draws whose chains run side by side, to bound the memory
+AT_ONCE = {"cpu": 2**10, "gpu": 2**18}  # draws whose chains run side by side, to bound the memory
 
 
 class Info(eqx.Module):
