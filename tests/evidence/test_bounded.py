@@ -1,6 +1,7 @@
 """Rows merged and folded: what stays the same, and how far the rest may move."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -8,7 +9,7 @@ from numpy.testing import assert_allclose
 import diffprior as dp
 
 DIM = 3
-PRIOR = dp.Gaussian(np.zeros(DIM), np.eye(DIM))
+PRIOR = dp.Gaussian(jnp.zeros(DIM), jnp.eye(DIM))
 
 
 def history(num_rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -29,7 +30,7 @@ def in_posterior_deviations(evidence: dp.AbstractEvidence, exact: dp.AbstractEvi
 def test_a_quadratic_log_likelihood_loses_nothing() -> None:
     features, _ = history(300)
     evidence = dp.Identity(noise_std=0.7).observe(features, features[:, 0])
-    folded = evidence.fold(np.full(DIM, 0.3), keep=20).fold(np.full(DIM, -1.0), keep=5)
+    folded = evidence.fold(jnp.full(DIM, 0.3), keep=20).fold(jnp.full(DIM, -1.0), keep=5)
     assert int(folded.num_rows) == 5
     for ours, exact in zip(folded.condition(PRIOR), evidence.condition(PRIOR), strict=True):
         jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9), ours, exact)
@@ -38,10 +39,10 @@ def test_a_quadratic_log_likelihood_loses_nothing() -> None:
 def test_value_gradient_and_curvature_stay_where_rows_are_folded() -> None:
     features, rewards = history(200)
     evidence = dp.Logistic().observe(features, rewards)
-    theta = np.array([0.4, -0.2, 0.1])
-    folded = evidence.fold(theta, keep=50).temper(0.5).reparameterise(theta, 2 * np.eye(DIM))
-    whole = evidence.temper(0.5).reparameterise(theta, 2 * np.eye(DIM))
-    zero = np.zeros(DIM)
+    theta = jnp.array([0.4, -0.2, 0.1])
+    folded = evidence.fold(theta, keep=50).temper(0.5).reparameterise(theta, 2 * jnp.eye(DIM))
+    whole = evidence.temper(0.5).reparameterise(theta, 2 * jnp.eye(DIM))
+    zero = jnp.zeros(DIM)
     assert_allclose(folded.log_likelihood(zero), whole.log_likelihood(zero), rtol=1e-10)
     for ours, exact in zip(folded.expand(zero), whole.expand(zero), strict=True):
         assert_allclose(ours, exact, rtol=1e-10, atol=1e-10)

@@ -60,7 +60,7 @@ def unlearned(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[np.ndarray
         return params, training.Fitted((1.0,), 0)
 
     monkeypatch.setattr(training, "optimise", optimise)
-    monkeypatch.setattr("diffprior.priors.diffusion.RESIDUAL_DRAWS", 256)
+    monkeypatch.setattr("diffprior.priors.residuals.RESIDUAL_DRAWS", 256)
     yield given
 
 

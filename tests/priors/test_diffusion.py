@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 import diffprior as dp
 import reference
 from cases import COV, COVS, MEAN, MEANS, WEIGHTS
-from diffprior.priors import diffusion
+from diffprior.priors import diffusion, residuals
 from diffprior.priors.report import look_at_samples
 from statistic import Z, assert_moments
 
@@ -88,7 +88,7 @@ def test_residual_is_the_mean_posterior_variance_of_a_mixture(mixture: dp.Diffus
         variances = [
             np.trace(reference.mixture_denoise(WEIGHTS, means, covs, *e)[1]) / 3 for e in evidence
         ]
-        extra = np.sqrt(1 + len(clean) / diffusion.RESIDUAL_DRAWS)  # the package's own draws
+        extra = np.sqrt(1 + len(clean) / residuals.RESIDUAL_DRAWS)  # the package's own draws
         gaps = np.asarray(variances) - float(prior.residual[index])
         assert abs(gaps.mean()) < Z * extra * gaps.std() / np.sqrt(len(gaps))
 
@@ -136,7 +136,7 @@ def test_report_of_an_unlearned_prior_is_that_of_the_linear_predictor(unlearned:
     """Where noise decides, within five standard errors of a mean of squared normal numbers."""
     report = dp.DiffusionPrior.fit(gaussian_samples(400)).report
     ratios = [stage.learned / stage.linear for stage in report.stages if stage.log_snr >= 3]
-    assert_allclose(ratios, 1.0, atol=Z * np.sqrt(2 / (2 * diffusion.RESIDUAL_DRAWS)))
+    assert_allclose(ratios, 1.0, atol=Z * np.sqrt(2 / (2 * residuals.RESIDUAL_DRAWS)))
 
 
 def test_seeds_differ_and_the_split_leaves_nothing_out(unlearned: list) -> None:

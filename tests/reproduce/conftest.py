@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import diffprior as dp
-from diffprior.priors import diffusion, training
+from diffprior.priors import residuals, training
 from diffprior.reproduce.parts import Part, Parts
 
 
@@ -25,7 +25,7 @@ def unlearned(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return params, training.Fitted((1.0,), 0)
 
     monkeypatch.setattr(training, "optimise", optimise)
-    monkeypatch.setattr(diffusion, "RESIDUAL_DRAWS", 50)
+    monkeypatch.setattr(residuals, "RESIDUAL_DRAWS", 50)
     yield count
 
 

@@ -80,16 +80,18 @@ class Bandit:
         number = np.asarray(self._num_decisions % 2**32, np.uint32)
         self._num_decisions += request.size
         inputs = (request.features, request.mask)
-        actions, scores, failed = self._program(self._evidence, number, *inputs, request.top_k)
+        found = self._program(self._evidence, number, *inputs, request.top_k)
+        actions, scores, failed = map(np.asarray, found)
         share = error = None
         if propensity_draws is not None:
             num_draws = positive_int("propensity_draws", propensity_draws)
             key = decision_key(self._streams.propensities, on_device(number))
             features, allowed = map(on_device, inputs)
+            chosen = on_device(actions)
             hits, lost = count_hits(
-                key, self._agent, self._evidence, features, allowed, actions, num_draws
+                key, self._agent, self._evidence, features, allowed, chosen, num_draws
             )
-            failed = failed | lost
+            failed = failed | np.asarray(lost)
             share, error = map(request.reply, propensity(np.asarray(hits), num_draws))
         if throw and np.any(failed):
             raise RuntimeError(_FAILURE.format(type(self.sampler).__name__))

@@ -30,7 +30,7 @@ from .rivals import numpy_thompson_sampling
 from .timing import Timing, take_turns
 
 RUNS, ROUNDS = 100, 200
-FEWEST_STAGES = 10  # of LaplaceDPS that keep its distance within a tenth of the best
+FEWEST_STAGES = 20  # of LaplaceDPS that keep its distance within a tenth of the best
 
 
 class Suite:

@@ -191,11 +191,8 @@ class GLMEvidence(AbstractEvidence):
         used = len(columns[0])
         room = max(_capacity_for(used), self.capacity)
         padded = (np.pad(c, [(0, room - used)] + [(0, 0)] * (c.ndim - 1)) for c in columns)
-        return eqx.tree_at(
-            lambda e: (e.features, e.rewards, e.weights, e.offsets, e.num_rows),
-            self,
-            (*map(on_device, padded), on_device(np.asarray(used, np.int32))),
-        )
+        num_rows = on_device(np.asarray(used, np.int32))
+        return GLMEvidence(self.family, *map(on_device, padded), num_rows, self.folded)
 
     def _merged(self) -> "GLMEvidence":
         """Equal rows as one row that has their weights, at the place of the first."""

@@ -36,8 +36,7 @@ def stored_denoiser(
     skeleton = _skeleton(header, arrays, dim, schedule)
     names = _array_fields(skeleton)
     shapes = {f"{PREFIX}{n}": getattr(skeleton, n).shape for n in names}
-    weights = {name: array for name, array in arrays.items() if name.startswith(PREFIX)}
-    if {name: array.shape for name, array in weights.items()} != shapes:
+    if {name: array.shape for name, array in arrays.items()} != shapes:
         raise ValueError("arrays of unexpected names or shapes")
     filled = eqx.tree_at(
         lambda d: [getattr(d, n) for n in names],

@@ -158,7 +158,8 @@ def systematic(weights: Float[Array, " k"], uniform: Float[Array, ""]) -> Int[Ar
     count = weights.shape[0]
     positions = (jnp.arange(count, dtype=weights.dtype) + uniform) / count
     cumulative = jnp.cumsum(weights)
-    chosen = jnp.searchsorted(cumulative, positions * cumulative[-1], side="right")
+    places = positions * cumulative[-1]
+    chosen = jnp.searchsorted(cumulative, places, side="right", method="compare_all")
     last = count - 1 - jnp.argmax(weights[::-1] > 0)  # rounding must not pick a weight of zero
     return jnp.minimum(chosen.astype(jnp.int32), last.astype(jnp.int32))
 
