@@ -201,7 +201,7 @@ class GLMEvidence(AbstractEvidence):
         _, first, which = np.unique(table, axis=0, return_index=True, return_inverse=True)
         order = np.argsort(first)
         kept = first[order]
-        totals = np.bincount(which.reshape(-1), weights)[order]
+        totals = np.bincount(which.reshape(-1), weights)[order].astype(weights.dtype)
         return self._with_rows(features[kept], rewards[kept], totals, offsets[kept])
 
     def bounded(self, max_rows: int, prior: Gaussian) -> "GLMEvidence":
