@@ -3,6 +3,7 @@
 Contract tests run over all rows, so a new class is tested by adding its row here.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -136,6 +137,12 @@ EMPIRICAL = PriorCase(
 PRIORS = (GAUSSIAN, MIXTURE, EMPIRICAL)
 
 
+@functools.cache
+def diffusion() -> dp.DiffusionPrior:
+    """The Gaussian as a diffusion model with its exact denoiser."""
+    return dp.DiffusionPrior.from_denoiser(GAUSSIAN.make())
+
+
 @dataclass(frozen=True)
 class SamplerCase:
     """A sampler with a prior of DIM parameters; `make` takes a temperature."""
@@ -149,16 +156,16 @@ SAMPLERS = (
         SamplerCase(f"exact-{case.name}", lambda case=case, **o: dp.Exact(case.make(), **o))
         for case in PRIORS
     ),
-    SamplerCase("laplace-dps", lambda **o: dp.LaplaceDPS(GAUSSIAN.make(), steps=3, **o)),
-    SamplerCase("evidence-dps", lambda **o: dp.EvidenceDPS(GAUSSIAN.make(), steps=3, **o)),
+    SamplerCase("laplace-dps", lambda **o: dp.LaplaceDPS(diffusion(), steps=3, **o)),
+    SamplerCase("evidence-dps", lambda **o: dp.EvidenceDPS(diffusion(), steps=3, **o)),
     SamplerCase(
         "twisted-smc",
-        lambda **o: dp.TwistedSMC(GAUSSIAN.make(), num_particles=3, steps=3, **o),
+        lambda **o: dp.TwistedSMC(diffusion(), num_particles=3, steps=3, **o),
     ),
-    SamplerCase("dps", lambda **o: dp.DPS(GAUSSIAN.make(), steps=3, **o)),
+    SamplerCase("dps", lambda **o: dp.DPS(diffusion(), steps=3, **o)),
     SamplerCase(
         "particle-filter",
-        lambda **o: dp.ParticleFilter(GAUSSIAN.make(), num_particles=20, num_rounds=2, **o),
+        lambda **o: dp.ParticleFilter(diffusion(), num_particles=20, num_rounds=2, **o),
     ),
 )
 
