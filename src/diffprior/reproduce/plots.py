@@ -139,6 +139,8 @@ def growth_figure(panels: list[dict[str, Any]], path: str | Path) -> None:
         axis.loglog(panel["x"], panel["y"], "o-", color=TRUE_COLOUR, lw=1.5)
         axis.set_title(panel["name"], fontsize=9)
         axis.set_ylim(bottom=min(panel["y"]) / 2)
+        axis.set_xticks(panel["x"], [f"{x:g}" for x in panel["x"]])
+        axis.minorticks_off()
     axes[0, 0].set_ylabel("microseconds a draw")
     _save(figure, path)
 
