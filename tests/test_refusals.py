@@ -57,6 +57,9 @@ REFUSED: dict[str, tuple[Callable[[], object], str, str, str]] = {
         "(3, 2)",
     ),
     "observe dim zero": (lambda: dp.Poisson().observe(dim=0), "dim", "positive integer", "0"),
+    "empty dim negative": (lambda: dp.Logistic().empty(-5), "dim", "positive integer", "-5"),
+    "empty dim zero": (lambda: dp.Linear().empty(0), "dim", "positive integer", "0"),
+    "cosine floor": (lambda: dp.Schedule.cosine(floor=2.0), "floor", "in (0, 1)", "2.0"),
     "features nan": (lambda: dp.Linear().observe(NAN, np.ones(3)), "features", "finite", "6 NaN"),
     "features ragged": (
         lambda: dp.Linear().observe([[1.0], [1.0, 2.0]], [1, 2]),

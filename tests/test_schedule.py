@@ -84,6 +84,10 @@ def test_going_back_undoes_going_forward(schedule: dp.Schedule) -> None:
     assert_allclose(variance, 1 - before, rtol=1e-9, atol=1e-14)
 
 
+def test_a_single_stage_ends_in_noise() -> None:
+    assert_allclose(dp.Schedule.log_snr(1, lowest=-7.0).snr, np.exp(-7.0))
+
+
 def stages_kept(full: dp.Schedule, strided: dp.Schedule) -> list[int]:
     return [full.alpha_bar.index(value) for value in strided.alpha_bar[1:]]
 

@@ -61,19 +61,26 @@ class Schedule:
     def cosine(num_stages: int = 20, floor: float = 1e-4) -> "Schedule":
         """Squared cosine (Nichol and Dhariwal), raised so that alpha_bar ends at `floor`."""
         positive_int("num_stages", num_stages)
+        if not 0 < floor < 1:
+            raise ValueError(
+                f"`floor`: expected a number in (0, 1), got {floor}; 1e-4 leaves next to no signal"
+            )
         angle = (np.arange(num_stages + 1) / num_stages + 0.008) / 1.008 * math.pi / 2
         fraction = np.cos(angle) ** 2 / np.cos(angle[0]) ** 2
         return Schedule(tuple((floor + (1 - floor) * fraction).tolist()))
 
     @staticmethod
     def log_snr(num_stages: int = 20, highest: float = 9.0, lowest: float = -7.0) -> "Schedule":
-        """log(alpha_bar / (1 - alpha_bar)) uniform from `highest` (t = 1) to `lowest` (t = T)."""
+        """log(alpha_bar / (1 - alpha_bar)) uniform from `highest` (t = 1) to `lowest` (t = T).
+
+        A single stage is at `lowest`: a schedule ends in noise.
+        """
         positive_int("num_stages", num_stages)
         if not highest > lowest:
             raise ValueError(
                 f"`highest`: expected more than lowest = {lowest}, got {highest}; swap them"
             )
-        log_snr = np.linspace(highest, lowest, num_stages)
+        log_snr = np.linspace(lowest, highest, num_stages)[::-1]
         return Schedule((1.0, *(1 / (1 + np.exp(-log_snr))).tolist()))
 
     def stride(self, num_stages: int) -> "Schedule":

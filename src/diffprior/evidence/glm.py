@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ..checks import is_traced, on_device
+from ..checks import is_traced, on_device, positive_int
 from ..gaussian import Gaussian
 from ..linalg import cholesky, log_det_from_tril, solve_lower
 from .base import AbstractEvidence, AbstractLikelihood, inverse_temperature
@@ -47,7 +47,7 @@ class AbstractFamily(AbstractLikelihood):
 
     def empty(self, dim: int, capacity: int = 0) -> "GLMEvidence":
         """Evidence of no observations, with room for `capacity` rows inside a compiled program."""
-        return GLMEvidence.empty_of(self, dim, _capacity_for(capacity))
+        return GLMEvidence.empty_of(self, positive_int("dim", dim), _capacity_for(capacity))
 
 
 class GLMEvidence(AbstractEvidence):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..checks import positive
+from ..checks import positive, positive_int
 from ..gaussian import Gaussian
 from .base import AbstractEvidence, AbstractLikelihood, inverse_temperature
 
@@ -134,6 +134,7 @@ class Linear(AbstractLikelihood):
 
     def empty(self, dim: int, capacity: int = 0) -> LinearEvidence:
         """Evidence of no observations; statistics need no room, so `capacity` has no effect."""
+        positive_int("dim", dim)
         dtype = self.noise_std.dtype
         zero = jnp.zeros((), dtype)
         return LinearEvidence(
