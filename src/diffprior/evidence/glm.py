@@ -191,8 +191,10 @@ class GLMEvidence(AbstractEvidence):
         used = len(columns[0])
         room = max(_capacity_for(used), self.capacity)
         padded = (np.pad(c, [(0, room - used)] + [(0, 0)] * (c.ndim - 1)) for c in columns)
+        features, rewards, weights, offsets = map(on_device, padded)
         num_rows = on_device(np.asarray(used, np.int32))
-        return GLMEvidence(self.family, *map(on_device, padded), num_rows, self.folded)
+        rows = (features, rewards, weights, offsets)
+        return GLMEvidence(self.family, *rows, num_rows, self.folded)
 
     def _merged(self) -> "GLMEvidence":
         """Equal rows as one row that has their weights, at the place of the first."""
