@@ -20,8 +20,8 @@ test: $(STAMP) ## check format, lint and types, then test in double and single p
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	JAX_ENABLE_X64=1 $(BIN)/python -m pytest --numprocesses 2
-	JAX_ENABLE_X64=0 $(BIN)/python -m pytest --numprocesses 2 -m float32
+	JAX_ENABLE_X64=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+	JAX_ENABLE_X64=0 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m float32
 
 bench: $(STAMP) ## measure what decisions cost, side by side with rivals
 	$(BIN)/diffprior bench --json results/bench.json
