@@ -6,13 +6,13 @@ python benchmarks/prior.py [--json FILE] [--seeds 3] [--problems cross,H,...]
 import argparse
 import json
 import time
-import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import diffprior as dp
+from diffprior.bench.suite import scikit_learn_seconds
 from diffprior.evaluate.distances import earth_movers_distance
 from diffprior.priors.training import _random_evidence, _random_rotations
 from diffprior.problems.mixtures import mixture
@@ -112,29 +112,13 @@ def _moments(prior: dp.MixturePrior) -> tuple:
     return moments.mean, moments.cov
 
 
-def stages_of_scikit_learn(samples: np.ndarray, stages: tuple[int, ...] = (10, 50, 90)) -> float:
-    """Seconds for 100 regressors, from three."""
-    from sklearn.neural_network import MLPRegressor
-
-    rng = np.random.default_rng(0)
-    unit = (samples - samples.mean(0)) / samples.std(0)
-    begin = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for t in stages:
-            noise = rng.standard_normal(unit.shape)
-            noisy = np.sqrt(0.97**t) * unit + np.sqrt(1 - 0.97**t) * noise
-            MLPRegressor(hidden_layer_sizes=(100, 100), random_state=0).fit(noisy, noise)
-    return (time.perf_counter() - begin) * 100 / len(stages)
-
-
 def speed() -> dict:
     """The fit against 100 scikit-learn regressors, and quality when samples are moved."""
     samples = true_samples("cross", 100, TRAINING)
     begin = time.perf_counter()
     prior = dp.DiffusionPrior.fit(samples)
     ours = time.perf_counter() - begin
-    theirs = stages_of_scikit_learn(samples)
+    theirs = scikit_learn_seconds(samples, (10, 50, 90))
     print(f"\nfit {ours:.1f} s; 100 scikit-learn stages {theirs:.0f} s; ratio {theirs / ours:.0f}")
     scale, shift = 1e-2, 1e2
     moved = dp.DiffusionPrior.fit(samples * scale + shift)

@@ -50,7 +50,8 @@ def report_blocks(out: Path, numbers: dict[str, Any]) -> list[Block]:
             blocks += [Heading(name), make(numbers[name])]
     if "growth" in numbers:
         png = save_figure(out, "growth", growth_figure, _curves(numbers["growth"]))
-        blocks += [Heading("growth"), Figure(png, "Microseconds a draw as one thing grows.")]
+        figure = Figure(png, "Microseconds a draw as one thing grows.")
+        blocks += [Heading("growth"), figure, _growth(numbers["growth"])]
     return blocks
 
 
@@ -113,6 +114,15 @@ def _draws(numbers: dict[str, Any]) -> Table:
         for name, row in numbers["rows"].items()
     ]
     return Table((numbers["device"], "draws a second", "arithmetic limit"), rows)
+
+
+def _growth(numbers: dict[str, Any]) -> Table:
+    rows = [
+        (curve["name"], f"{x:g}", f"{y:.1f}")
+        for curve in _curves(numbers)
+        for x, y in zip(curve["x"], curve["y"], strict=True)
+    ]
+    return Table(("what grows", "to", "microseconds a draw"), rows)
 
 
 def _milliseconds(timing: dict[str, float]) -> tuple[str, str, str]:

@@ -128,7 +128,7 @@ class Suite:
             begin = time.perf_counter()
             DiffusionPrior.fit(samples, progress=False)
             ours = time.perf_counter() - begin
-            theirs = _scikit_learn(samples, (50,) if self.quick else (10, 50, 90))
+            theirs = scikit_learn_seconds(samples, (50,) if self.quick else (10, 50, 90))
             found[name] = {"seconds": ours, "100 regressors": theirs, "ratio": theirs / ours}
         return found
 
@@ -192,7 +192,7 @@ def _numpy_rival() -> Callable[[], object]:
     return lambda: numpy_thompson_sampling(theta, features, noise, seed=0)
 
 
-def _scikit_learn(samples: np.ndarray, stages: tuple[int, ...]) -> float:
+def scikit_learn_seconds(samples: np.ndarray, stages: tuple[int, ...]) -> float:
     """Seconds for a regressor of each of 100 stages, from some of them."""
     import warnings
 
