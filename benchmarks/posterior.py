@@ -14,7 +14,7 @@ import numpy as np
 
 import diffprior as dp
 from diffprior.evaluate.calibration import coverage, rank_uniformity, ranks
-from diffprior.evaluate.distances import earth_movers_distance
+from diffprior.evaluate.distances import Distance, earth_movers_distance
 from diffprior.evaluate.posterior import Quality, posterior_quality, random_histories
 from diffprior.problems.mixtures import mixture
 
@@ -142,7 +142,7 @@ def isotropic(name: str) -> list[dict]:
     for stage in (40, 90, 120, 150):
         alpha_bar = schedule.alpha_bar[stage]
         noise = np.sqrt((1 - alpha_bar) / alpha_bar)
-        z = np.asarray(prior.sample(jax.random.key(stage), 8)) - np.asarray(prior.offset)
+        z = np.asarray(prior.sample(jax.random.key(stage), 24)) - np.asarray(prior.offset)
         for index, clean in enumerate(z @ np.linalg.inv(np.asarray(prior.scale)).T):
             rng = np.random.default_rng([stage, index])
             centre = clean + noise * rng.standard_normal(prior.dim)
@@ -170,8 +170,13 @@ def isotropic(name: str) -> list[dict]:
     for label in sorted({r["sampler"] for r in rows}):
         for level in sorted({r["log_snr"] for r in rows}):
             chosen = [r for r in rows if r["sampler"] == label and r["log_snr"] == level]
-            ratio = sum(r["emd"] for r in chosen) / sum(r["floor"] for r in chosen)
-            print(f"  {name} {label:15} log precision {level:5.2f}: ratio {ratio:.2f}", flush=True)
+            emds, floors = (np.array([r[key] for r in chosen]) for key in ("emd", "floor"))
+            found = Distance(emds, floors)
+            print(
+                f"  {name} {label:15} log precision {level:5.2f}: ratio {found.ratio:.2f} +- "
+                f"{found.standard_error:.2f}",
+                flush=True,
+            )
     return rows
 
 

@@ -24,6 +24,7 @@ ORDER = (
     "schedule",
     "evidence.base",
     "evidence.linear",
+    "evidence.newton",
     "evidence.glm",
     "evidence.families",
     "priors.base",

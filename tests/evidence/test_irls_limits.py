@@ -115,7 +115,7 @@ def test_poisson_counts_of_every_size(count: float) -> None:
 
 
 def test_failure_to_converge_is_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffprior.evidence.glm.MAX_ITERATIONS", 1)
+    monkeypatch.setattr("diffprior.evidence.newton.MAX_ITERATIONS", 1)
     p = problem(0, 2, 30, LOGISTIC)
     room = dp.Logistic().empty(2, capacity=4_000)  # a shape that no other test compiles
     evidence = room.extend(p.features, p.rewards)

@@ -8,6 +8,7 @@ import diffprior as dp
 from bandits.helpers import Ball
 from diffprior.reproduce.agents import NAMES, NUM_ATOMS, USUAL, Materials, Tempered, recipes
 from diffprior.reproduce.parts import Parts
+from diffprior.reproduce.study import Effort
 
 CROSS = dp.synthetic("cross")
 WIDE = Ball(dp.Linear(0.5), fresh_actions=True, dim=3)
@@ -88,9 +89,9 @@ def test_wrong_temperatures_are_refused() -> None:
     assert isinstance(ts.agent(prior, likelihood), Tempered)
 
 
-def test_slow_agents_play_fewer_runs(parts: Parts) -> None:
-    ts, smc, exact = recipes(("TS", "TwistedSMC", "Exact"))
-    closed, sampled = (materials(dp.synthetic(name), parts) for name in ("cross", "rays"))
-    assert [closed.runs_of(smc, n) for n in (512, 8, 1)] == [64, 2, 1]
-    assert [m.runs_of(exact, 512) for m in (closed, sampled)] == [512, 128]
-    assert sampled.runs_of(ts, 512) == 512
+def test_slow_agents_get_a_share() -> None:
+    ts, smc = recipes(("TS", "TwistedSMC"))
+    eighth = Effort(slow_share=1 / 8)
+    assert [eighth.share(smc, n) for n in (512, 8, 1)] == [64, 2, 1]
+    assert eighth.share(ts, 512) == 512
+    assert Effort(slow_share=1.0).share(smc, 512) == 512

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 from scipy.special import logsumexp
 
 from ..evidence.base import AbstractEvidence
 from ..priors.base import AbstractClosedFormPrior, AbstractPrior
 from ..samplers.base import AbstractSampler
 from .distances import Distance, earth_movers_distance
-from .tasks import Tasks
+from .tasks import Tasks, draw_with_info
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,8 @@ def estimated_log_evidence(
     sampler: AbstractSampler, tasks: Tasks, num_estimates: int, seed: int
 ) -> LogEvidence:
     """The log of the mean of independent estimates of p(h) by a sampler that has unbiased ones."""
-    keys = jax.random.split(jax.random.key(seed), (len(tasks), num_estimates))
-    logs = np.asarray(_estimates(sampler, keys, tasks.evidence), np.float64)
-    return log_mean(logs)
+    _, info = draw_with_info(sampler, tasks, num_estimates, seed)
+    return log_mean(np.asarray(info.log_evidence, np.float64))
 
 
 def log_mean(logs: Float[np.ndarray, "n m"]) -> LogEvidence:
@@ -108,17 +107,3 @@ def _distances(prior: AbstractPrior, targets: list[np.ndarray], seed: int) -> np
 @eqx.filter_jit
 def _closed_form(prior: AbstractClosedFormPrior, evidence: AbstractEvidence) -> Float[Array, " n"]:
     return jax.lax.map(lambda one: prior.posterior(one)[1], evidence)
-
-
-@eqx.filter_jit
-def _estimates(
-    sampler: AbstractSampler, keys: Key[Array, "n m"], evidence: AbstractEvidence
-) -> Float[Array, "n m"]:
-    """Task by task, the estimates of a task side by side."""
-
-    def one(inputs: tuple[Key[Array, " m"], AbstractEvidence]) -> Float[Array, " m"]:
-        keys, evidence = inputs
-        draw = jax.vmap(lambda key: sampler.tempered_draw(key, evidence))
-        return draw(keys)[1].log_evidence
-
-    return jax.lax.map(one, (keys, evidence))

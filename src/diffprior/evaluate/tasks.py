@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from ..evidence.base import AbstractEvidence
 from ..problems.base import AbstractProblem
-from ..samplers.base import AbstractSampler
+from ..samplers.base import AbstractSampler, Info
 from .calibration import Coverage, coverage
 from .distances import Distance, earth_movers_distance
 
@@ -65,9 +65,17 @@ def draw_each(
     sampler: AbstractSampler, tasks: Tasks, num_draws: int, seed: int
 ) -> Float[np.ndarray, "n m d"]:
     """Draws of the posterior of every task; those that failed far away from anything."""
-    keys = jax.random.split(jax.random.key(seed), (len(tasks), num_draws))
-    draws = np.asarray(_draw_each(sampler, keys, tasks.evidence), np.float64)
+    draws, info = draw_with_info(sampler, tasks, num_draws, seed)
+    draws = np.where(np.asarray(info.failed)[..., None], np.nan, np.asarray(draws, np.float64))
     return np.nan_to_num(draws, nan=1e6, posinf=1e6, neginf=-1e6)
+
+
+def draw_with_info(
+    sampler: AbstractSampler, tasks: Tasks, num_draws: int, seed: int
+) -> tuple[Float[Array, "n m d"], Info]:
+    """Draws of the posterior of every task, and how each of them went."""
+    keys = jax.random.split(jax.random.key(seed), (len(tasks), num_draws))
+    return _draw_with_info(sampler, keys, tasks.evidence)
 
 
 def true_posterior(exact: AbstractSampler, tasks: Tasks, num_draws: int, seed: int) -> Truth:
@@ -124,15 +132,15 @@ def _histories(
 
 
 @eqx.filter_jit
-def _draw_each(
+def _draw_with_info(
     sampler: AbstractSampler, keys: Key[Array, "n m"], evidence: AbstractEvidence
-) -> Float[Array, "n m d"]:
+) -> tuple[Float[Array, "n m d"], Info]:
     """Some tasks at a time, their draws side by side."""
 
-    def one(inputs: tuple[Key[Array, " m"], AbstractEvidence]) -> Float[Array, "m d"]:
+    def one(
+        inputs: tuple[Key[Array, " m"], AbstractEvidence],
+    ) -> tuple[Float[Array, "m d"], Info]:
         keys, evidence = inputs
-        draw = jax.vmap(lambda key: sampler.tempered_draw(key, evidence))
-        thetas, info = draw(keys)
-        return jnp.where(info.failed[:, None], jnp.nan, thetas)
+        return jax.vmap(lambda key: sampler.tempered_draw(key, evidence))(keys)
 
     return jax.lax.map(one, (keys, evidence), batch_size=max(1, AT_ONCE // keys.shape[1]))

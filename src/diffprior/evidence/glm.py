@@ -13,9 +13,9 @@ from ..gaussian import Gaussian
 from ..linalg import cholesky, log_det_from_tril, solve_lower
 from .base import AbstractEvidence, AbstractLikelihood, inverse_temperature
 from .linear import LinearEvidence
+from .newton import find_mode, small_step
 
 MIN_CAPACITY = 128
-MAX_ITERATIONS = 500
 
 
 class AbstractFamily(AbstractLikelihood):
@@ -272,16 +272,6 @@ class IRLSResult(eqx.Module):
     num_iterations: Int[Array, ""]
 
 
-class _Search(eqx.Module):
-    """State of the damped Newton search for the mode, in units of the prior: theta = mean + L z."""
-
-    z: Float[Array, " d"]
-    objective: Float[Array, ""]
-    damping: Float[Array, ""]
-    converged: Bool[Array, ""]
-    num_iterations: Int[Array, ""]
-
-
 @eqx.filter_jit
 def irls(
     prior: Gaussian, evidence: GLMEvidence, start: Float[Array, " d"] | None = None
@@ -299,11 +289,11 @@ def irls(
         z = _first_guess(local)
     else:
         z = jnp.clip(solve_lower(tril, (start - prior.mean)[:, None])[:, 0], -30.0, 30.0)
-    search = _find_mode(local, z)
+    search = find_mode(local.log_likelihood, local.precision_and_score, z)
     precision, score = local.precision_and_score(search.z)
     hessian_tril = cholesky(jnp.eye(z.shape[0], dtype=z.dtype) + precision)
     left = solve_lower(hessian_tril, (search.z - score)[:, None])  # in posterior deviations
-    converged = search.converged | (jnp.max(jnp.abs(left)) <= 8 * _small_step(z.dtype))
+    converged = search.converged | (jnp.max(jnp.abs(left)) <= 8 * small_step(z.dtype))
     half_cov = solve_lower(hessian_tril, tril.T)
     posterior = Gaussian(prior.mean + tril @ search.z, half_cov.T @ half_cov)
     log_evidence = -search.objective - 0.5 * log_det_from_tril(hessian_tril)
@@ -325,49 +315,6 @@ def _first_guess(local: GLMEvidence) -> Float[Array, " d"]:
     gain = local.log_likelihood(guess) - 0.5 * guess @ guess
     better = gain > local.log_likelihood(jnp.zeros_like(guess))
     return jnp.where(better & jnp.all(jnp.isfinite(guess)), guess, 0.0)
-
-
-def _find_mode(local: GLMEvidence, start: Float[Array, " d"]) -> _Search:
-    """Minimise |z|^2 / 2 - log p(h | z) by damped Newton steps."""
-    identity = jnp.eye(start.shape[0], dtype=start.dtype)
-    eps = jnp.finfo(start.dtype).eps
-
-    def objective(z: Float[Array, " d"]) -> Float[Array, ""]:
-        return 0.5 * z @ z - local.log_likelihood(z)
-
-    def step(search: _Search) -> _Search:
-        precision, score = local.precision_and_score(search.z)
-        tril = cholesky(precision + (1.0 + search.damping) * identity)
-        inverse_tril = solve_lower(tril, identity)
-        move = inverse_tril @ (search.z - score)  # in posterior standard deviations
-        z = search.z - inverse_tril.T @ move
-        new = objective(z)
-        rounding = 4 * eps * (1.0 + jnp.abs(search.objective))
-        accept = new <= search.objective + rounding
-        no_gain = 0.5 * jnp.sum(move**2) <= rounding
-        small = jnp.max(jnp.abs(move)) <= _small_step(z.dtype) + 64 * eps * jnp.max(jnp.abs(z))
-        undamped = search.damping == 0
-        lower = jnp.where(search.damping < 1e-2, 0.0, search.damping * 0.05)
-        higher = jnp.maximum(search.damping * 10.0, 1.0)
-        return _Search(
-            jnp.where(accept, z, search.z),
-            jnp.where(accept, new, search.objective),
-            jnp.where(accept, lower, higher),
-            undamped & (small | no_gain),
-            search.num_iterations + 1,
-        )
-
-    def going_on(search: _Search) -> Bool[Array, ""]:
-        return ~search.converged & (search.num_iterations < MAX_ITERATIONS)
-
-    zero = jnp.zeros((), start.dtype)
-    first = _Search(start, objective(start), zero, jnp.array(False), jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(going_on, step, first)
-
-
-def _small_step(dtype: jnp.dtype) -> float:
-    """A Newton step, in posterior standard deviations, after which the error is near rounding."""
-    return float(jnp.finfo(dtype).eps) ** 0.375
 
 
 def _capacity_for(num_rows: int) -> int:

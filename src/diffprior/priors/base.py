@@ -6,12 +6,14 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from ..checks import real_array, real_numbers
 from ..evidence.base import AbstractEvidence
 from ..evidence.linear import LinearEvidence
 from ..gaussian import Gaussian
+
+COMPARE_UP_TO = 128  # weights that are searched faster all at once than by bisection
 
 
 class AbstractPrior(eqx.Module):
@@ -87,6 +89,17 @@ def checked_samples(samples: Any, at_least: int) -> np.ndarray:
             "collect the parameters of more past tasks"
         )
     return raw.astype(np.float64)
+
+
+def pick(weights: Float[Array, " k"], uniforms: Float[Array, " n"]) -> Int[Array, " n"]:
+    """Indices by inverting the distribution function of the weights at numbers from [0, 1)."""
+    count = weights.shape[0]
+    cumulative = jnp.cumsum(weights)
+    method = "compare_all" if count <= COMPARE_UP_TO else "scan"
+    places = uniforms * cumulative[-1]
+    chosen = jnp.searchsorted(cumulative, places, side="right", method=method)
+    last = count - 1 - jnp.argmax(weights[::-1] > 0)  # rounding must not pick a weight of zero
+    return jnp.minimum(chosen.astype(jnp.int32), last.astype(jnp.int32))
 
 
 def log_normalise(log_weights: Float[Array, " k"]) -> tuple[Float[Array, " k"], Float[Array, ""]]:

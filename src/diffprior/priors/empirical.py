@@ -11,7 +11,7 @@ from ..checks import positive_int, real_array
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import solve_lower
-from .base import AbstractClosedFormPrior, checked_samples, log_normalise
+from .base import AbstractClosedFormPrior, checked_samples, log_normalise, pick
 
 
 class EmpiricalPrior(AbstractClosedFormPrior):
@@ -57,7 +57,8 @@ class EmpiricalPrior(AbstractClosedFormPrior):
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
         """Draws from the prior, with replacement."""
         num_samples = positive_int("num_samples", num_samples)
-        return self.atoms[jax.random.categorical(key, self.log_weights, shape=(num_samples,))]
+        uniforms = jax.random.uniform(key, (num_samples,), self.log_weights.dtype)
+        return self.atoms[pick(jnp.exp(self.log_weights), uniforms)]
 
     @eqx.filter_jit
     def posterior(self, evidence: AbstractEvidence) -> tuple["EmpiricalPrior", Float[Array, ""]]:

@@ -29,7 +29,6 @@ from .parts import Parts, digest
 
 NUM_ATOMS = 20_000  # samples that stand for a true prior without closed form, linear rewards
 NUM_ATOMS_GLM = 2_000  # and for others, whose likelihood costs a pass over the history
-SAMPLED_SHARE = 1 / 4  # of the runs that an agent with such a prior plays, which is slow
 LEARNED = ("paper", "default", "mixture of 2", "mixture of 10")  # priors that are kept as parts
 TRUE_SEED = 2**30  # apart from the seeds of training samples and of runs
 
@@ -42,7 +41,7 @@ class Recipe:
     prior: str
     sampler: Callable[[Any], AbstractSampler] | None = None
     rival: Callable[[Any, AbstractLikelihood], AbstractAgent] | None = None
-    share: float = 1.0  # of the runs: an expensive agent plays the first of them only
+    slow: bool = False  # a slow agent may play the first runs only
 
     def agent(
         self, prior: AbstractPrior, likelihood: AbstractLikelihood, temperature: float = 1.0
@@ -107,7 +106,7 @@ RECIPES = (
     Recipe("DiffTS", "paper", _paper_dps),
     Recipe("DiffTS fitted", "default", LaplaceDPS),
     Recipe("EvidenceDPS", "default", EvidenceDPS),
-    Recipe("TwistedSMC", "default", TwistedSMC, share=1 / 8),
+    Recipe("TwistedSMC", "default", TwistedSMC, slow=True),
     Recipe("Exact", "true", Exact),
 )
 NAMES = tuple(recipe.name for recipe in RECIPES)
@@ -169,11 +168,6 @@ class Materials:
         """Its name, with what stands for the true prior."""
         sampled = self._stands_for_truth(recipe)
         return f"{recipe.name} ({self._num_atoms:,} samples)" if sampled else recipe.name
-
-    def runs_of(self, recipe: Recipe, num_runs: int) -> int:
-        """How many of the runs it plays."""
-        share = SAMPLED_SHARE if self._stands_for_truth(recipe) else recipe.share
-        return max(min(2, num_runs), round(share * num_runs))
 
     def learned(self, preset: str) -> AbstractPrior:
         """A diffusion prior, kept as a part."""

@@ -18,7 +18,7 @@ from .output import REPORT
 from .parts import Parts
 from .posterior import NAMES as MIXTURES
 from .posterior import posterior_experiment
-from .real import Measures, real_experiment
+from .real import Measures, real_effort, real_experiment
 from .study import Effort
 from .synthetic import synthetic_experiment
 
@@ -123,7 +123,7 @@ def movielens(
     def run(parts: Parts) -> dict[str, Any]:
         noise_std = noise_of(noise)
         loaded = movielens_data(parts, data, noise_std=noise_std, seed=seed, download=download)
-        effort, measures = Effort.of(runs, quick), Measures.of(quick)
+        effort, measures = real_effort(runs, quick), Measures.of(quick)
         return real_experiment(out, parts, loaded, effort=effort, measures=measures, seed=seed)
 
     conduct(run, out, json_file, fresh)
@@ -144,7 +144,7 @@ def mnist(
 
     def run(parts: Parts) -> dict[str, Any]:
         loaded = mnist_data(parts, data, seed=seed, download=download)
-        effort, measures = Effort.of(runs, quick), Measures.of(quick)
+        effort, measures = real_effort(runs, quick), Measures.of(quick)
         return real_experiment(out, parts, loaded, effort=effort, measures=measures, seed=seed)
 
     conduct(run, out, json_file, fresh)

@@ -80,15 +80,12 @@ class Parts:
         """What `run` returns, which must be plain numbers, lists and dictionaries."""
         about = _about(name, settings)
         path = self._path(about, ".json")
-        self.watch.begin(name)
-        found = self._read(path, about)
-        if found is None:
-            begin = time.perf_counter()
-            result = run()
-            seconds = time.perf_counter() - begin
+
+        def write(result: Any, seconds: float) -> None:
             write_whole(path, json.dumps({**about, "seconds": seconds, "result": result}))
-            return self._end(Part(name, seconds, False), json.loads(json.dumps(result)))
-        return self._end(Part(name, found["seconds"], True), found["result"])
+
+        found = self._read(path, about)
+        return self._kept_or_run(name, found, lambda: json.loads(json.dumps(run())), write)
 
     def arrays(
         self,
@@ -99,17 +96,13 @@ class Parts:
         shown: str | None = None,
     ) -> dict[str, np.ndarray]:
         """What `run` returns, which must be arrays by name; `shown` is what to call it."""
-        about, shown = _about(name, settings), shown or name
+        about = _about(name, settings)
         path = self._path(about, ".arrays")
-        self.watch.begin(shown)
-        found = self._read_arrays(path, about)
-        if found is None:
-            begin = time.perf_counter()
-            result = run()
-            seconds = time.perf_counter() - begin
+
+        def write(result: dict[str, np.ndarray], seconds: float) -> None:
             write_file(path, "arrays", {"about": about, "seconds": seconds}, result)
-            return self._end(Part(shown, seconds, False), result)
-        return self._end(Part(shown, found[0]["seconds"], True), found[1])
+
+        return self._kept_or_run(shown or name, self._read_arrays(path, about), run, write)
 
     def prior(
         self,
@@ -137,6 +130,24 @@ class Parts:
         seconds = prior.report.seconds if prior.report else 0.0
         return self._end(Part(name, seconds, kept), prior)
 
+    def _kept_or_run(
+        self,
+        name: str,
+        found: tuple[Any, float] | None,
+        run: Callable[[], Any],
+        write: Callable[[Any, float], None],
+    ) -> Any:
+        """What was found with the seconds it took, or else what `run` returns, written down."""
+        self.watch.begin(name)
+        if found is not None:
+            result, seconds = found
+            return self._end(Part(name, seconds, True), result)
+        begin = time.perf_counter()
+        result = run()
+        seconds = time.perf_counter() - begin
+        write(result, seconds)
+        return self._end(Part(name, seconds, False), result)
+
     def _end(self, part: Part, result: Any) -> Any:
         self.done.append(part)
         self.watch.end(part)
@@ -147,24 +158,24 @@ class Parts:
         text = json.dumps(about, sort_keys=True)
         return self.folder / f"{words}-{hashlib.sha256(text.encode()).hexdigest()[:12]}{ending}"
 
-    def _read(self, path: Path, about: dict[str, Any]) -> dict[str, Any] | None:
+    def _read(self, path: Path, about: dict[str, Any]) -> tuple[Any, float] | None:
         if not self._usable(path):
             return None
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            whole = {"seconds", "result"} <= found.keys()
-            return found if whole and all(found[key] == about[key] for key in about) else None
-        except (ValueError, KeyError, AttributeError):
+            same = all(found[key] == about[key] for key in about)
+            return (found["result"], found["seconds"]) if same else None
+        except (ValueError, KeyError, AttributeError, TypeError):
             return None
 
     def _read_arrays(
         self, path: Path, about: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+    ) -> tuple[dict[str, np.ndarray], float] | None:
         if not self._usable(path):
             return None
         try:
             header, arrays = read_file(path, "arrays")
-            return (header, arrays) if header["about"] == about and "seconds" in header else None
+            return (arrays, header["seconds"]) if header["about"] == about else None
         except (ValueError, KeyError):
             return None
 

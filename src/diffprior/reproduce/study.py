@@ -38,6 +38,7 @@ class Effort:
     num_rounds: int = 200
     temperatures: tuple[float, ...] = (0.5, 0.25, 0.1)  # besides 1
     temperature_runs: int = 128
+    slow_share: float = 1 / 8  # of runs and tasks that slow agents get
     num_samples: int = 10_000  # of past tasks
     sizes: tuple[int, ...] = (5, 20, 100)  # of histories
     num_tasks: int = 16  # for distances
@@ -55,12 +56,17 @@ class Effort:
         fewer = min(num_runs, usual.temperature_runs)
         return dataclasses.replace(usual, num_runs=num_runs, temperature_runs=fewer)
 
+    def share(self, recipe: Recipe, count: int) -> int:
+        """How many of so many runs or tasks an agent gets."""
+        return max(min(2, count), round(self.slow_share * count)) if recipe.slow else count
+
     def settings(self) -> dict[str, str]:
         """All of it, for a report."""
         return {
             "runs": str(self.num_runs),
             "rounds": str(self.num_rounds),
             "runs at other temperatures": str(self.temperature_runs),
+            "share of them for slow agents": f"{self.slow_share:g}",
             "training samples": str(self.num_samples),
             "tasks for distances": f"{self.num_tasks} of each size, {self.num_draws} draws",
             "tasks for coverage": f"{self.coverage_tasks} of each, {self.coverage_draws} draws",
@@ -123,7 +129,7 @@ class Study:
 
     def regret(self, recipe: Recipe) -> dict[str, Any]:
         """Regret of one agent: its curve, and where every run ended."""
-        num_runs = self.materials.runs_of(recipe, self.effort.num_runs)
+        num_runs = self.effort.share(recipe, self.effort.num_runs)
         agent = self.materials.agent(recipe)
         return self.parts.numbers(
             f"regret, {self.name}, {recipe.name}",
@@ -133,7 +139,7 @@ class Study:
 
     def temperatures(self, recipe: Recipe) -> dict[str, Any]:
         """Regret of one agent at other temperatures than 1."""
-        num_runs = self.materials.runs_of(recipe, self.effort.temperature_runs)
+        num_runs = self.effort.share(recipe, self.effort.temperature_runs)
 
         def at(temperature: float) -> dict[str, Any]:
             row = self._play(self.materials.agent(recipe, temperature), num_runs)
@@ -197,7 +203,7 @@ class Study:
         """Draws for the first tasks of each size: for all, or those that a slow sampler gets."""
         assert recipe.sampler is not None
         sampler = recipe.sampler(self.materials.prior(recipe.prior))
-        few = max(FEWEST_TASKS, self.materials.runs_of(recipe, len(tasks[0])))
+        few = max(FEWEST_TASKS, self.effort.share(recipe, len(tasks[0])))
         return [draw_each(sampler, t.first(few), num_draws, self.seed) for t in tasks]
 
     @property

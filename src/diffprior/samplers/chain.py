@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from ..checks import positive_int
@@ -12,6 +13,8 @@ from ..linalg import cholesky
 from ..priors.base import AbstractClosedFormPrior, AbstractPrior
 from ..priors.diffusion import DiffusionPrior, ReverseProcess
 from ..schedule import Schedule
+
+EXPANSIONS = 2  # of a likelihood that is not quadratic, at each stage
 
 
 def as_diffusion(prior: AbstractPrior) -> DiffusionPrior:
@@ -45,6 +48,13 @@ def to_unit(prior: DiffusionPrior, evidence: AbstractEvidence) -> AbstractEviden
 def from_unit(prior: DiffusionPrior, z: Float[Array, " d"]) -> Float[Array, " d"]:
     """theta = offset + scale z."""
     return prior.offset + prior.scale @ z
+
+
+def first_guess(local: AbstractEvidence) -> Float[Array, " d"]:
+    """Where a likelihood that is not quadratic is first expanded: its mode under N(0, I)."""
+    if local.quadratic:
+        return jnp.zeros(local.dim)
+    return local.condition(Gaussian(jnp.zeros(local.dim), jnp.eye(local.dim)))[0].mean
 
 
 def chain_noise(key: Key[Array, ""], process: ReverseProcess, dim: int) -> tuple[Array, Array]:

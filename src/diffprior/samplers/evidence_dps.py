@@ -15,9 +15,7 @@ from ..priors.base import AbstractPrior
 from ..priors.diffusion import DiffusionPrior, reverse_law
 from ..schedule import Schedule
 from .base import AbstractSampler, Info, checked_temperature
-from .chain import as_diffusion, chain_noise, draw_from, from_unit, to_unit
-
-EXPANSIONS = 2  # of a generalised linear model's likelihood at each stage
+from .chain import EXPANSIONS, as_diffusion, chain_noise, draw_from, first_guess, from_unit, to_unit
 
 
 class EvidenceDPS(AbstractSampler):
@@ -52,7 +50,7 @@ class EvidenceDPS(AbstractSampler):
         first_noise, noises = chain_noise(key, process, prior.dim)
         denoise = _denoiser_with(prior, local)
         zero = jnp.zeros_like(first_noise)
-        clean = denoise(zero[0], zero, zero)
+        clean = denoise(zero[0], zero, first_guess(local))
         last = process.stages.snr[0] / (1.0 + process.stages.snr[0])  # alpha_bar_T
         identity = jnp.eye(prior.dim, dtype=zero.dtype)
         start = Gaussian(jnp.sqrt(last) * clean.mean, last * clean.cov + (1.0 - last) * identity)

@@ -10,11 +10,19 @@ from jaxtyping import Array, Float, Int, Key
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
-from ..priors.base import AbstractPrior, log_normalise
+from ..priors.base import AbstractPrior, log_normalise, pick
 from ..priors.diffusion import DiffusionPrior, ReverseProcess, reverse_law
 from ..schedule import Schedule, Stages
 from .base import AbstractSampler, Info, checked_temperature
-from .chain import as_diffusion, chosen_schedule, draw_from, from_unit, to_unit
+from .chain import (
+    EXPANSIONS,
+    as_diffusion,
+    chosen_schedule,
+    draw_from,
+    first_guess,
+    from_unit,
+    to_unit,
+)
 
 
 class TwistedSMC(AbstractSampler):
@@ -54,7 +62,8 @@ class TwistedSMC(AbstractSampler):
         shape = (self.num_particles, prior.dim)
         s_T = jax.random.normal(start_key, shape, process.residual.dtype)
         first, rest = _split_first(process)
-        beliefs = _believe(prior, local, first, s_T, jnp.zeros_like(s_T))
+        guess = jnp.broadcast_to(first_guess(local), s_T.shape)
+        beliefs = _believe(prior, local, first, s_T, guess)
         cloud = _Cloud(s_T, beliefs, beliefs.log_potential, jnp.zeros((), s_T.dtype), s_T[0, 0])
 
         def step(cloud: _Cloud, inputs: Any) -> tuple[_Cloud, Float[Array, ""]]:
@@ -101,14 +110,30 @@ def _believe(
     local: AbstractEvidence,
     inside: Any,
     s: Float[Array, "k d"],
-    start: Float[Array, "k d"],
+    guess: Float[Array, "k d"],
 ) -> _Beliefs:
-    def one(s: Float[Array, " d"], start: Float[Array, " d"]) -> _Beliefs:
+    def one(s: Float[Array, " d"], guess: Float[Array, " d"]) -> _Beliefs:
         s_0 = prior.denoiser.denoise_at(inside, s)
-        posterior, log_evidence = local.condition(s_0, start)
-        return _Beliefs(s_0, posterior, log_evidence)
+        return _Beliefs(s_0, *_condition(s_0, local, guess))
 
-    return jax.vmap(one)(s, start)
+    return jax.vmap(one)(s, guess)
+
+
+def _condition(
+    belief: Gaussian, local: AbstractEvidence, guess: Float[Array, " d"]
+) -> tuple[Gaussian, Float[Array, ""]]:
+    """The belief after the evidence and log p(h) under it: of a likelihood that is not quadratic,
+    under its expansion at `guess` and again at what follows. The weights make up for the rest."""
+    if local.quadratic:
+        return local.condition(belief)
+    for _ in range(EXPANSIONS):
+        precision, shift = local.expand(guess)
+        about_guess = Gaussian(belief.mean - guess, belief.cov)
+        change, log_mass = about_guess.tilt(precision, shift - precision @ guess)
+        posterior = Gaussian(guess + change.mean, change.cov)
+        log_potential = local.log_likelihood(guess) + log_mass
+        guess = posterior.mean
+    return posterior, log_potential
 
 
 def _move(
@@ -157,11 +182,7 @@ def systematic(weights: Float[Array, " k"], uniform: Float[Array, ""]) -> Int[Ar
     """Indices drawn with one uniform number: copies of each differ from k weight by less than 1."""
     count = weights.shape[0]
     positions = (jnp.arange(count, dtype=weights.dtype) + uniform) / count
-    cumulative = jnp.cumsum(weights)
-    places = positions * cumulative[-1]
-    chosen = jnp.searchsorted(cumulative, places, side="right", method="compare_all")
-    last = count - 1 - jnp.argmax(weights[::-1] > 0)  # rounding must not pick a weight of zero
-    return jnp.minimum(chosen.astype(jnp.int32), last.astype(jnp.int32))
+    return pick(weights, positions)
 
 
 def _split_first(process: ReverseProcess) -> tuple[Any, Any]:
