@@ -24,6 +24,22 @@ def mixture() -> dp.MixturePrior:
     return dp.MixturePrior(WEIGHTS, MEANS, COVS)
 
 
+@pytest.mark.float32
+@pytest.mark.parametrize("num_atoms", [3, 60, 5000])
+def test_atoms_are_drawn_by_their_weights(num_atoms: int) -> None:
+    """A chi-squared test over ten groups of atoms; an atom of weight zero is never drawn."""
+    rng = np.random.default_rng(num_atoms)
+    weights = rng.gamma(0.5, size=num_atoms) * (np.arange(num_atoms) % 3 > 0)
+    atoms = np.arange(num_atoms, dtype=float)[:, None]
+    draws = dp.EmpiricalPrior(atoms, weights).sample(jax.random.key(1), 20_000)
+    drawn = np.asarray(draws)[:, 0].astype(int)
+    assert np.all(weights[drawn] > 0)
+    groups = np.arange(num_atoms) % 10
+    expected = np.bincount(groups, weights / weights.sum()) * len(drawn)
+    counts = np.bincount(groups[drawn], minlength=len(expected))
+    assert stats.chisquare(counts[expected > 0], expected[expected > 0]).pvalue > 1e-6
+
+
 def history(case: LikelihoodCase, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(num_rows)
     features = rng.standard_normal((num_rows, 2))

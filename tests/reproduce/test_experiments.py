@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import diffprior as dp
 from diffprior import cli
-from diffprior.reproduce import ablation, agents, posterior
+from diffprior.reproduce import ablation, agents, posterior, study
 from diffprior.reproduce.ablation import paper_schedule
 from diffprior.reproduce.parts import Parts
 from diffprior.reproduce.study import Effort, Study
@@ -72,7 +72,12 @@ def test_synthetic(tmp_path: Path, closed_form: list[dict]) -> None:
     assert {(asked["samples"], asked["preset"]) for asked in closed_form} == {(300, "default")}
 
 
-def test_other_settings_run_again(tmp_path: Path) -> None:
+def test_other_settings_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = ("regret", "standard_error", "seconds", "compile_seconds", "failures")
+    curves = dict.fromkeys(("regret_curve", "standard_error_curve", "final"), [1.0] * 4)
+    monkeypatch.setattr(study, "play", lambda *_: {**dict.fromkeys(numbers, 2.5), **curves})
+    quality = {"ratio": [1.0], "ratio_error": [0.1], "coverage": 0.9, "coverage_error": 0.1}
+    monkeypatch.setattr(Study, "_quality", lambda _: {"TS": quality})
     options = ["--problem", "cross", "--agent", "TS", "--out", tmp_path]
     run("reproduce", "synthetic", *options)
     assert "kept" not in run("reproduce", "synthetic", *options, "--seed", 1)

@@ -315,11 +315,14 @@ def test_what_pays_follows_the_numbers() -> None:
     result = {
         "name": "linear",
         "all": tempered(study(**regrets), cooled),
+        "held_out": tempered(study(**{**regrets, "EvidenceDPS": 6.0}), cooled),
         "log_evidence": evidence,
     }
     text = " ".join(what_pays(result))
     assert "need not come from its prior" in text
-    assert "EvidenceDPS" in text and "at 0.5 (beyond chance at 1);" in text
+    everything, held_out = text.split(" On tasks held out: ")
+    assert "saves over TunedTS +0.1" in everything and "(beyond chance at 1);" in everything
+    assert "saves over TunedTS +4.0" in held_out
     assert text.endswith(": a better prior than the Gaussian.")
     evidence["default"] = values(-6.0)
     assert evidence_verdict(result).endswith("no better prior than either.")

@@ -50,11 +50,12 @@ def test_linear_stages_equal_the_twin(num_rows: int) -> None:
 
 
 def test_glm_stages_equal_the_twin() -> None:
-    """At each stage two expansions, the first at the denoised mean of the stage before."""
+    """At each stage two expansions, the first at the denoised mean of the stage before, and that
+    of all at the mode under N(0, I)."""
     sampler, p = dp.EvidenceDPS(blob_prior(), steps=8), problem(2, DIM, 12, LOGISTIC)
     rows = (*BLOB_UNIT.history(p), "logistic")
     alpha_bar, noise = sampler.schedule.alpha_bar, chain_noise(KEY, 8, DIM)
-    guess = np.zeros(DIM)
+    guess, _ = reference.irls(np.zeros(DIM), np.eye(DIM), *rows)
 
     def denoise(precision: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         nonlocal guess

@@ -101,9 +101,13 @@ def _mixture(name: str, mixture: dict[str, Any], tuned: dict[str, Any]) -> str:
 
 def what_pays(result: dict[str, Any]) -> list[str]:
     """The prior compared at equal temperature, temperature alone, and log evidence."""
-    study = result["all"]
-    found = [*_equal_temperature(study), *_temperature_alone(study), evidence_verdict(result)]
-    return [f"{result['name'].capitalize()} rewards:", *found]
+    everything, held_out = (
+        [*_equal_temperature(study), *_temperature_alone(study)]
+        for study in (result["all"], result["held_out"])
+    )
+    later = ["On tasks held out:", *held_out] if held_out else []
+    name = f"{result['name'].capitalize()} rewards:"
+    return [name, *everything, *later, evidence_verdict(result)]
 
 
 def _equal_temperature(study: Study) -> list[str]:
