@@ -1,5 +1,6 @@
 """Settings of every test: strict arithmetic, checked shapes and repeatable examples."""
 
+import itertools
 import os
 from collections.abc import Iterator
 
@@ -30,11 +31,23 @@ RUN_LONG = (
     "test_exact",
 )
 
+RUN_ONCE = "equal_the_twin"  # tests of single draws among them
+
+FORGET_AFTER = 100  # tests: every program holds some dozen memory maps, of which there are 65,530
+_tests_done = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def bounded_memory() -> Iterator[None]:
+    yield
+    if next(_tests_done) % FORGET_AFTER == 0:
+        jax.clear_caches()
+
 
 @pytest.fixture(autouse=True)
 def quick_compilation(request: pytest.FixtureRequest) -> Iterator[None]:
     before = jax.config.read("jax_disable_most_optimizations")
-    quick = not request.path.stem.endswith(RUN_LONG)
-    jax.config.update("jax_disable_most_optimizations", quick)
+    runs_long = request.path.stem.endswith(RUN_LONG) and RUN_ONCE not in request.node.name
+    jax.config.update("jax_disable_most_optimizations", not runs_long)
     yield
     jax.config.update("jax_disable_most_optimizations", before)

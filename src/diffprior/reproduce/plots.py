@@ -49,7 +49,7 @@ def quality_figure(panels: list[dict[str, Any]], path: str | Path) -> None:
         column[1].set_yscale("log")
         column[1].set_xlabel("observations")
     axes[1, 0].set_ylabel("earth mover's distance")
-    axes[1, -1].legend(fontsize=7)
+    axes[1, -1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.02, 0.5))
     _save(figure, path)
 
 
