@@ -36,7 +36,7 @@ from .stored import (
 from .training import Fitted, fit_network, fit_stagewise
 from .whitening import split, whitening
 
-GENERAL_UP_TO = 16  # dimension beyond which the default network takes isotropic evidence only
+GENERAL_UP_TO = 10  # parameters; beyond, EvidenceDPS strays (benchmarks/dimensions.py)
 PRIOR_STAGES = 64  # stages of the chain that draws from the prior
 EXACT_DRAWS = 1024  # of prior samples, for the mean variance of a closed form
 FILE_KIND = "diffprior.DiffusionPrior"
@@ -90,7 +90,7 @@ class DiffusionPrior(AbstractPrior):
     ) -> "DiffusionPrior":
         """Learn the prior from parameters of past tasks, shape (n, d).
 
-        The default is one network for all Gaussian evidence; beyond 16 parameters, for isotropic
+        The default is one network for all Gaussian evidence; beyond 10 parameters, for isotropic
         evidence. preset="paper" learns one regressor per stage, of 100 stages with alpha = 0.97
         unless `schedule` says otherwise. `progress` shows a bar, by default on a terminal.
         """
