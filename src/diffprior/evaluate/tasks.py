@@ -66,8 +66,8 @@ def draw_each(
 ) -> Float[np.ndarray, "n m d"]:
     """Draws of the posterior of every task; those that failed far away from anything."""
     draws, info = draw_with_info(sampler, tasks, num_draws, seed)
-    draws = np.where(np.asarray(info.failed)[..., None], np.nan, np.asarray(draws, np.float64))
-    return np.nan_to_num(draws, nan=1e6, posinf=1e6, neginf=-1e6)
+    far = np.where(np.asarray(info.failed)[..., None], np.nan, np.asarray(draws, np.float64))
+    return np.nan_to_num(far, nan=1e6, posinf=1e6, neginf=-1e6)
 
 
 def draw_with_info(
