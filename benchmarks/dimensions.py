@@ -53,7 +53,7 @@ def compare(dim: int, kind: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dim", type=int, nargs="*", default=[8, 16, 24, 32])
+    parser.add_argument("--dim", type=int, nargs="*", default=[8, 10, 12, 16])
     for dim in parser.parse_args().dim:
         for kind in KINDS:
             compare(dim, kind)

@@ -46,7 +46,7 @@ AGENTS = (
 )
 PRIORS = ("Gaussian", "mixture of 2", "mixture of 10", "paper", "default")
 # Whose log evidence can be had: the paper's preset has a network of its own for every stage, whose
-# errors are unrelated, so that TwistedSMC's weights vary too much (the log is low by 0.2 to 0.8).
+# errors are unrelated, so that TwistedSMC's weights vary too much for its log to mean anything.
 EXPLAINED = tuple(name for name in PRIORS if name != "paper")
 HELD_OUT = 0.2
 SPLIT_SEED = 2**28  # apart from the seeds of tasks and runs
