@@ -1,6 +1,7 @@
 """The shape of the package: import direction, exported names, and their documentation."""
 
 import ast
+import graphlib
 import inspect
 import re
 from collections.abc import Iterator
@@ -14,85 +15,30 @@ import diffprior
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "diffprior"
 
-# A module imports only from above itself in this list.
-ORDER = (
+# A folder imports only from folders above it in this list.
+FOLDERS = (
     "checks",
-    "caching",
-    "programs",
     "linalg",
     "gaussian",
     "schedule",
-    "evidence.base",
-    "evidence.linear",
-    "evidence.newton",
-    "evidence.glm",
-    "evidence.families",
-    "priors.base",
-    "priors.gaussian",
-    "priors.mixture",
-    "priors.empirical",
-    "priors.denoisers",
-    "priors.training",
-    "priors.files",
-    "priors.report",
-    "priors.whitening",
-    "priors.residuals",
-    "priors.stored",
-    "priors.diffusion",
-    "samplers.base",
-    "samplers.exact",
-    "samplers.chain",
-    "samplers.evidence_dps",
-    "samplers.laplace_dps",
-    "samplers.twisted_smc",
-    "samplers.dps",
-    "samplers.particle_filter",
-    "samplers.choose",
-    "problems.base",
-    "problems.synthetic",
-    "problems.mixtures",
-    "problems.datasets",
-    "problems.rows",
-    "problems.movielens",
-    "problems.mnist",
-    "bandits.agents",
-    "bandits.baselines",
-    "bandits.world",
-    "bandits.result",
-    "bandits.simulate",
-    "bandits.decisions",
-    "bandits.packing",
-    "bandits.bandit",
-    "evaluate.distances",
-    "evaluate.calibration",
-    "evaluate.posterior",
-    "evaluate.tasks",
-    "evaluate.held_out",
-    "reproduce.plots",
-    "reproduce.overlap",
-    "reproduce.parts",
-    "reproduce.report",
-    "reproduce.output",
-    "reproduce.agents",
-    "reproduce.study",
-    "reproduce.verdicts",
-    "reproduce.synthetic",
-    "reproduce.ablation",
-    "reproduce.posterior",
-    "reproduce.data",
-    "reproduce.claims",
-    "reproduce.real",
-    "terminal",
-    "bench.timing",
-    "bench.rivals",
-    "bench.arithmetic",
-    "bench.decisions",
-    "bench.suite",
-    "bench.commands",
-    "reproduce.commands",
+    "caching",
+    "programs",
+    "partition",
+    "files",
+    "evidence",
+    "logs",
+    "priors",
+    "samplers",
+    "problems",
+    "bandits",
+    "evaluate",
+    "learning",
+    "reporting",
+    "reproduce",
+    "service",
+    "bench",
     "cli",
 )
-RANK = {f"diffprior.{name}": rank for rank, name in enumerate(ORDER)}
 MODULES = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path
     for path in sorted(PACKAGE.rglob("*.py"))
@@ -100,10 +46,17 @@ MODULES = {
 }
 
 
-def rank(name: str) -> int:
-    """Rank a module; a package ranks with its last module, a name within a module with that."""
-    inside = [r for module, r in RANK.items() if f"{module}.".startswith(f"{name}.")]
-    return max(inside) if inside else rank(name.rpartition(".")[0])
+def folder(name: str) -> str:
+    """The folder of a module, or the module itself where it lies beside the folders."""
+    first = name.split(".")[1]
+    return "reproduce" if first == "terminal" else first
+
+
+def module_of(name: str) -> str | None:
+    """The module that an imported name is, or is defined in; None for a folder."""
+    parts = name.split(".")
+    found = [".".join(parts[:n]) for n in range(len(parts), 1, -1)]
+    return next((module for module in found if module in MODULES), None)
 
 
 def imports(module: str, tree: ast.AST) -> Iterator[str]:
@@ -117,13 +70,26 @@ def imports(module: str, tree: ast.AST) -> Iterator[str]:
             yield from (f"{source}.{alias.name}" for alias in node.names)
 
 
+def own_imports(module: str) -> list[str]:
+    """What a module imports from the package."""
+    found = imports(module, ast.parse(MODULES[module].read_text(encoding="utf-8")))
+    return [name for name in found if name.split(".")[0] == "diffprior" and "." in name]
+
+
 @pytest.mark.parametrize("module", MODULES)
-def test_imports_come_from_above(module: str) -> None:
-    assert module in RANK, f"give {module} its place in ORDER"
-    found = list(imports(module, ast.parse(MODULES[module].read_text(encoding="utf-8"))))
-    own = [name for name in found if name.split(".")[0] == "diffprior"]
-    wrong = [name for name in own if rank(name) >= RANK[module]]
-    assert not wrong, f"{module} imports from its own rank or below: {wrong}"
+def test_folders_import_from_above(module: str) -> None:
+    assert folder(module) in FOLDERS, f"give {folder(module)} its place in FOLDERS"
+    own = FOLDERS.index(folder(module))
+    wrong = [name for name in own_imports(module) if FOLDERS.index(folder(name)) > own]
+    assert not wrong, f"{module} imports from below its folder: {wrong}"
+
+
+def test_files_import_in_one_direction() -> None:
+    edges = {
+        module: {found for name in own_imports(module) if (found := module_of(name))}
+        for module in MODULES
+    }
+    graphlib.TopologicalSorter(edges).prepare()  # raises on a cycle, and names it
 
 
 def test_all_is_what_is_exported() -> None:
