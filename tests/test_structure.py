@@ -22,7 +22,6 @@ FOLDERS = (
     "gaussian",
     "schedule",
     "caching",
-    "programs",
     "partition",
     "files",
     "evidence",

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from ..checks import positive_int, real_numbers
 from ..evidence.base import AbstractEvidence
-from ..programs import Structure, take_apart
+from ..partition import Structure, partition
 from .agents import AbstractAgent, decision_key
 
 NUMBERS_AT_ONCE = 2**22  # index values held while propensities are estimated
@@ -94,11 +94,11 @@ class Request:
 
 
 class DecisionProgram:
-    """Decisions of one agent with one stream of keys. The agent is taken apart once and its
+    """Decisions of one agent with one stream of keys. The agent is partitioned once and its
     evidence once an update, so that a decision costs little more than its arithmetic."""
 
     def __init__(self, agent: AbstractAgent, stream: Key[Array, ""]) -> None:
-        self._agent = take_apart(agent)
+        self._agent, self._agent_structure = partition(agent)
         self._stream = jax.random.key_data(stream)
         self._last: AbstractEvidence | None = None
 
@@ -112,9 +112,10 @@ class DecisionProgram:
     ) -> tuple[Int[Array, "b top_k"], Float[Array, "b k"], Bool[Array, " b"]]:
         """Actions, mean rewards and failures of the decisions from this number on."""
         if evidence is not self._last:
-            self._last, self._evidence = evidence, take_apart(evidence)
-        leaves = (self._agent.leaves, self._evidence.leaves)
-        program = _decision_program(self._agent.structure, self._evidence.structure, top_k)
+            self._last = evidence
+            self._evidence, self._evidence_structure = partition(evidence)
+        leaves = (self._agent, self._evidence)
+        program = _decision_program(self._agent_structure, self._evidence_structure, top_k)
         return program(leaves, self._stream, number, features, mask)
 
 
@@ -132,8 +133,8 @@ def _decision_program(
         features: Float[Array, "b k d"],
         mask: Bool[Array, "b k"],
     ) -> tuple[Array, Array, Array]:
-        agent: AbstractAgent = agent_structure.put_together(leaves[0])
-        evidence: AbstractEvidence = evidence_structure.put_together(leaves[1])
+        agent: AbstractAgent = agent_structure.combine(leaves[0])
+        evidence: AbstractEvidence = evidence_structure.combine(leaves[1])
 
         def one(number: Array, features: Array, mask: Array) -> tuple[Array, Array, Array]:
             key = decision_key(jax.random.wrap_key_data(stream), number)

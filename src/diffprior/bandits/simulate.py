@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
 from ..problems.base import AbstractProblem
-from ..programs import Structure, take_apart
+from ..partition import Structure, partition
 from ..samplers.base import AbstractSampler
 from .agents import AbstractAgent, ThompsonSampling, checked_seed
 from .result import SimulationResult
@@ -162,15 +162,16 @@ def _shares(tree: Any, count: int) -> list[Any]:
 
 def _program(agent: AbstractAgent, evidence: AbstractEvidence, rounds: Rounds) -> Any:
     """A function of evidence and rounds that plays them, compiled."""
-    known, state = take_apart(agent), take_apart(evidence)
-    shapes = jax.tree.map(jax.typeof, (known.leaves, state.leaves, rounds))
+    known, agent_structure = partition(agent)
+    state, evidence_structure = partition(evidence)
+    shapes = jax.tree.map(jax.typeof, (known, state, rounds))
     leaves, tree = jax.tree.flatten(shapes)
-    compiled = _compiled(known.structure, state.structure, tuple(leaves), tree)
+    compiled = _compiled(agent_structure, evidence_structure, tuple(leaves), tree)
 
     def play(evidence: AbstractEvidence, rounds: Rounds) -> tuple[AbstractEvidence, Outcome]:
-        after, outcome = compiled(known.leaves, take_apart(evidence).leaves, rounds)
+        after, outcome = compiled(known, partition(evidence)[0], rounds)
         outcome = jax.tree.map(np.asarray, outcome)
-        return state.structure.put_together(after), outcome
+        return evidence_structure.combine(after), outcome
 
     return play
 
@@ -180,11 +181,11 @@ def _compiled(agent: Structure, evidence: Structure, shapes: tuple[Any, ...], tr
     """Algorithm 3 for some rounds of every run, for all agents of one structure."""
 
     def play(known: list[Any], state: list[Any], rounds: Rounds) -> tuple[list[Any], Outcome]:
-        agent_here: AbstractAgent = agent.put_together(known)
+        agent_here: AbstractAgent = agent.combine(known)
         step = functools.partial(_step, agent_here)
         run = jax.vmap(lambda evidence, rounds: jax.lax.scan(step, evidence, rounds))
-        after, outcome = run(evidence.put_together(state), rounds)
-        return take_apart(after).leaves, outcome
+        after, outcome = run(evidence.combine(state), rounds)
+        return partition(after)[0], outcome
 
     arguments = jax.tree.map(
         lambda shape: jax.ShapeDtypeStruct(shape.shape, shape.dtype),

@@ -1,14 +1,14 @@
-"""Modules taken apart into arrays and structure, so that one compiled program serves all modules
+"""Modules partitioned into arrays and structure, so that one compiled program serves all modules
 that differ in their numbers only, and is found again without a walk through the module."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 
 
 class Structure:
-    """What makes a module of its arrays; its hash, which takes long to compute, is kept."""
+    """What combines arrays into a module; its hash, which takes long to compute, is kept."""
 
     def __init__(self, arrays: Any, others: list[Any], rest: Any) -> None:
         self._key = (arrays, tuple(others), rest)
@@ -21,21 +21,14 @@ class Structure:
         same = self is other
         return same or (isinstance(other, Structure) and self._key == other._key)
 
-    def put_together(self, leaves: list[Any]) -> Any:
+    def combine(self, leaves: list[Any]) -> Any:
         """The module with these arrays."""
         arrays, others, rest = self._key
         return eqx.combine(jax.tree.unflatten(arrays, leaves), jax.tree.unflatten(rest, others))
 
 
-class Parts(NamedTuple):
-    """The arrays of a module, and what makes a module of them."""
-
-    leaves: list[Any]
-    structure: Structure
-
-
-def take_apart(module: Any) -> Parts:
-    """A module, or any tree of them, as arrays and structure."""
+def partition(module: Any) -> tuple[list[Any], Structure]:
+    """A module, or any tree of them, as its arrays and the structure that combines them again."""
     arrays, others = eqx.partition(module, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
-    return Parts(leaves, Structure(structure, *jax.tree.flatten(others)))
+    return leaves, Structure(structure, *jax.tree.flatten(others))
