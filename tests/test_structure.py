@@ -18,6 +18,8 @@ PACKAGE = ROOT / "src" / "diffprior"
 # A folder imports only from folders above it in this list.
 FOLDERS = (
     "checks",
+    "extras",
+    "progress",
     "linalg",
     "gaussian",
     "schedule",

@@ -136,7 +136,7 @@ def test_posterior(
     monkeypatch.setattr(posterior, "samplers_of", exact)
     out, file = tmp_path / "out", tmp_path / "numbers.json"
     options = ["--problem", "blobs", "--quick", "--out", out, "--json", file]
-    run("evaluate", "posterior", *options)
+    run("reproduce", "posterior", *options)
     assert written(out) == {"posterior.png", "posterior.pdf", "report.html"}
     (panel,) = json.loads(file.read_text())["panels"]
     assert panel["sizes"] == [1, 10, 100] and panel["curves"]["TS"]["ratio"][0] > 1

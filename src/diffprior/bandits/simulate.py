@@ -16,8 +16,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
-from ..problems.base import AbstractProblem
 from ..partition import Structure, partition
+from ..problems.base import AbstractProblem
 from ..samplers.base import AbstractSampler
 from .agents import AbstractAgent, ThompsonSampling, checked_seed
 from .result import SimulationResult

@@ -1,7 +1,6 @@
 """The whole suite: every figure a ratio of things measured in turn on this machine."""
 
 import dataclasses
-import resource
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +17,7 @@ from ..priors.training import network_recipe
 from ..problems.base import AbstractProblem
 from ..problems.mixtures import mixture
 from ..problems.synthetic import synthetic, uniform_in_ball
+from ..reporting.machine import peak_memory
 from ..reproduce.parts import Parts
 from ..samplers.base import AbstractSampler
 from ..samplers.evidence_dps import EvidenceDPS
@@ -56,7 +56,7 @@ class Suite:
             begin = time.perf_counter()
             found[name] = plain(self.sections[name]())
             found[name]["seconds in all"] = time.perf_counter() - begin
-            found[name]["peak memory, MB"] = peak_memory()
+            found[name]["peak memory"] = peak_memory()
         return found
 
     def prior(self, name: str, preset: str = "default") -> DiffusionPrior:
@@ -208,14 +208,6 @@ def scikit_learn_seconds(samples: np.ndarray, stages: tuple[int, ...]) -> float:
             noisy = np.sqrt(0.97**t) * unit + np.sqrt(1 - 0.97**t) * noise
             MLPRegressor(hidden_layer_sizes=(100, 100), random_state=0).fit(noisy, noise)
     return (time.perf_counter() - begin) * 100 / len(stages)
-
-
-def peak_memory() -> float:
-    """Largest resident memory of this process so far, in megabytes."""
-    import sys
-
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
 def plain(value: Any) -> Any:

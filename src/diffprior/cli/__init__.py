@@ -1,0 +1,34 @@
+"""The command line: one file for each command, registered here.
+
+A command's file imports only Typer at its top, and the package inside its function, so that
+`diffprior --help` answers at once.
+"""
+
+from typing import Annotated
+
+import typer
+
+from ..bench.commands import bench
+from ..reproduce import commands as reproduce
+from . import fit, sample
+from .options import print_version
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Cold start from your past tasks: learn a prior from them, and decide in new ones.",
+)
+app.command()(fit.fit)
+app.command()(sample.sample)
+app.add_typer(reproduce.app, name="reproduce")
+app.command()(bench)
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool | None,
+        typer.Option("--version", callback=print_version, is_eager=True, help="Show the version."),
+    ] = None,
+) -> None:
+    """Take options that stand before a command."""

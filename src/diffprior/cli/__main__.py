@@ -1,0 +1,5 @@
+"""`python -m diffprior.cli`."""
+
+from . import app
+
+app()

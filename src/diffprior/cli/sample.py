@@ -1,0 +1,33 @@
+"""`diffprior sample`: draws from a prior."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import Seed, check_output
+from .terminal import friendly_errors, say
+
+
+def sample(
+    prior: Annotated[Path, typer.Argument(help="File that `diffprior fit` wrote.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help=".npy or .csv")],
+    num_samples: Annotated[
+        int, typer.Option("--num-samples", "-n", min=1, help="How many draws.")
+    ] = 1000,
+    seed: Seed = 0,
+) -> None:
+    """Draw parameters from a prior."""
+    with friendly_errors():
+        from .tables import check_ending, write_table
+
+        check_ending(output)
+        check_output("output", output, prior)
+        import jax
+        import numpy as np
+
+        from ..priors.diffusion import DiffusionPrior
+
+        draws = np.asarray(DiffusionPrior.load(prior).sample(jax.random.key(seed), num_samples))
+        write_table(output, draws)
+    say(f"wrote {draws.shape[0]} draws of {draws.shape[1]} parameters to {output}")

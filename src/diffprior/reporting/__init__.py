@@ -1,0 +1,1 @@
+"""What experiments and benchmarks share: kept results, tables, figures and HTML pages."""

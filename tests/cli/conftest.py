@@ -1,0 +1,40 @@
+"""A prior on the command line that takes no time to learn."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import diffprior as dp
+from diffprior.priors import training
+
+SAMPLES = np.random.default_rng(0).standard_normal((300, 2)) * [1.0, 3.0] + [0.0, 5.0]
+
+
+@pytest.fixture
+def samples() -> np.ndarray:
+    return SAMPLES
+
+
+@pytest.fixture
+def fitted(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
+    """Networks stay as they start; the list is of what priors should be learned from."""
+    asked: list[np.ndarray] = []
+    fit = dp.DiffusionPrior.fit
+
+    def remember(values: np.ndarray, **options: Any) -> dp.DiffusionPrior:
+        asked.append(values)
+        return fit(values, **options)
+
+    monkeypatch.setattr(dp.DiffusionPrior, "fit", remember)
+    optimise = lambda params, *_: (params, training.Fitted((1.0,), 0))  # noqa: E731
+    monkeypatch.setattr(training, "optimise", optimise)
+    return asked
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "samples.npy"
+    np.save(path, SAMPLES)
+    return path

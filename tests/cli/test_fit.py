@@ -1,0 +1,91 @@
+"""`fit` and `sample`: files in, files out, and everything checked before the first work."""
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import diffprior as dp
+from cli.helpers import run
+from diffprior.cli.tables import read_table
+
+
+def test_fit_writes_a_prior_and_a_picture(
+    table: Path, tmp_path: Path, fitted: list[np.ndarray], samples: np.ndarray
+) -> None:
+    file, picture = tmp_path / "prior.dprior", tmp_path / "prior.png"
+    printed = run("fit", table, "-o", file, "--plot", picture, "--seed", 3)
+    assert "300 samples" in printed
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert_array_equal(fitted[0], samples)
+    prior = dp.DiffusionPrior.load(file)
+    assert_allclose(prior.offset, samples.mean(axis=0), rtol=1e-6)
+    draws = {seed: tmp_path / f"{seed}.csv" for seed in (1, 2)}
+    for seed, out in draws.items():
+        printed = run("sample", file, "-n", 50, "-o", out, "--seed", seed)
+        assert "wrote 50 draws of 2 parameters" in printed
+    first, other = (read_table(out).values for out in draws.values())
+    assert first.shape == (50, 2) and np.all(first != other)
+    run("sample", file, "-n", 50, "-o", tmp_path / "again.npy", "--seed", 1)
+    assert_array_equal(np.load(tmp_path / "again.npy"), first)
+
+
+def test_fit_learns_from_the_columns_named(
+    tmp_path: Path, fitted: list[np.ndarray], samples: np.ndarray
+) -> None:
+    path = tmp_path / "tasks.csv"
+    lines = [f"{i},{a!r},{b!r}" for i, (a, b) in enumerate(samples.tolist())]
+    path.write_text("id,height,width\n" + "\n".join(lines))
+    assert "--columns 'height,width'" in run("fit", path, "-o", tmp_path / "p", code=2)
+    run("fit", path, "-o", tmp_path / "p", "--columns", "*t*", "--columns", "height")
+    assert_array_equal(fitted[-1], samples)
+
+
+def test_refusals_come_before_any_work(
+    table: Path, tmp_path: Path, fitted: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, missing = tmp_path / "out.npy", tmp_path / "missing" / "out.npy"
+    before = table.read_bytes()
+    cases: list[tuple[tuple[Any, ...], str]] = [
+        (("fit", tmp_path / "absent.npy", "-o", out), "expected a file, found none"),
+        (("fit", tmp_path, "-o", out), "expected a file"),
+        (("fit", table, "-o", missing), "`output`: expected a file in a folder that exists"),
+        (("fit", table, "-o", tmp_path), "`output`: expected a file, got the folder"),
+        (("fit", table, "-o", table), "expected another file than the input"),
+        (("fit", table, "-o", tmp_path / "." / table.name), "expected another file than the input"),
+        (("fit", table, "-o", out, "--plot", missing.with_suffix(".png")), "`plot`: expected a"),
+        (("fit", table, "-o", out, "--plot", tmp_path / "a.jpeg"), "expected one of .png"),
+        (("fit", table, "-o", out, "--preset", "best"), "`preset`: expected one of"),
+        (("sample", table, "-o", missing), "in a folder that exists"),
+        (("sample", table, "-o", table), "expected another file than the input"),
+        (("sample", table, "-o", tmp_path / "out.txt"), "expected .npy or .csv, got out.txt"),
+        (("sample", tmp_path / "absent", "-o", out), "error:"),
+        (("sample", table, "-o", out), "error:"),
+    ]
+    for arguments, message in cases:
+        assert message in run(*arguments, code=2)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda n: None if n == "matplotlib" else find(n)
+    )
+    printed = run("fit", table, "-o", out, "--plot", tmp_path / "a.png", code=2)
+    assert "pip install 'diffprior[plot]'" in printed
+    assert len(fitted) == 1  # by the wrong preset, which the library refuses
+    assert table.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == [table.name]
+
+
+def test_a_link_to_the_input_is_the_input(table: Path, tmp_path: Path) -> None:
+    os.symlink(table, tmp_path / "link.npy")
+    assert "than the input" in run("fit", table, "-o", tmp_path / "link.npy", code=2)
+
+
+def test_warnings_are_in_the_report(
+    tmp_path: Path, fitted: list[np.ndarray], samples: np.ndarray
+) -> None:
+    np.save(tmp_path / "few.npy", samples[:25])
+    printed = run("fit", tmp_path / "few.npy", "-o", tmp_path / "prior")
+    assert "25 samples are few" in printed
