@@ -12,6 +12,8 @@ from .evidence.families import Identity, Logistic, Poisson
 from .evidence.glm import AbstractFamily, GLMEvidence
 from .evidence.linear import Linear, LinearEvidence
 from .gaussian import Gaussian
+from .logs.logs import Logs
+from .logs.statistics import TaskStatistics
 from .priors.base import AbstractPrior
 from .priors.diffusion import DiffusionPrior
 from .priors.empirical import EmpiricalPrior
@@ -62,6 +64,7 @@ __all__ = [
     "Linear",
     "LinearEvidence",
     "Logistic",
+    "Logs",
     "MixturePrior",
     "ParticleFilter",
     "Poisson",
@@ -69,6 +72,7 @@ __all__ = [
     "Schedule",
     "SimulationResult",
     "Synthetic",
+    "TaskStatistics",
     "ThompsonSampling",
     "TwistedSMC",
     "Uniform",

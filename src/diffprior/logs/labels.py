@@ -1,0 +1,52 @@
+"""Labels of tasks: the same number for the same label on every machine, and splits made of it."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int, UInt64
+
+
+def label_hashes(labels: np.ndarray) -> UInt64[np.ndarray, " n"]:
+    """A 64-bit number for each label that depends on its text alone.
+
+    The integer 7, the float 7.0 and the text "7" are one label, because a CSV file does not tell
+    them apart. Python's own `hash` differs from one process to the next.
+    """
+    digests = (hashlib.blake2b(_text(label).encode(), digest_size=8).digest() for label in labels)
+    return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
+
+
+def folds(hashes: UInt64[np.ndarray, " n"], num_folds: int, salt: int = 0) -> Int[np.ndarray, " n"]:
+    """The fold of every task, from 0 to num_folds - 1; another `salt` is another partition."""
+    return (_mixed(hashes, salt) % np.uint64(num_folds)).astype(np.int64)
+
+
+def held_out(
+    hashes: UInt64[np.ndarray, " n"], share: float, salt: int = 0
+) -> Bool[np.ndarray, " n"]:
+    """Whether each task is held out, about `share` of them: a property of its label."""
+    return _mixed(hashes, salt) < np.uint64(int(share * 2.0**64))
+
+
+def seed_of(hash_: Any, *numbers: int) -> np.random.Generator:
+    """A generator of random numbers for one task in one round, whatever shard the task is in."""
+    return np.random.default_rng([int(hash_), *numbers])
+
+
+def _mixed(hashes: UInt64[np.ndarray, " n"], salt: int) -> UInt64[np.ndarray, " n"]:
+    """The finaliser of SplitMix64 applied to hash plus salt, so that splits do not share bits."""
+    step = np.uint64((0x9E3779B97F4A7C15 * (salt + 1)) % 2**64)
+    with np.errstate(over="ignore"):
+        z = hashes + step
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return z ^ (z >> np.uint64(31))
+
+
+def _text(label: Any) -> str:
+    if isinstance(label, bytes | np.bytes_):
+        return bytes(label).decode("utf-8", "replace")
+    if isinstance(label, float | np.floating) and float(label).is_integer():
+        return str(int(label))
+    return str(label)
