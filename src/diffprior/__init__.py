@@ -3,7 +3,8 @@
 from .bandits.agents import AbstractAgent, ThompsonSampling
 from .bandits.bandit import Bandit
 from .bandits.baselines import EpsilonGreedy, LinUCB, Uniform
-from .bandits.decisions import Decision
+from .bandits.posterior import Posterior
+from .bandits.requests import Decision
 from .bandits.result import SimulationResult
 from .bandits.simulate import simulate
 from .caching import keep_compiled
@@ -68,6 +69,7 @@ __all__ = [
     "MixturePrior",
     "ParticleFilter",
     "Poisson",
+    "Posterior",
     "RowProblem",
     "Schedule",
     "SimulationResult",

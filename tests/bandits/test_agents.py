@@ -57,11 +57,11 @@ def test_thompson_sampling_maximises_over_its_draw(case: LikelihoodCase) -> None
     @jax.vmap
     def decisions(key: jax.Array) -> tuple[jax.Array, ...]:
         theta, _ = exact.draw(key, evidence.temper(0.5))
-        return theta, *agent.choose(key, evidence, features, mask, 6)
+        return theta, *agent.choose(key, evidence, features, mask)
 
-    theta, actions, index, failed = decisions(jax.random.split(jax.random.key(0), 50))
+    theta, preferences, index, failed = decisions(jax.random.split(jax.random.key(0), 50))
     np.testing.assert_allclose(index, theta @ FEATURES.T, rtol=1e-9, atol=1e-12)
-    np.testing.assert_array_equal(actions, np.argsort(-np.asarray(index), axis=1))
+    np.testing.assert_array_equal(preferences, index)
     assert not np.any(failed)
 
 
@@ -118,7 +118,7 @@ def test_a_failed_draw_is_flagged_and_its_action_random() -> None:
     choose = jax.jit(jax.vmap(lambda key: agent.choose(key, empty, features, mask)))
     choice = choose(jax.random.split(jax.random.key(0), 8000))
     assert np.all(choice.failed) and np.all(np.isnan(choice.values))
-    observed = np.bincount(choice.actions[:, 0], minlength=6) / 8000
+    observed = np.bincount(np.argmax(choice.preferences, axis=1), minlength=6) / 8000
     np.testing.assert_array_equal(observed[[0, 3]], 0)
     assert_frequencies(observed[[1, 2, 4, 5]], np.full(4, 0.25), 8000)
 

@@ -13,8 +13,8 @@ import reference
 from bandits.helpers import STANDARD, Ball, Counting, FailingLater, standard_prior
 from diffprior.bandits import simulate as module
 from diffprior.bandits.bandit import Bandit
+from diffprior.bandits.environment import Environment
 from diffprior.bandits.simulate import simulate
-from diffprior.bandits.world import World
 
 RNG = np.random.default_rng(2)
 FEATURES = RNG.standard_normal((7, 2))
@@ -35,10 +35,10 @@ def test_decisions_are_those_of_the_simulator(
     name: str, num_rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHUNK_ROUNDS", 15)
-    task = Ball(LIKELIHOODS[name], fresh_actions=True)
+    task = Ball(LIKELIHOODS[name], fresh_actions=True, num_actions=5)
     simulated = simulate(task, {"TS": dp.Exact(standard_prior())}, 4, num_rounds, seed=9)
     bandit = Bandit(standard_prior(), task.likelihood, seed=9)
-    runs = World.of(task, 4, 9)
+    runs = Environment.of(task, 4, 9)
     for first in range(0, num_rounds, 15):
         rounds = runs.rounds(jnp.arange(first, first + 15))
         features, rewards = (np.asarray(part[0]) for part in (rounds.features, rounds.rewards))
@@ -163,22 +163,22 @@ def test_no_program_is_made_per_call() -> None:
     assert sampler.tally.count == once
 
 
-def test_rows_of_a_glm_need_a_program_only_when_room_doubles() -> None:
+def test_one_program_serves_a_growing_history_of_a_glm() -> None:
     sampler = Counting()
-    bandit = Bandit(sampler, dp.Logistic())
-    traces = []
+    bandit = Bandit(sampler, dp.Logistic(), max_rows=256)
+    bandit.warm_up(7)
+    once = sampler.tally.count
     for row in np.random.default_rng(0).standard_normal((150, 2)):
-        bandit.decide(FEATURES)
-        traces.append(sampler.tally.count)
         bandit.update(row, 1.0)
-    assert len(set(traces)) == 2  # 128 rows, then 256
+        bandit.decide(FEATURES)
+    assert sampler.tally.count == once
 
 
 def test_a_failed_draw_raises_or_is_marked() -> None:
     bandit = Bandit(FailingLater(1), dp.Linear())
     assert not bandit.decide(FEATURES).failed
     bandit.update(FEATURES[0], 1.0)
-    with pytest.raises(RuntimeError, match="`FailingLater`: a draw is not finite.*throw=False"):
+    with pytest.raises(RuntimeError, match="`decide`: a draw is not finite.*throw=False"):
         bandit.decide(FEATURES)
     decision = bandit.decide(BATCH, throw=False)
     assert np.all(decision.failed) and np.all(np.isnan(decision.scores))
@@ -204,7 +204,7 @@ def test_a_failed_draw_raises_or_is_marked() -> None:
         (lambda b: b.update(np.ones((4, 2)), np.ones(3)), r"`reward`.*\(4,\), got \(3,\)"),
         (lambda b: b.update(np.ones(2), np.inf), "`reward`: expected finite"),
         (lambda b: b.update(np.ones(2), 2.0), "expected 0 or 1, got 2"),
-        (lambda b: Bandit(np.ones(3), dp.Linear()), "`prior_or_sampler`.*got ndarray"),
+        (lambda b: Bandit(np.ones(3), dp.Linear()), "`prior`.*got ndarray"),
         (lambda b: Bandit(standard_prior(), None), "`likelihood`.*got NoneType"),
         (lambda b: Bandit(standard_prior(), dp.Linear(), seed=-1), "`seed`.*got -1"),
     ],
@@ -219,3 +219,78 @@ def test_a_refused_batch_of_rewards_leaves_no_trace() -> None:
     with pytest.raises(ValueError, match="0 or 1"):
         bandit.update(FEATURES, np.array([1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 5.0]))
     assert int(bandit.evidence.num_rows) == 0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda b: b.decide(FEATURES, propensity_draws=0),
+        lambda b: b.decide(FEATURES, propensity_draws=2**24 + 1),
+        lambda b: b.decide(FEATURES, top_k=8),
+        lambda b: b.decide(FEATURES, mask=np.zeros(7, bool)),
+        lambda b: b.decide(np.full((7, 2), np.inf)),
+        lambda b: b.update(FEATURES[0], np.nan),
+        lambda b: b.posterior(0),
+        lambda b: b.warm_up(0),
+    ],
+)
+def test_a_refused_call_changes_nothing(call: Callable[[Bandit], object]) -> None:
+    bandit, untouched = taught(), taught()
+    evidence = bandit.evidence
+    with pytest.raises(ValueError):
+        call(bandit)
+    assert bandit.num_decisions == 0 and bandit.evidence is evidence
+    assert bandit.decide(FEATURES).action == untouched.decide(FEATURES).action
+
+
+def test_neither_warming_up_nor_asking_for_the_posterior_changes_decisions() -> None:
+    bandit, untouched = taught(), taught()
+    bandit.warm_up(7, propensity_draws=10)
+    bandit.posterior(10)
+    assert bandit.num_decisions == 0
+    same = np.broadcast_to(FEATURES, (5, 7, 2))
+    np.testing.assert_array_equal(bandit.decide(same).scores, untouched.decide(same).scores)
+
+
+def test_any_agent_runs() -> None:
+    """As in the simulator, run 0."""
+    task = Ball(dp.Linear(0.5), fresh_actions=True, num_actions=5)
+    prior, likelihood = standard_prior(), task.likelihood
+    agents = {
+        "LinUCB": dp.LinUCB(prior, likelihood),
+        "EpsilonGreedy": dp.EpsilonGreedy(prior, likelihood, epsilon=0.5),
+        "Uniform": dp.Uniform(likelihood, dim=2),
+    }
+    simulated = simulate(task, agents, 2, 15, seed=2**40 + 3)
+    rounds = Environment.of(task, 2, 2**40 + 3).rounds(jnp.arange(15))
+    features, rewards = (np.asarray(part[0]) for part in (rounds.features, rounds.rewards))
+    for name, agent in agents.items():
+        bandit = Bandit(agent, seed=2**40 + 3)
+        assert name in repr(bandit) and bandit.agent is agent
+        for k in range(15):
+            action = bandit.decide(features[k]).action
+            assert action == simulated.actions[name][0, k]
+            bandit.update(features[k, action], rewards[k, action])
+
+
+def test_agents_have_likelihood_temperature_and_dimension() -> None:
+    agent = dp.LinUCB(standard_prior(), dp.Linear(0.5))
+    with pytest.raises(ValueError, match="`likelihood`: expected None with an agent.*LinUCB has"):
+        Bandit(agent, dp.Linear(0.5))
+    with pytest.raises(ValueError, match="`temperature`: expected None with an agent"):
+        Bandit(agent, temperature=0.5)
+    with pytest.raises(ValueError, match="number of parameters, got Uniform.*dim="):
+        Bandit(dp.Uniform(dp.Linear(0.5)))
+    with pytest.raises(ValueError, match="`sampler`.*LinUCB.*`agent`"):
+        _ = Bandit(agent).sampler
+
+
+def test_temperature_reaches_the_sampler() -> None:
+    """Evidence counted four times leaves half the width."""
+    warm, cold = (Bandit(standard_prior(), dp.Linear(0.5), temperature=t) for t in (1.0, 0.25))
+    for bandit in (warm, cold):
+        bandit.update(np.repeat(np.eye(2), 500, axis=0), np.ones(1000))
+    stds = [np.sqrt(np.diagonal(b.posterior(4000, seed=1).cov)) for b in (warm, cold)]
+    np.testing.assert_allclose(stds[1] / stds[0], 0.5, rtol=0.01)
+    with pytest.raises(ValueError, match="`temperature`"):
+        Bandit(standard_prior(), dp.Linear(0.5), temperature=0.0)

@@ -106,7 +106,7 @@ def edited(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
         (lambda h: h["sampler"].update({"class": "os.system"}), "class 'os.system'.*not defined"),
         (lambda h: h["sampler"]["fields"].pop("temperature"), "does not fit this version's Exact"),
         (lambda h: h.update(evidence=h["likelihood"]), "evidence of another model"),
-        (lambda h: h.update(sampler=h["likelihood"]), "`prior_or_sampler`"),
+        (lambda h: h.update(sampler=h["likelihood"]), "`prior`"),
     ],
 )
 def test_a_damaged_file_is_refused(

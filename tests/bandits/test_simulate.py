@@ -13,11 +13,12 @@ import diffprior as dp
 import reference
 from bandits.helpers import STANDARD, Ball, Counting, FailingLater, standard_prior
 from diffprior.bandits import simulate as module
-from diffprior.bandits.agents import ThompsonSampling, decision_key, stream_keys
+from diffprior.bandits.agents import ThompsonSampling
 from diffprior.bandits.baselines import Uniform
+from diffprior.bandits.environment import Environment, Rounds
 from diffprior.bandits.result import SimulationResult
 from diffprior.bandits.simulate import simulate
-from diffprior.bandits.world import Rounds, World
+from diffprior.bandits.streams import decision_key, stream_keys
 from statistic import assert_mean
 
 LINEAR = Ball(dp.Linear(0.5), fresh_actions=False)
@@ -28,7 +29,7 @@ RUNS, ROUNDS = 4, 30  # two chunks of 15 rounds; most tests share these shapes a
 
 def world(problem: Ball, seed: int = 0) -> Rounds:
     """Features, means and rewards as NumPy arrays."""
-    runs = World.of(problem, RUNS, seed)
+    runs = Environment.of(problem, RUNS, seed)
     halves = [runs.rounds(jnp.arange(first, first + 15)) for first in (0, 15)]
     arrays = (np.concatenate(parts, axis=1) for parts in zip(*(h[1:] for h in halves), strict=True))
     return Rounds(halves[0].keys, *arrays)
@@ -75,7 +76,7 @@ def test_environments() -> None:
     assert np.all(fixed.features == fixed.features[:, :1])
     assert len(np.unique(fixed.features[:, 0].reshape(RUNS, -1), axis=0)) == RUNS
     assert len(np.unique(fresh.features.reshape(RUNS * ROUNDS, -1), axis=0)) == RUNS * ROUNDS
-    theta = np.asarray(World.of(LOGISTIC, RUNS, 0).theta)
+    theta = np.asarray(Environment.of(LOGISTIC, RUNS, 0).theta)
     means = reference.family_mean(np.einsum("rnkd,rd->rnk", binary.features, theta), "logistic")
     np.testing.assert_allclose(binary.means, means, rtol=1e-9)
     noise = (fresh.rewards - fresh.means)[:, :, 0].reshape(-1)
@@ -239,7 +240,20 @@ def test_unknown_agent_is_named(result: SimulationResult) -> None:
 
 
 def test_fewer_runs_are_the_first_of_more() -> None:
-    few, many = (World.of(LINEAR, n, 0) for n in (3, 70))
+    few, many = (Environment.of(LINEAR, n, 0) for n in (3, 70))
     np.testing.assert_array_equal(few.theta, many.theta[:3])
     assert len(np.unique(many.theta[:, 0])) == 70
     np.testing.assert_array_equal(few.rounds(jnp.arange(2))[1], many.rounds(jnp.arange(2))[1][:3])
+
+
+def test_a_prime_number_of_runs_uses_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In shards of one size, of which the last run fills what is left, and counts once."""
+    agents = {"TS": dp.Exact(standard_prior())}
+    monkeypatch.setattr(module.os, "cpu_count", lambda: 2)
+    assert [module._num_shards(n) for n in (1, 2, 3, 5, 509)] == [1, 2, 2, 2, 2]
+    even, prime = (simulate(LINEAR, agents, n, ROUNDS) for n in (RUNS, 3))
+    assert prime.num_runs == 3
+    np.testing.assert_array_equal(prime.actions["TS"], even.actions["TS"][:3])
+    np.testing.assert_allclose(prime.regret["TS"], even.regret["TS"][:3], rtol=1e-12)
+    monkeypatch.setattr(module.os, "cpu_count", lambda: 4)
+    assert [module._num_shards(n) for n in (3, 5, 6, 7)] == [3, 3, 3, 4]  # none of repeats only

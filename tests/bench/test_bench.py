@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import diffprior as dp
-from diffprior.bandits.world import World
+from diffprior.bandits.environment import Environment
 from diffprior.bench import suite
 from diffprior.bench.arithmetic import matrix_rate, multiply_adds
 from diffprior.bench.rivals import library_decision, numpy_thompson_sampling
@@ -23,7 +23,7 @@ def test_the_rival_in_numpy_has_the_regret_of_the_exact_agent() -> None:
     problem, runs, rounds = dp.synthetic("cross"), 400, 40
     prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
     ours = dp.simulate(problem, {"TS": dp.Exact(prior)}, runs, rounds).regret["TS"][:, -1]
-    world = World.of(problem, runs, 0)
+    world = Environment.of(problem, runs, 0)
     features = np.asarray(world.rounds(jnp.arange(1)).features[:, 0])
     noise = np.random.default_rng(0).standard_normal((runs, rounds))
     theirs = numpy_thompson_sampling(np.asarray(world.theta), features, noise, 0).sum(axis=1)

@@ -1,9 +1,4 @@
-"""Agents turn draws into decisions: the contract, and Thompson sampling (Algorithm 3).
-
-The random numbers of a decision follow from a seed, the run and the number of the decision in it,
-by `stream_keys` and `decision_key`. So a `Bandit` and run 0 of `simulate` with the same seed and
-the same history decide alike, and decisions taken in a batch are those taken one by one.
-"""
+"""Agents turn draws into decisions: the contract, and Thompson sampling (Algorithm 3)."""
 
 import abc
 from typing import Any, NamedTuple
@@ -12,41 +7,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Integer, Key
+from jaxtyping import Array, Bool, Float, Int, Key
 
+from ..checks import on_device
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
+from ..gaussian import Gaussian
 from ..samplers.base import AbstractSampler
 
 
-class Streams(NamedTuple):
-    """Independent sources of randomness of one run."""
-
-    world: Key[Array, ""]  # parameters, actions and rewards
-    decisions: Key[Array, ""]
-    propensities: Key[Array, ""]
-
-
-def stream_keys(seed: int | Integer[Array, ""], run: int | Integer[Array, ""]) -> Streams:
-    """The streams of a run."""
-    return Streams(*jax.random.split(jax.random.fold_in(jax.random.key(seed), run), 3))
-
-
-def decision_key(stream: Key[Array, ""], number: int | Integer[Array, ""]) -> Key[Array, ""]:
-    """The key of a decision, numbered from 0 within its run."""
-    return jax.random.fold_in(stream, number)
-
-
-def checked_seed(seed: Any) -> int:
-    """`seed` as a non-negative integer."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ValueError(f"`seed`: expected a non-negative integer, got {seed!r}; try 0")
-    return int(seed)
-
-
 class Choice(NamedTuple):
-    """Actions, best first; the index of every action; whether that index could be computed."""
+    """What to maximise, minus infinity where an action is not allowed and in random order if the
+    index failed; the index of every action; whether it failed."""
 
-    actions: Int[Array, " top_k"]
+    preferences: Float[Array, " k"]
     values: Float[Array, " k"]
     failed: Bool[Array, ""]
 
@@ -67,6 +40,21 @@ class AbstractAgent(eqx.Module):
     ) -> tuple[Float[Array, " k"], Bool[Array, ""]]:
         """What to maximise, in units of phi' theta (g is increasing), and whether it failed."""
 
+    def draw(
+        self, key: Key[Array, ""], evidence: AbstractEvidence
+    ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
+        """Parameters from the agent's posterior, and whether that failed."""
+        raise ValueError(
+            f"`posterior`: expected an agent that infers parameters, got {type(self).__name__}; "
+            "use a prior, a sampler, LinUCB or EpsilonGreedy"
+        )
+
+    def moments(self) -> Gaussian:
+        """About the mean and covariance of the parameters before any data, by which rows of a long
+        history are approximated; of order one unless the agent knows better."""
+        dim = self.dim or 1
+        return Gaussian(on_device(np.zeros(dim)), on_device(np.eye(dim)))
+
     def init(self, dim: int, capacity: int = 0) -> AbstractEvidence:
         """What the agent knows at first, with room for `capacity` rounds in compiled programs."""
         return self.likelihood.empty(dim, capacity)
@@ -77,22 +65,20 @@ class AbstractAgent(eqx.Module):
         evidence: AbstractEvidence,
         features: Float[Array, "k d"],
         mask: Bool[Array, " k"],
-        top_k: int = 1,
     ) -> Choice:
-        """The best `top_k` of the allowed actions; random ones, and a flag, if the index failed."""
+        """Preferences among the allowed actions; random ones, and a flag, if the index failed."""
         index, failed = self.index(key, evidence, features)
         failed = failed | ~jnp.all(jnp.isfinite(index))
         usable = jnp.where(failed, _random_order(key, mask, index.dtype), index)
-        ranked = jnp.where(mask, usable, -jnp.inf)
-        return Choice(jax.lax.top_k(ranked, top_k)[1], index, failed)
+        return Choice(jnp.where(mask, usable, -jnp.inf), index, failed)
 
     def act(
         self, key: Key[Array, ""], evidence: AbstractEvidence, features: Float[Array, "k d"]
     ) -> tuple[Int[Array, ""], Bool[Array, ""]]:
         """One action, and whether the draw behind it failed (then the action is random)."""
         allowed = jnp.ones(features.shape[0], bool)
-        actions, _, failed = self.choose(key, evidence, features, allowed)
-        return actions[0], failed
+        choice = self.choose(key, evidence, features, allowed)
+        return jnp.argmax(choice.preferences), choice.failed
 
     def update(
         self, evidence: AbstractEvidence, phi: Float[Array, " d"], y: Float[Array, ""]
@@ -119,12 +105,23 @@ class ThompsonSampling(AbstractAgent):
         """Number of parameters d."""
         return self.sampler.prior.dim
 
+    def moments(self) -> Gaussian:
+        """Those of the prior."""
+        return self.sampler.prior.moments()
+
     def index(
         self, key: Key[Array, ""], evidence: AbstractEvidence, features: Float[Array, "k d"]
     ) -> tuple[Float[Array, " k"], Bool[Array, ""]]:
         """phi' theta for one draw of theta."""
+        theta, failed = self.draw(key, evidence)
+        return features @ theta, failed
+
+    def draw(
+        self, key: Key[Array, ""], evidence: AbstractEvidence
+    ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
+        """One draw of the sampler, at its temperature."""
         theta, info = self.sampler.tempered_draw(key, evidence)
-        return features @ theta, info.failed
+        return theta, info.failed
 
 
 def _random_order(

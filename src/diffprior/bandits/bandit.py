@@ -1,49 +1,99 @@
 """The bandit that one puts into a product: NumPy in, decisions out."""
 
-import secrets
-from collections.abc import Iterator
+import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+from jaxtyping import Float
 
-from ..checks import on_device, positive_int, real_numbers
+from ..checks import positive_int
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
-from ..priors.base import AbstractPrior
 from ..priors.files import read_file, write_file
 from ..samplers.base import AbstractSampler
-from ..samplers.choose import best_sampler
-from .agents import ThompsonSampling, checked_seed, decision_key, stream_keys
-from .decisions import Decision, DecisionProgram, Request, count_hits, dimensions, propensity
+from .agents import AbstractAgent, ThompsonSampling
+from .choose import as_agent, dim_of
+from .decisions import DecisionPrograms
+from .forking import refuse_after_fork
 from .packing import pack, unpack
+from .posterior import Posterior
+from .requests import MAX_DRAWS, Decision, Request, propensity
+from .streams import checked_seed, fresh_seed, seed_key, stream_keys
+from .updates import Observations, checked_max_rows, with_observations
 
 FILE_KIND = "diffprior.Bandit"
+TRIALS = 3  # draws that evidence of extreme observations must allow
 
 
 class Bandit:
-    """Thompson sampling, one call at a time: Algorithm 3.
+    """Decisions one call at a time, by Thompson sampling unless another agent is given.
 
-    Takes a prior, for which the best sampler is chosen, or a sampler. The decisions that follow
-    from a seed and a history are those of run 0 of `simulate` with the same seed.
+    The decisions that follow from a seed and a history are those of run 0 of `simulate` with the
+    same seed (Algorithm 3).
 
-    Rows of a generalised linear model are kept up to `max_rows`; then equal ones are merged and the
-    older ones folded into a Gaussian term, so that memory and time stop growing. None keeps all.
+    A bandit may be shared between threads: decisions run side by side, each on the evidence of the
+    moment, updates one after the other, and `save` writes one moment. It does not survive a fork of
+    the process, which it notices and says; copies (`copy.deepcopy`, pickle, `load` with
+    keep_seed=True) decide as the original would have.
+
+    Args:
+        prior: What past tasks say of the parameters, for which the best sampler is chosen; or a
+            sampler; or an agent, such as `LinUCB`, which brings its own likelihood.
+        likelihood: How rewards arise; None with an agent.
+        seed: Integer from 0 to 2**63 - 1 that fixes the random numbers; None, the default, for a
+            fresh one.
+        temperature: Counts the evidence 1 / temperature times: below 1 exploration is less. None
+            leaves the sampler as it is, which for a prior is 1, Bayes' rule.
+        max_rows: Rows of a generalised linear model that are kept, at least 128; beyond, equal rows
+            are merged and older ones folded into a Gaussian term, so that memory and time stop
+            growing. None keeps all.
+
+    Raises:
+        ValueError: An argument is not what is said above.
+        RuntimeError: The process was forked after JAX had begun to work.
+
+    References:
+        Algorithm 3 (Thompson sampling with a diffusion prior).
     """
 
     def __init__(
-        self, prior_or_sampler: Any, likelihood: Any, *, seed: int = 0, max_rows: int | None = 1024
+        self,
+        prior: Any,
+        likelihood: Any = None,
+        *,
+        seed: int | None = None,
+        temperature: Any = None,
+        max_rows: int | None = 1024,
     ) -> None:
-        self._agent = ThompsonSampling(_as_sampler(prior_or_sampler), likelihood)
-        self._evidence = self._agent.init(self._agent.dim)
-        self._seed = checked_seed(seed)
-        self._streams = stream_keys(self._seed, 0)
-        self._max_rows = None if max_rows is None else _checked_max_rows(max_rows)
-        self._program = DecisionProgram(self._agent, self._streams.decisions)
+        refuse_after_fork("Bandit")
+        self._agent = as_agent(prior, likelihood, temperature)
+        self._dim = dim_of(self._agent)
+        self._seed = fresh_seed() if seed is None else checked_seed(seed)
+        self._max_rows = checked_max_rows(max_rows)
+        self._programs = DecisionPrograms(self._agent, stream_keys(self._seed, 0))
+        self._moments = self._agent.moments()
+        self._stds = np.sqrt(np.diagonal(np.asarray(self._moments.cov, np.float64)))
+        self._lock = threading.Lock()  # held while the state is read or replaced
+        self._updating = threading.Lock()  # held while evidence is made of evidence
+        self._evidence = self._agent.init(self._dim, self._max_rows or 0)
         self._num_decisions = 0
+        self._strained = False  # whether the evidence holds extreme observations
+
+    @property
+    def agent(self) -> AbstractAgent:
+        """What decides."""
+        return self._agent
 
     @property
     def sampler(self) -> AbstractSampler:
-        """What draws the parameters."""
+        """What draws the parameters; a ValueError where the agent has no sampler."""
+        if not isinstance(self._agent, ThompsonSampling):
+            raise ValueError(
+                f"`sampler`: expected a bandit with a sampler, got one with "
+                f"{type(self._agent).__name__}; ask for `agent`"
+            )
         return self._agent.sampler
 
     @property
@@ -55,6 +105,11 @@ class Bandit:
     def evidence(self) -> AbstractEvidence:
         """What has been learnt so far."""
         return self._evidence
+
+    @property
+    def seed(self) -> int:
+        """What the random numbers follow from."""
+        return self._seed
 
     @property
     def num_decisions(self) -> int:
@@ -70,31 +125,43 @@ class Bandit:
         propensity_draws: int | None = None,
         throw: bool = True,
     ) -> Decision:
-        """The action to take, for features (K, d), or for a batch of decisions (B, K, d).
+        """The action to take.
 
-        `mask`, of shape (K,) or (B, K), is true where an action is allowed. One program is compiled
-        for each shape of `features`. A failed draw raises, or with throw=False the action is
-        random. `propensity_draws` asks for propensities, estimated from that many draws.
+        Few programs are compiled, whatever the numbers of actions, decisions and draws: they are
+        rounded up to powers of two.
+
+        Args:
+            features: Features of each action (K, d), or of a batch of decisions (B, K, d).
+            mask: Booleans (K,) or (B, K), true where an action is allowed; None allows all.
+            top_k: How many actions to choose, best first; None for one.
+            propensity_draws: Draws from which to estimate propensities; None for none.
+            throw: Whether a failed draw raises; if not, its action is random and marked.
+
+        Returns:
+            The decision, or decisions in one.
+
+        Raises:
+            ValueError: An argument is not what is said above; then no decision is counted.
+            RuntimeError: A draw failed (it counts as a decision), or the process was forked.
         """
-        request = Request(features, mask, top_k, self._agent.dim)
-        number = np.asarray(self._num_decisions % 2**32, np.uint32)
-        self._num_decisions += request.size
-        inputs = (request.features, request.mask)
-        found = self._program(self._evidence, number, *inputs, request.top_k)
-        actions, scores, failed = map(np.asarray, found)
+        refuse_after_fork("decide")
+        request = Request(features, mask, top_k, propensity_draws, self._dim)
+        inputs = request.padded(self._dtype)
+        with self._lock:
+            evidence, number = self._evidence, self._num_decisions
+            self._num_decisions += request.size
+        found = self._programs.decide(evidence, number, *inputs)
+        preferences, scores, failed = map(request.cropped, found)
+        actions = request.best(preferences)
         share = error = None
-        if propensity_draws is not None:
-            num_draws = positive_int("propensity_draws", propensity_draws)
-            key = decision_key(self._streams.propensities, on_device(number))
-            features, allowed = map(on_device, inputs)
-            chosen = on_device(actions)
-            hits, lost = count_hits(
-                key, self._agent, self._evidence, features, allowed, chosen, num_draws
-            )
-            failed = failed | np.asarray(lost)
-            share, error = map(request.reply, propensity(np.asarray(hits), num_draws))
+        if request.num_draws is not None:
+            amounts = (request.top_k, request.num_draws)
+            hits, lost = self._programs.count_hits(evidence, number, *inputs, *amounts)
+            failed = failed | lost
+            chosen = np.take_along_axis(request.cropped(hits), actions, axis=1)
+            share, error = map(request.reply, propensity(chosen, request.num_draws))
         if throw and np.any(failed):
-            raise RuntimeError(_FAILURE.format(type(self.sampler).__name__))
+            raise RuntimeError(_FAILURE.format("decide"))
         return Decision(
             request.reply(actions),
             request.reply_each(scores),
@@ -104,29 +171,88 @@ class Bandit:
         )
 
     def update(self, phi: Any, reward: Any) -> None:
-        """Learn from a reward for features (d,), or from rewards (n,) for features (n, d).
+        """Learn from rewards, which may come late, in any order, and in batches of any size.
 
-        Rewards may come late, in any order, and in batches of any size.
+        Args:
+            phi: Features (d,) of the action that was taken, or (n, d) of many.
+            reward: Its reward, or rewards (n,).
+
+        Raises:
+            ValueError: An argument is not what is said above, the likelihood cannot produce such a
+                reward, or no parameters could be drawn given it; then nothing has been learnt.
+            RuntimeError: The process was forked.
         """
-        dim = self._agent.dim
-        axes = (dim,) if dimensions("phi", phi) < 2 else ("n", dim)
-        phi = real_numbers("phi", phi, axes, f"{dim} numbers for each reward")
-        reward = real_numbers("reward", reward, phi.shape[:-1], "one reward for each row of `phi`")
-        features, rewards = np.reshape(phi, (-1, dim)), np.reshape(reward, -1)
-        evidence, at_once = self._evidence, self._max_rows and self._max_rows // 2
-        for piece in _binary_pieces(len(rewards), at_once or len(rewards)):
-            if self._max_rows is not None:
-                room = self._max_rows - (piece.stop - piece.start)
-                evidence = evidence.bounded(room, self.sampler.prior.moments())
-            evidence = evidence.extend(features[piece], rewards[piece])
-        self._evidence = evidence
+        refuse_after_fork("update")
+        new = Observations(phi, reward, self._dim)
+        with self._updating:
+            evidence = with_observations(self._evidence, new, self._max_rows, self._moments)
+            strained = self._strained or new.large(self._stds, self._noise_std)
+            if strained and self._fails(evidence):
+                raise ValueError(_UNUSABLE.format(self._dtype, new))
+            with self._lock:
+                self._evidence, self._strained = evidence, strained
+
+    def posterior(self, num_draws: int = 1000, *, seed: int | None = None) -> Posterior:
+        """What the bandit believes about the parameters; no decision is changed by asking.
+
+        Args:
+            num_draws: Number of draws n, 2 to 2**24.
+            seed: As of a bandit; None for a fresh one.
+
+        Returns:
+            Draws (n, d), their mean, covariance and intervals. They are draws as decisions use
+            them, at the sampler's temperature; of `LinUCB` and `EpsilonGreedy` the Gaussian
+            posterior, Laplace's approximation where the model is not linear.
+
+        Raises:
+            ValueError: An argument is not what is said above, or the agent infers nothing.
+            RuntimeError: A draw failed, or the process was forked.
+        """
+        refuse_after_fork("posterior")
+        if not 2 <= positive_int("num_draws", num_draws) <= MAX_DRAWS:
+            raise ValueError(f"`num_draws`: expected 2 to 2**24, got {num_draws}; try 1000")
+        key = seed_key(fresh_seed() if seed is None else checked_seed(seed))
+        draws, failed = self._programs.draw(self._evidence, key, num_draws)
+        if np.any(failed):
+            raise RuntimeError(_FAILURE.format("posterior"))
+        return Posterior(draws)
+
+    def warm_up(
+        self, num_actions: int, batch_size: int = 1, *, propensity_draws: int | None = None
+    ) -> None:
+        """Compile what decisions of this size and updates need, so that none has to wait for it.
+
+        Args:
+            num_actions: The largest number of actions K; smaller ones down to above the next lower
+                power of two are served too.
+            batch_size: The largest number of decisions in a call, likewise.
+            propensity_draws: As of `decide`.
+
+        Raises:
+            ValueError: An argument is not a positive integer.
+            RuntimeError: The process was forked.
+        """
+        refuse_after_fork("warm_up")
+        shape = (
+            positive_int("batch_size", batch_size),
+            positive_int("num_actions", num_actions),
+            self._dim,
+        )
+        request = Request(np.zeros(shape), None, None, propensity_draws, self._dim)
+        inputs = request.padded(self._dtype)
+        evidence = self._evidence
+        self._programs.decide(evidence, 0, *inputs)
+        if request.num_draws is not None:
+            self._programs.count_hits(evidence, 0, *inputs, 1, request.num_draws)
 
     def save(self, path: str | Path) -> None:
         """Write all that is needed to go on to one file: safetensors with a JSON header."""
+        with self._lock:
+            evidence, num_decisions = self._evidence, self._num_decisions
         arrays: dict[str, np.ndarray] = {}
-        parts = {"sampler": self.sampler, "likelihood": self.likelihood, "evidence": self.evidence}
+        parts = {"sampler": self.sampler, "likelihood": self.likelihood, "evidence": evidence}
         header = {name: pack(part, name, arrays) for name, part in parts.items()}
-        header |= {"seed": self._seed, "num_decisions": self._num_decisions}
+        header |= {"seed": self._seed, "num_decisions": num_decisions}
         header["max_rows"] = self._max_rows
         write_file(path, FILE_KIND, header, arrays)
 
@@ -146,13 +272,48 @@ class Bandit:
             max_rows = header["max_rows"]
         except (KeyError, TypeError) as error:
             raise ValueError(f"`path`: {path} does not hold a whole bandit; save anew") from error
-        if seed is None:
-            seed = saved_seed if keep_seed else secrets.randbits(31)
+        seed = saved_seed if seed is None and keep_seed else seed
         bandit = Bandit(sampler, likelihood, seed=seed, max_rows=max_rows)
         if type(evidence) is not type(bandit.evidence) or evidence.dim != bandit.evidence.dim:
             raise ValueError(f"`path`: {path} holds evidence of another model; save it anew")
         bandit._evidence, bandit._num_decisions = evidence, int(num_decisions)
         return bandit
+
+    def __reduce__(self) -> Any:
+        """What pickle and `copy` keep: the bytes of the file."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.save(Path(folder) / "bandit")
+            return _from_bytes, ((Path(folder) / "bandit").read_bytes(),)
+
+    def __repr__(self) -> str:
+        """Agent, likelihood, size and seed."""
+        agent = self._agent
+        inner = (
+            f"{type(agent.sampler).__name__}({type(agent.sampler.prior).__name__})"
+            if isinstance(agent, ThompsonSampling)
+            else type(agent).__name__
+        )
+        return (
+            f"Bandit({inner}, {self.likelihood!r}, dim={self._dim}, seed={self._seed}, "
+            f"num_decisions={self._num_decisions})"
+        )
+
+    @property
+    def _dtype(self) -> np.dtype:
+        return jax.dtypes.canonicalize_dtype(np.float64)
+
+    @property
+    def _noise_std(self) -> float:
+        return float(getattr(self.likelihood, "noise_std", 1.0))
+
+    def _fails(self, evidence: AbstractEvidence) -> bool:
+        """Whether draws given this evidence fail."""
+        shape: Float[np.ndarray, "1 8 d"] = np.zeros((1, 8, self._dim), self._dtype)
+        allowed = np.ones((1, 8), bool)
+        return any(
+            np.any(self._programs.decide(evidence, number, shape, allowed)[2])
+            for number in range(TRIALS)
+        )
 
 
 _FAILURE = (
@@ -161,32 +322,13 @@ _FAILURE = (
     "(set jax_enable_x64). throw=False takes a random action instead and says so."
 )
 
-
-def _as_sampler(prior_or_sampler: Any) -> AbstractSampler:
-    if isinstance(prior_or_sampler, AbstractSampler):
-        return prior_or_sampler
-    if isinstance(prior_or_sampler, AbstractPrior):
-        return best_sampler(prior_or_sampler)
-    raise ValueError(
-        f"`prior_or_sampler`: expected a prior or a sampler, got {type(prior_or_sampler).__name__};"
-        " fit a prior to the parameters of past tasks, or start from GaussianPrior(mean, cov)"
-    )
+_UNUSABLE = (
+    "`update`: expected observations given which parameters can be drawn in {}, got {}; rescale or "
+    "drop them, or set jax_enable_x64; nothing has been learnt from this call"
+)
 
 
-def _checked_max_rows(max_rows: Any) -> int:
-    max_rows = positive_int("max_rows", max_rows)
-    if max_rows < 128:
-        raise ValueError(
-            f"`max_rows`: expected at least 128, got {max_rows}; older rows are approximated by a "
-            "Gaussian term, which needs that many to be accurate; None keeps all"
-        )
-    return max_rows
-
-
-def _binary_pieces(n: int, at_most: int) -> Iterator[slice]:
-    """Slices of lengths 2^i that make up n, so that few programs serve batches of all sizes."""
-    start = 0
-    while start < n:
-        length = 1 << (min(n - start, at_most).bit_length() - 1)
-        yield slice(start, start + length)
-        start += length
+def _from_bytes(blob: bytes) -> Bandit:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "bandit").write_bytes(blob)
+        return Bandit.load(Path(folder) / "bandit", keep_seed=True)

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from ..checks import positive
+from ..checks import positive, positive_int
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..gaussian import Gaussian
 from ..priors.gaussian import GaussianPrior
@@ -33,6 +34,10 @@ class LinUCB(AbstractAgent):
         """Number of parameters d."""
         return self.prior.dim
 
+    def moments(self) -> Gaussian:
+        """Those of the prior."""
+        return self.prior.moments()
+
     def index(
         self, key: Key[Array, ""], evidence: AbstractEvidence, features: Float[Array, "k d"]
     ) -> tuple[Float[Array, " k"], Bool[Array, ""]]:
@@ -40,6 +45,12 @@ class LinUCB(AbstractAgent):
         posterior, failed = _posterior(self.prior, evidence)
         variance = jnp.sum((features @ posterior.cov) * features, axis=1)
         return features @ posterior.mean + self.width * jnp.sqrt(variance), failed
+
+    def draw(
+        self, key: Key[Array, ""], evidence: AbstractEvidence
+    ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
+        """Parameters from the Gaussian posterior."""
+        return _draw(key, self.prior, evidence)
 
 
 class EpsilonGreedy(AbstractAgent):
@@ -61,6 +72,10 @@ class EpsilonGreedy(AbstractAgent):
         """Number of parameters d."""
         return self.prior.dim
 
+    def moments(self) -> Gaussian:
+        """Those of the prior."""
+        return self.prior.moments()
+
     def index(
         self, key: Key[Array, ""], evidence: AbstractEvidence, features: Float[Array, "k d"]
     ) -> tuple[Float[Array, " k"], Bool[Array, ""]]:
@@ -71,19 +86,32 @@ class EpsilonGreedy(AbstractAgent):
         random = jax.random.uniform(random_key, greedy.shape, greedy.dtype)
         return jnp.where(jax.random.bernoulli(explore_key, self.epsilon), random, greedy), failed
 
+    def draw(
+        self, key: Key[Array, ""], evidence: AbstractEvidence
+    ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
+        """Parameters from the Gaussian posterior."""
+        return _draw(key, self.prior, evidence)
+
 
 class Uniform(AbstractAgent):
-    """Any action, with equal probability."""
+    """Any action, with equal probability.
+
+    Args:
+        likelihood: How rewards arise; the agent does not use it.
+        dim: Number of parameters d, which a `Bandit` needs; None if any number will do.
+    """
 
     likelihood: AbstractLikelihood
+    num_parameters: int | None = eqx.field(static=True)
 
-    def __init__(self, likelihood: Any) -> None:
+    def __init__(self, likelihood: Any, *, dim: int | None = None) -> None:
         self.likelihood = checked_likelihood(likelihood)
+        self.num_parameters = None if dim is None else positive_int("dim", dim)
 
     @property
-    def dim(self) -> None:
-        """Any number of parameters."""
-        return None
+    def dim(self) -> int | None:
+        """Number of parameters d; None if any number will do."""
+        return self.num_parameters
 
     def index(
         self, key: Key[Array, ""], evidence: AbstractEvidence, features: Float[Array, "k d"]
@@ -98,6 +126,13 @@ def _posterior(
 ) -> tuple[Gaussian, Bool[Array, ""]]:
     posterior, log_evidence = evidence.condition(prior.moments())
     return posterior, jnp.isnan(log_evidence)
+
+
+def _draw(
+    key: Key[Array, ""], prior: GaussianPrior, evidence: AbstractEvidence
+) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
+    posterior, failed = _posterior(prior, evidence)
+    return posterior.sample(key), failed
 
 
 def _checked_gaussian(prior: Any) -> GaussianPrior:

@@ -1,133 +1,105 @@
-"""Batches of decisions: what comes in, the programs behind them, and what goes out."""
+"""The compiled programs behind decisions: few, whatever is asked for, and not kept for ever."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
-from ..checks import positive_int, real_numbers
 from ..evidence.base import AbstractEvidence
 from ..partition import Structure, partition
-from .agents import AbstractAgent, decision_key
+from .agents import AbstractAgent
+from .requests import power_of_two
+from .streams import Streams, decision_key
 
-NUMBERS_AT_ONCE = 2**22  # index values held while propensities are estimated
+MAX_PROGRAMS = 64  # kept at once; each holds up to some 400 memory maps, of which there are 65,530
+NUMBERS_AT_ONCE = 2**22  # preferences held while propensities are estimated
+FEW_DRAWS, MANY_DRAWS = 32, 256  # drawn side by side
+Leaves = tuple[list[Any], list[Any]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Decision:
-    """What to do. For a batch of decisions every entry has a leading axis.
+class DecisionPrograms:
+    """Decisions of one agent with one set of streams. The agent is partitioned once and its
+    evidence once an update, so that a decision costs little more than its arithmetic.
 
-    `action` is a row of `features`, or with `top_k` that many, best first. `scores` are the mean
-    rewards of all actions under the draw that decided. `propensity` estimates how often the same
-    policy with the same evidence chooses the action (has it among its top k), from draws that are
-    independent of the decision. `failed` says that the draw failed and the action is random.
+    Safe to share between threads: what it remembers is replaced as a whole.
     """
 
-    action: Any
-    scores: Float[np.ndarray, "*b k"]
-    propensity: Any
-    propensity_se: Any
-    failed: Any
-
-
-class Request:
-    """Checked features (B, K, d), allowed actions (B, K) and how many to choose."""
-
-    def __init__(self, features: Any, mask: Any, top_k: int | None, dim: int) -> None:
-        self.single = dimensions("features", features) < 3
-        self.ranked = top_k is not None
-        axes = ("K", dim) if self.single else ("B", "K", dim)
-        fix = f"one row of {dim} numbers for each action, and a first axis for a batch"
-        checked = real_numbers("features", features, axes, fix)
-        self.features = np.asarray(checked)[None] if self.single else np.asarray(checked)
-        if 0 in self.features.shape:
-            raise ValueError(f"`features`: expected an action, got shape {checked.shape}; {fix}")
-        self.mask = self._checked_mask(mask)
-        self.top_k = 1 if top_k is None else self._checked_top_k(top_k)
-
-    @property
-    def size(self) -> int:
-        """Number of decisions B."""
-        return len(self.features)
-
-    def reply(self, array: Any) -> Any:
-        """A result (B, top_k) without the axes that the request did not have."""
-        array = np.asarray(array)
-        array = array if self.ranked else array[:, 0]
-        return self.reply_each(array)
-
-    def reply_each(self, array: Any) -> Any:
-        """A result (B, ...) without the first axis if the request had none."""
-        array = np.asarray(array)
-        array = array[0] if self.single else array
-        return array.item() if array.ndim == 0 else array
-
-    def _checked_mask(self, mask: Any) -> Bool[np.ndarray, "b k"]:
-        shape = self.features.shape[:2]
-        if mask is None:
-            return np.ones(shape, bool)
-        allowed = np.asarray(mask)
-        expected = shape[1:] if self.single or allowed.ndim == 1 else shape
-        if allowed.dtype != bool or allowed.shape != expected:
-            raise ValueError(
-                f"`mask`: expected booleans of shape {expected}, got {allowed.dtype} of shape "
-                f"{allowed.shape}; true for each row of `features` that is allowed"
-            )
-        if not np.all(np.any(allowed, axis=-1)):
-            raise ValueError("`mask`: expected at least one allowed action, got none; allow one")
-        return np.array(np.broadcast_to(allowed, shape))
-
-    def _checked_top_k(self, top_k: int) -> int:
-        fewest = int(np.min(np.sum(self.mask, axis=1)))
-        if positive_int("top_k", top_k) > fewest:
-            raise ValueError(
-                f"`top_k`: expected at most {fewest}, the number of allowed actions, got {top_k}; "
-                "ask for fewer or allow more"
-            )
-        return int(top_k)
-
-
-class DecisionProgram:
-    """Decisions of one agent with one stream of keys. The agent is partitioned once and its
-    evidence once an update, so that a decision costs little more than its arithmetic."""
-
-    def __init__(self, agent: AbstractAgent, stream: Key[Array, ""]) -> None:
+    def __init__(self, agent: AbstractAgent, streams: Streams) -> None:
         self._agent, self._agent_structure = partition(agent)
-        self._stream = jax.random.key_data(stream)
-        self._last: AbstractEvidence | None = None
+        self._decisions = jax.random.key_data(streams.decisions)
+        self._propensities = jax.random.key_data(streams.propensities)
+        self._last: tuple[Any, list[Any], Structure | None] = (None, [], None)
 
-    def __call__(
+    def decide(
         self,
         evidence: AbstractEvidence,
-        number: UInt32[np.ndarray, ""],
+        first: int,
+        features: Float[np.ndarray, "b k d"],
+        mask: Bool[np.ndarray, "b k"],
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Preferences (b, k), mean rewards (b, k) and failures (b,) of the decisions numbered from
+        `first` on."""
+        leaves, structure = self._with(evidence)
+        program = _decision_program(self._agent_structure, structure, mask.shape)
+        preferences, scores, failed = program(
+            leaves, self._decisions, _as_number(first), features, mask
+        )
+        return np.asarray(preferences), np.asarray(scores), np.asarray(failed)
+
+    def count_hits(
+        self,
+        evidence: AbstractEvidence,
+        first: int,
         features: Float[np.ndarray, "b k d"],
         mask: Bool[np.ndarray, "b k"],
         top_k: int,
-    ) -> tuple[Int[Array, "b top_k"], Float[Array, "b k"], Bool[Array, " b"]]:
-        """Actions, mean rewards and failures of the decisions from this number on."""
-        if evidence is not self._last:
-            self._last = evidence
-            self._evidence, self._evidence_structure = partition(evidence)
-        leaves = (self._agent, self._evidence)
-        program = _decision_program(self._agent_structure, self._evidence_structure, top_k)
-        return program(leaves, self._stream, number, features, mask)
+        num_draws: int,
+    ) -> tuple[Int[np.ndarray, "b k"], bool]:
+        """How often each action is among the best `top_k` in fresh draws, and whether one failed.
+
+        One draw serves all decisions of the batch, which share the evidence.
+        """
+        at_once = FEW_DRAWS if num_draws <= 4 * FEW_DRAWS else MANY_DRAWS
+        at_once = max(1, min(at_once, NUMBERS_AT_ONCE // mask.size))
+        leaves, structure = self._with(evidence)
+        program = _propensity_program(self._agent_structure, structure, mask.shape, at_once)
+        numbers = (_as_number(n) for n in (first, top_k, num_draws))
+        hits, failed = program(leaves, self._propensities, *numbers, features, mask)
+        return np.asarray(hits), bool(failed)
+
+    def draw(
+        self, evidence: AbstractEvidence, key: Key[Array, ""], num_draws: int
+    ) -> tuple[Float[np.ndarray, "n d"], Bool[np.ndarray, " n"]]:
+        """Parameters from the agent's posterior, and which of the draws failed."""
+        leaves, structure = self._with(evidence)
+        size = power_of_two(num_draws, MANY_DRAWS)
+        program = _posterior_program(self._agent_structure, structure, size)
+        thetas, failed = program(leaves, jax.random.key_data(key))
+        return np.asarray(thetas)[:num_draws], np.asarray(failed)[:num_draws]
+
+    def _with(self, evidence: AbstractEvidence) -> tuple[Leaves, Structure]:
+        """The arrays of the agent and of this evidence, and how the latter are combined."""
+        known, leaves, structure = self._last
+        if known is not evidence or structure is None:
+            leaves, new = partition(evidence)
+            structure = structure if new == structure else new  # the same object is found faster
+            self._last = (evidence, leaves, structure)
+        return (self._agent, leaves), structure
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=MAX_PROGRAMS)
 def _decision_program(
-    agent_structure: Structure, evidence_structure: Structure, top_k: int
+    agent_structure: Structure, evidence_structure: Structure, shape: tuple[int, int]
 ) -> Callable[..., Any]:
-    """The program for every agent and evidence of these structures, compiled once a shape."""
+    """The program for every agent and evidence of these structures and this many actions."""
 
     @jax.jit
     def decide(
-        leaves: tuple[list[Any], list[Any]],
+        leaves: Leaves,
         stream: UInt32[Array, "..."],
         first: UInt32[Array, ""],
         features: Float[Array, "b k d"],
@@ -138,60 +110,92 @@ def _decision_program(
 
         def one(number: Array, features: Array, mask: Array) -> tuple[Array, Array, Array]:
             key = decision_key(jax.random.wrap_key_data(stream), number)
-            choice = agent.choose(key, evidence, features, mask, top_k)
-            return choice.actions, agent.likelihood.mean(choice.values), choice.failed
+            choice = agent.choose(key, evidence, features, mask)
+            return choice.preferences, agent.likelihood.mean(choice.values), choice.failed
 
-        numbers = first + jnp.arange(features.shape[0], dtype=jnp.uint32)
+        numbers = first + jnp.arange(shape[0], dtype=jnp.uint32)
         return jax.vmap(one)(numbers, features, mask)
 
     return decide
 
 
-@eqx.filter_jit
-def count_hits(
-    key: Key[Array, ""],
-    agent: AbstractAgent,
-    evidence: AbstractEvidence,
-    features: Float[Array, "b k d"],
-    mask: Bool[Array, "b k"],
-    actions: Int[Array, "b top_k"],
-    num_draws: int,
-) -> tuple[Int[Array, "b top_k"], Bool[Array, ""]]:
-    """How often each action is chosen again in `num_draws` fresh draws, and whether one failed.
+@functools.lru_cache(maxsize=MAX_PROGRAMS // 2)
+def _propensity_program(
+    agent_structure: Structure,
+    evidence_structure: Structure,
+    shape: tuple[int, int],
+    at_once: int,
+) -> Callable[..., Any]:
+    """Counts how often actions are chosen, in a loop over as many draws as are asked for."""
 
-    One draw serves all decisions of the batch, which share the evidence.
-    """
+    @jax.jit
+    def count(
+        leaves: Leaves,
+        stream: UInt32[Array, "..."],
+        first: UInt32[Array, ""],
+        top_k: UInt32[Array, ""],
+        num_draws: UInt32[Array, ""],
+        features: Float[Array, "b k d"],
+        mask: Bool[Array, "b k"],
+    ) -> tuple[Array, Array]:
+        agent: AbstractAgent = agent_structure.combine(leaves[0])
+        evidence: AbstractEvidence = evidence_structure.combine(leaves[1])
+        key = decision_key(jax.random.wrap_key_data(stream), first)
 
-    def again(key: Key[Array, ""]) -> tuple[Array, Array]:
-        def one(features: Array, mask: Array, actions: Array) -> tuple[Array, Array]:
-            choice = agent.choose(key, evidence, features, mask, actions.shape[0])
-            return jnp.any(actions[:, None] == choice.actions[None, :], axis=1), choice.failed
+        def again(number: Array) -> tuple[Array, Array]:
+            def one(features: Array, mask: Array) -> tuple[Array, Array]:
+                choice = agent.choose(jax.random.fold_in(key, number), evidence, features, mask)
+                return _among_best(choice.preferences, top_k), choice.failed
 
-        hits, failed = jax.vmap(one)(features, mask, actions)
-        return hits, jnp.any(failed)
+            hits, failed = jax.vmap(one)(features, mask)
+            asked = number < num_draws
+            return hits & asked, jnp.any(failed) & asked
 
-    at_once = max(1, min(num_draws, NUMBERS_AT_ONCE // mask.size))
-    hits, failed = jax.lax.map(again, jax.random.split(key, num_draws), batch_size=at_once)
-    return jnp.sum(hits, axis=0), jnp.any(failed)
+        def some(chunk: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+            numbers = jnp.uint32(at_once) * chunk + jnp.arange(at_once, dtype=jnp.uint32)
+            hits, failed = jax.vmap(again)(numbers)
+            return state[0] + jnp.sum(hits, axis=0, dtype=jnp.int32), state[1] | jnp.any(failed)
 
+        num_chunks = (num_draws + jnp.uint32(at_once - 1)) // jnp.uint32(at_once)
+        none = (jnp.zeros(shape, jnp.int32), jnp.array(False))
+        return jax.lax.fori_loop(jnp.uint32(0), num_chunks, some, none)
 
-def propensity(
-    hits: Int[np.ndarray, "b top_k"], num_draws: int
-) -> tuple[Float[np.ndarray, "b top_k"], Float[np.ndarray, "b top_k"]]:
-    """The share of draws, unbiased, and its standard error.
-
-    The error is that of (hits + 1) / (num_draws + 2), so that it is not zero when the share is 0 or
-    1: such a share is not certain either.
-    """
-    smoothed = (hits + 1.0) / (num_draws + 2.0)
-    return hits / num_draws, np.sqrt(smoothed * (1.0 - smoothed) / num_draws)
+    return count
 
 
-def dimensions(name: str, value: Any) -> int:
-    """Number of axes."""
-    try:
-        return np.ndim(value)
-    except ValueError as error:
-        raise ValueError(
-            f"`{name}`: expected an array, got a ragged nest; rows must have equal lengths"
-        ) from error
+def _among_best(preferences: Float[Array, " k"], top_k: UInt32[Array, ""]) -> Bool[Array, " k"]:
+    """Which actions are among the best `top_k`; of equal ones, the first are."""
+
+    def one() -> Array:
+        return jnp.arange(preferences.shape[0]) == jnp.argmax(preferences)
+
+    def several() -> Array:
+        order = jnp.argsort(-preferences, stable=True)
+        return jnp.argsort(order).astype(jnp.uint32) < top_k
+
+    return jax.lax.cond(top_k == 1, one, several)
+
+
+@functools.lru_cache(maxsize=MAX_PROGRAMS // 4)
+def _posterior_program(
+    agent_structure: Structure, evidence_structure: Structure, num_draws: int
+) -> Callable[..., Any]:
+    """Draws parameters; the first ones are the same however many there are."""
+
+    @jax.jit
+    def draw(leaves: Leaves, key_data: UInt32[Array, "..."]) -> tuple[Array, Array]:
+        agent: AbstractAgent = agent_structure.combine(leaves[0])
+        evidence: AbstractEvidence = evidence_structure.combine(leaves[1])
+        key = jax.random.wrap_key_data(key_data)
+
+        def one(number: Array) -> tuple[Array, Array]:
+            return agent.draw(jax.random.fold_in(key, number), evidence)
+
+        numbers = jnp.arange(num_draws, dtype=jnp.uint32)
+        return jax.lax.map(one, numbers, batch_size=min(num_draws, 2**10))
+
+    return draw
+
+
+def _as_number(number: int) -> UInt32[np.ndarray, ""]:
+    return np.asarray(number % 2**32, np.uint32)

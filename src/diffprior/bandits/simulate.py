@@ -19,9 +19,10 @@ from ..evidence.base import AbstractEvidence
 from ..partition import Structure, partition
 from ..problems.base import AbstractProblem
 from ..samplers.base import AbstractSampler
-from .agents import AbstractAgent, ThompsonSampling, checked_seed
+from .agents import AbstractAgent, ThompsonSampling
+from .environment import Environment, Rounds
 from .result import SimulationResult
-from .world import Rounds, World
+from .streams import checked_seed
 
 CHUNK_ROUNDS = 25  # rounds played by one call of an agent's program
 CHUNK_NUMBERS = 2**25  # features and rewards held at once
@@ -55,7 +56,7 @@ def simulate(
     num_runs = positive_int("num_runs", num_runs)
     num_rounds = positive_int("num_rounds", num_rounds)
     named = _checked_agents(problem, agents)
-    world = World.of(problem, num_runs, checked_seed(seed))
+    environment = Environment.of(problem, num_runs, checked_seed(seed))
     length, num_chunks = _chunks(problem, num_runs, num_rounds)
     players = {
         name: _Player(name, agent, problem.dim, num_runs, length * num_chunks)
@@ -64,7 +65,7 @@ def simulate(
     with _bar(sys.stderr.isatty() if progress is None else progress) as bar:
         task = bar.add_task("simulating", total=num_chunks * len(players))
         for first in range(0, length * num_chunks, length):
-            rounds = world.rounds(jnp.arange(first, first + length))
+            rounds = environment.rounds(jnp.arange(first, first + length))
             for player in players.values():
                 bar.update(task, description=f"simulating {player.name}")
                 player.play(rounds)
@@ -86,34 +87,38 @@ def simulate(
 
 
 class _Player:
-    """An agent on its way through the rounds of all runs, which teams of equal size share."""
+    """An agent on its way through the rounds of all runs, in shards of equal size.
+
+    Where the runs cannot be shared evenly, the last one is repeated, and what it adds is dropped.
+    """
 
     def __init__(
         self, name: str, agent: AbstractAgent, dim: int, num_runs: int, capacity: int
     ) -> None:
         self.name = name
         self.agent = agent
+        self.num_runs = num_runs
         evidence = jax.vmap(lambda _: agent.init(dim, capacity))(jnp.arange(num_runs))
-        self.teams = _shares(evidence, _num_teams(num_runs))
+        self.shards = _shards(evidence, _num_shards(num_runs))
         self.program: Any = None
         self.outcomes: list[Outcome] = []
         self.seconds = self.compile_seconds = 0.0
 
     def play(self, rounds: Rounds) -> None:
         """Play some rounds; all calls have the same shapes."""
-        shares = _shares(rounds, len(self.teams))
+        shards = _shards(rounds, len(self.shards))
         if self.program is None:
             self._check_rewards(rounds)
             begin = time.perf_counter()
-            self.program = _program(self.agent, self.teams[0], shares[0])
+            self.program = _program(self.agent, self.shards[0], shards[0])
             self.compile_seconds = time.perf_counter() - begin
         begin = time.perf_counter()
-        with ThreadPoolExecutor(len(self.teams)) as pool:
-            played = list(pool.map(self.program, self.teams, shares))
+        with ThreadPoolExecutor(len(self.shards)) as pool:
+            played = list(pool.map(self.program, self.shards, shards))
         self.seconds += time.perf_counter() - begin
-        self.teams = [evidence for evidence, _ in played]
+        self.shards = [evidence for evidence, _ in played]
         parts = zip(*(outcome for _, outcome in played), strict=True)
-        self.outcomes.append(Outcome(*(np.concatenate(part) for part in parts)))
+        self.outcomes.append(Outcome(*(np.concatenate(part)[: self.num_runs] for part in parts)))
 
     def outcome(self, num_rounds: int) -> Outcome:
         """What has been played so far, up to `num_rounds`."""
@@ -143,19 +148,22 @@ class _Player:
             ) from error
 
 
-def _num_teams(num_runs: int) -> int:
-    """One for each core, as far as the runs can be shared evenly: the matrices of a step are too
-    small to occupy more than one."""
+def _num_shards(num_runs: int) -> int:
+    """One for each core: the matrices of a step are too small to occupy more than one."""
     cores = (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
-    return max(share for share in range(1, cores + 1) if num_runs % share == 0)
+    each = -(-num_runs // min(cores, num_runs))
+    return -(-num_runs // each)
 
 
-def _shares(tree: Any, count: int) -> list[Any]:
-    """Equal pieces along the first axis of every array."""
+def _shards(tree: Any, count: int) -> list[Any]:
+    """Pieces of equal length along the first axis of every array, the last entry repeated where
+    there are too few."""
 
     def piece(index: int, array: Any) -> Any:
-        size = array.shape[0] // count
-        return array[index * size : (index + 1) * size]
+        size = -(-array.shape[0] // count)
+        rows = np.minimum(np.arange(index * size, (index + 1) * size), array.shape[0] - 1)
+        whole = rows[-1] - rows[0] == size - 1
+        return array[rows[0] : rows[-1] + 1] if whole else array[rows]
 
     return [jax.tree.map(functools.partial(piece, i), tree) for i in range(count)]
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from ..checks import real_array
 from ..problems.base import AbstractProblem
-from .agents import decision_key, stream_keys
+from .streams import decision_key, stream_keys
 
 PARAMETERS = 2**31 - 1  # the run whose stream the parameters of the first block are drawn from
 BLOCK = 64  # runs whose parameters are drawn together, so that fewer runs are the first of more
@@ -28,7 +28,7 @@ class Rounds(NamedTuple):
     rewards: Float[Array, "*n k"]
 
 
-class World(eqx.Module):
+class Environment(eqx.Module):
     """The runs of a simulation: the problem, its parameters and the streams of randomness."""
 
     problem: AbstractProblem
@@ -38,18 +38,18 @@ class World(eqx.Module):
     decisions: Key[Array, " r"]
 
     @staticmethod
-    def of(problem: AbstractProblem, num_runs: int, seed: int) -> "World":
+    def of(problem: AbstractProblem, num_runs: int, seed: int) -> "Environment":
         """Draw the parameters of all runs."""
         streams = jax.vmap(lambda run: stream_keys(seed, run))(jnp.arange(num_runs))
-        actions, noise = jax.vmap(jax.random.split, out_axes=1)(streams.world)
+        actions, noise = jax.vmap(jax.random.split, out_axes=1)(streams.environment)
         blocks = [_parameters(problem, seed, block) for block in range(-(-num_runs // BLOCK))]
         theta = jnp.concatenate(blocks)[:num_runs]
-        return World(problem, theta, actions, noise, streams.decisions)
+        return Environment(problem, theta, actions, noise, streams.decisions)
 
     def rounds(self, numbers: Int[Array, " n"]) -> Rounds:
         """The rounds of these numbers, of every run; checked."""
         self._check_features()
-        features, means, rewards, finite = _look(self, numbers)
+        features, means, rewards, finite = _realise(self, numbers)
         if not finite:
             raise ValueError(
                 "`problem`: expected finite features and rewards, got NaN or infinity; "
@@ -71,16 +71,18 @@ def _parameters(problem: AbstractProblem, seed: int, block: int) -> Float[Array,
     """Parameters of a block of runs."""
     return real_array(
         "sample_parameters",
-        problem.sample_parameters(stream_keys(seed, PARAMETERS - block).world, BLOCK),
+        problem.sample_parameters(stream_keys(seed, PARAMETERS - block).environment, BLOCK),
         (BLOCK, problem.dim),
         "return one row of `dim` numbers for each sample",
     )
 
 
 @eqx.filter_jit
-def _look(world: World, numbers: Int[Array, " n"]) -> tuple[Array, Array, Array, Array]:
+def _realise(
+    environment: Environment, numbers: Int[Array, " n"]
+) -> tuple[Array, Array, Array, Array]:
     """Features, means and rewards of every run and round, and whether all are finite."""
-    problem = world.problem
+    problem = environment.problem
 
     def one(theta: Array, actions: Array, noise: Array, number: Array) -> tuple[Array, ...]:
         key = jax.random.fold_in(actions, number) if problem.fresh_actions else actions
@@ -90,7 +92,9 @@ def _look(world: World, numbers: Int[Array, " n"]) -> tuple[Array, Array, Array,
 
     over_rounds = jax.vmap(one, in_axes=(None, None, None, 0))
     over_runs = jax.vmap(over_rounds, in_axes=(0, 0, 0, None))
-    features, means, rewards = over_runs(world.theta, world.actions, world.noise, numbers)
+    features, means, rewards = over_runs(
+        environment.theta, environment.actions, environment.noise, numbers
+    )
     finite = jnp.all(jnp.isfinite(features)) & jnp.all(jnp.isfinite(means + rewards))
     return features, means, rewards, finite
 

@@ -1,0 +1,46 @@
+"""Which agent serves a prior, a sampler or an agent."""
+
+import copy
+from typing import Any
+
+from ..priors.base import AbstractPrior
+from ..samplers.base import AbstractSampler, checked_temperature
+from ..samplers.choose import best_sampler
+from .agents import AbstractAgent, ThompsonSampling
+
+
+def as_agent(prior: Any, likelihood: Any, temperature: Any) -> AbstractAgent:
+    """The agent, or Thompson sampling with the sampler, or with the best one for the prior."""
+    if isinstance(prior, AbstractAgent):
+        if likelihood is not None or temperature is not None:
+            name = "likelihood" if likelihood is not None else "temperature"
+            raise ValueError(
+                f"`{name}`: expected None with an agent, got {likelihood or temperature!r}; "
+                f"{type(prior).__name__} has its own"
+            )
+        return prior
+    if isinstance(prior, AbstractPrior):
+        prior = best_sampler(prior)
+    if not isinstance(prior, AbstractSampler):
+        raise ValueError(
+            f"`prior`: expected a prior, a sampler or an agent, got {type(prior).__name__};"
+            " fit a prior to the parameters of past tasks, or start from GaussianPrior(mean, cov)"
+        )
+    sampler = prior if temperature is None else _at_temperature(prior, temperature)
+    return ThompsonSampling(sampler, likelihood)
+
+
+def _at_temperature(sampler: AbstractSampler, temperature: Any) -> AbstractSampler:
+    changed = copy.copy(sampler)
+    object.__setattr__(changed, "temperature", checked_temperature(temperature))
+    return changed
+
+
+def dim_of(agent: AbstractAgent) -> int:
+    """Number of parameters of the agent, which must be known."""
+    if agent.dim is None:
+        raise ValueError(
+            f"`prior`: expected an agent with a number of parameters, got {type(agent).__name__} "
+            "for any number; pass dim=, as in Uniform(likelihood, dim=5)"
+        )
+    return agent.dim

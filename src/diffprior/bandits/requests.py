@@ -1,0 +1,152 @@
+"""Decisions as they are asked for and answered: NumPy arrays, checked."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from ..checks import positive_int, real_numbers
+
+FEWEST_ACTIONS = 8  # arrays of fewer actions are padded to this many
+FEWEST_DECISIONS = 8  # and batches of more than one decision
+MAX_DRAWS = 2**24
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What to do. For a batch of decisions every entry has a leading axis.
+
+    Attributes:
+        action: A row of `features`, or with `top_k` that many, best first.
+        scores: Mean rewards of all actions under the draw that decided; shape (K,).
+        propensity: How often the same policy with the same evidence chooses the action (has it
+            among its top k), estimated from draws that are independent of the decision; None if
+            not asked for.
+        propensity_se: Standard error of `propensity`.
+        failed: Whether the draw failed, so that the action is random.
+    """
+
+    action: Any
+    scores: Float[np.ndarray, "*b k"]
+    propensity: Any
+    propensity_se: Any
+    failed: Any
+
+
+class Request:
+    """Checked features (B, K, d), allowed actions (B, K), how many to choose, and from how many
+    draws to estimate propensities, if any."""
+
+    def __init__(self, features: Any, mask: Any, top_k: Any, propensity_draws: Any, dim: int):
+        self.single = dimensions("features", features) < 3
+        self.ranked = top_k is not None
+        axes = ("K", dim) if self.single else ("B", "K", dim)
+        fix = f"one row of {dim} numbers for each action, and a first axis for a batch"
+        checked = real_numbers("features", features, axes, fix)
+        self.features = np.asarray(checked)[None] if self.single else np.asarray(checked)
+        if 0 in self.features.shape:
+            raise ValueError(f"`features`: expected an action, got shape {checked.shape}; {fix}")
+        self.mask = None if mask is None else self._checked_mask(mask)
+        self.top_k = 1 if top_k is None else self._checked_top_k(top_k)
+        self.num_draws = None if propensity_draws is None else _checked_draws(propensity_draws)
+
+    @property
+    def size(self) -> int:
+        """Number of decisions B."""
+        return len(self.features)
+
+    def padded(self, dtype: np.dtype) -> tuple[Float[np.ndarray, "b k d"], Bool[np.ndarray, "b k"]]:
+        """Features and mask in arrays of few different sizes, so that few programs serve all.
+
+        An action that is added has the features of the first and is not allowed; a decision that
+        is added is the first one again.
+        """
+        b, k, d = self.features.shape
+        rows = 1 if b == 1 else power_of_two(b, FEWEST_DECISIONS)
+        columns = power_of_two(k, FEWEST_ACTIONS)
+        features, mask = np.empty((rows, columns, d), dtype), np.zeros((rows, columns), bool)
+        features[:b, :k] = self.features
+        mask[:b, :k] = True if self.mask is None else self.mask
+        features[:b, k:] = features[:b, :1]
+        features[b:], mask[b:] = features[:1], mask[:1]
+        return features, mask
+
+    def cropped(self, array: np.ndarray) -> np.ndarray:
+        """A result of what was padded, (b,) or (b, k), without what was added."""
+        b, k, _ = self.features.shape
+        return array[:b] if array.ndim == 1 else array[:b, :k]
+
+    def best(self, preferences: Float[np.ndarray, "b k"]) -> Int[np.ndarray, "b top_k"]:
+        """The actions of the highest preferences, the first of equal ones first."""
+        if self.top_k == 1:
+            return np.argmax(preferences, axis=1)[:, None]
+        return np.argsort(-preferences, axis=1, kind="stable")[:, : self.top_k]
+
+    def reply(self, array: np.ndarray) -> Any:
+        """A result (B, top_k) without the axes that the request did not have."""
+        return self.reply_each(array if self.ranked else array[:, 0])
+
+    def reply_each(self, array: np.ndarray) -> Any:
+        """A result (B, ...) without the first axis if the request had none."""
+        array = array[0] if self.single else array
+        return array.item() if array.ndim == 0 else array
+
+    def _checked_mask(self, mask: Any) -> Bool[np.ndarray, "b k"]:
+        shape = self.features.shape[:2]
+        dimensions("mask", mask)
+        allowed = np.asarray(mask)
+        expected = shape[1:] if self.single or allowed.ndim == 1 else shape
+        if allowed.dtype != bool or allowed.shape != expected:
+            raise ValueError(
+                f"`mask`: expected booleans of shape {expected}, got {allowed.dtype} of shape "
+                f"{allowed.shape}; true for each row of `features` that is allowed"
+            )
+        if not np.all(np.any(allowed, axis=-1)):
+            raise ValueError("`mask`: expected at least one allowed action, got none; allow one")
+        return np.broadcast_to(allowed, shape)
+
+    def _checked_top_k(self, top_k: Any) -> int:
+        allowed = self.features.shape[1] if self.mask is None else np.sum(self.mask, axis=1)
+        fewest = int(np.min(allowed))
+        if positive_int("top_k", top_k) > fewest:
+            raise ValueError(
+                f"`top_k`: expected at most {fewest}, the number of allowed actions, got {top_k}; "
+                "ask for fewer or allow more"
+            )
+        return int(top_k)
+
+
+def _checked_draws(num_draws: Any) -> int:
+    if positive_int("propensity_draws", num_draws) > MAX_DRAWS:
+        raise ValueError(
+            f"`propensity_draws`: expected at most 2**24, got {num_draws}; ask for fewer"
+        )
+    return int(num_draws)
+
+
+def power_of_two(n: int, at_least: int) -> int:
+    """The lowest power of two that is not below `n` or `at_least`."""
+    return max(at_least, 1 << (n - 1).bit_length())
+
+
+def propensity(
+    hits: Int[np.ndarray, "b top_k"], num_draws: int
+) -> tuple[Float[np.ndarray, "b top_k"], Float[np.ndarray, "b top_k"]]:
+    """The share of draws, unbiased, and its standard error.
+
+    The error is that of (hits + 1) / (num_draws + 2), so that it is not zero when the share is 0 or
+    1: such a share is not certain either.
+    """
+    smoothed = (hits + 1.0) / (num_draws + 2.0)
+    return hits / num_draws, np.sqrt(smoothed * (1.0 - smoothed) / num_draws)
+
+
+def dimensions(name: str, value: Any) -> int:
+    """Number of axes."""
+    try:
+        return np.ndim(value)
+    except ValueError as error:
+        raise ValueError(
+            f"`{name}`: expected an array, got a ragged nest; rows must have equal lengths"
+        ) from error

@@ -1,0 +1,116 @@
+"""Few programs serve all requests, they are not kept for ever, and padding is never seen."""
+
+import gc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import diffprior as dp
+from bandits.helpers import Counting, standard_prior
+from diffprior.bandits import decisions
+from diffprior.bandits.bandit import Bandit
+from diffprior.bandits.requests import Request
+
+RNG = np.random.default_rng(11)
+FEATURES = RNG.standard_normal((200, 2))
+AGENTS = {
+    "thompson": lambda: dp.ThompsonSampling(dp.Exact(standard_prior()), dp.Linear(0.5)),
+    "linucb": lambda: dp.LinUCB(standard_prior(), dp.Linear(0.5)),
+    "epsilon": lambda: dp.EpsilonGreedy(standard_prior(), dp.Linear(0.5), epsilon=0.5),
+    "uniform": lambda: dp.Uniform(dp.Linear(0.5), dim=2),
+}
+
+
+def memory_maps() -> int:
+    return len(Path("/proc/self/maps").read_text().splitlines())
+
+
+def test_the_number_of_programs_is_logarithmic() -> None:
+    """All K up to 200, batches up to 20 and draws up to 2,000 in ten sizes."""
+    sampler = Counting()
+    bandit = Bandit(sampler, dp.Linear(0.5), seed=0)
+    for k in range(1, 201):
+        bandit.decide(FEATURES[:k])
+    assert sampler.tally.count == 6  # 8, 16, 32, 64, 128, 256
+    for b in range(1, 17):
+        bandit.decide(np.broadcast_to(FEATURES[:5], (b, 5, 2)))
+    assert sampler.tally.count == 6 + 2  # 8, 16; one alone was there
+    for n in (1, 2, 30, 31, 32, 33, 40, 128, 129, 777, 2000):
+        bandit.decide(FEATURES[:5], propensity_draws=n, top_k=1 + n % 5)
+    # draws in chunks of two sizes; each is traced more than once, in loops
+    assert sampler.tally.count <= 8 + 2 * 3
+    before = sampler.tally.count
+    for n in range(1, 9):
+        bandit.posterior(30 * n, seed=0)
+    assert sampler.tally.count <= before + 2
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="counts memory maps as on Linux")
+def test_programs_beyond_the_bound_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory maps stay flat however many sizes come."""
+    small = decisions.functools.lru_cache(maxsize=2)(decisions._decision_program.__wrapped__)
+    monkeypatch.setattr(decisions, "_decision_program", small)
+    counts = []
+    for size in range(3, 9):
+        Bandit(standard_prior(), dp.Linear(0.5), seed=0).decide(np.ones((2**size, 2)))
+        gc.collect()
+        counts.append(memory_maps())
+    assert max(counts[3:]) <= max(counts[:3]) + 40
+    assert small.cache_info().currsize == 2
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_padding_changes_no_decision(name: str) -> None:
+    """One more action, which is not allowed, takes the arrays to another size."""
+    near = 1.0 + np.abs(FEATURES[:8])
+    far = np.concatenate([near, [[50.0, 50.0]]])
+    plain, wider = (Bandit(AGENTS[name](), seed=3) for _ in range(2))
+    for bandit in (plain, wider):
+        bandit.update(near, near @ np.array([2.0, 2.0]))
+    allowed = np.arange(9) < 8
+    for _ in range(40):
+        few = plain.decide(near, top_k=8)
+        more = wider.decide(far, top_k=8, mask=allowed)
+        np.testing.assert_array_equal(few.action, more.action)
+        np.testing.assert_allclose(few.scores, more.scores[:8], rtol=1e-9)
+        assert more.scores.shape == (9,)
+
+
+def test_padded_actions_are_never_chosen() -> None:
+    """Scores are all negative, and what is added would be worth zero, were it features of zero;
+    and a single action is chosen, its propensity one."""
+    bandit = Bandit(standard_prior(), dp.Linear(0.01), seed=0)
+    bandit.update(np.eye(2), np.array([-30.0, -30.0]))
+    features = 1.0 + np.abs(FEATURES)
+    for k in (1, 2, 3, 9, 17):
+        decision = bandit.decide(features[:k], propensity_draws=40)
+        assert decision.action < k and np.all(decision.scores < 0)
+        order = bandit.decide(features[:k], top_k=k, propensity_draws=40)
+        assert sorted(order.action) == list(range(k))
+        np.testing.assert_array_equal(order.propensity, np.ones(k))
+    assert bandit.decide(features[:1], propensity_draws=33).propensity == 1.0
+
+
+def test_propensities_of_all_actions_sum_to_the_number_chosen() -> None:
+    """However many draws the last chunk lacks, and whatever the batch is padded with."""
+    bandit = Bandit(standard_prior(), dp.Linear(0.5), seed=0)
+    features = np.stack([FEATURES[:5], FEATURES[5:10], FEATURES[10:15]])
+    for num_draws in (1, 31, 33, 300):
+        shares = bandit.decide(features, top_k=5, propensity_draws=num_draws).propensity
+        np.testing.assert_array_equal(shares, np.ones((3, 5)))
+    programs, evidence = bandit._programs, bandit.evidence
+    inputs = Request(features, None, None, None, 2).padded(np.dtype(bandit._dtype))
+    for top_k, num_draws in ((1, 31), (2, 33), (3, 300)):
+        hits, _ = programs.count_hits(evidence, 0, *inputs, top_k, num_draws)
+        assert hits.shape == (8, 8) and not np.any(hits[:, 5:])
+        np.testing.assert_array_equal(hits.sum(axis=1), np.full(8, top_k * num_draws))
+
+
+def test_of_equal_actions_the_first_come_first() -> None:
+    bandit = Bandit(standard_prior(), dp.Linear(0.5), seed=0)
+    same = np.ones((6, 2))
+    np.testing.assert_array_equal(bandit.decide(same, top_k=4).action, np.arange(4))
+    decision = bandit.decide(same, top_k=4, propensity_draws=50)
+    np.testing.assert_array_equal(decision.propensity, np.ones(4))
+    assert bandit.decide(same).action == 0
