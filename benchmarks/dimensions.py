@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 import diffprior as dp
-from diffprior.evaluate.posterior import Quality, posterior_quality
+from diffprior.evaluate.posterior import PosteriorQuality, posterior_quality
 from diffprior.priors import diffusion
 
 KINDS = {"general": (10**6, dp.EvidenceDPS), "isotropic": (0, dp.TwistedSMC)}
@@ -34,7 +34,7 @@ def compare(dim: int, kind: str) -> None:
     assert prior.report is not None
     print(f"d = {dim}, {kind}: fitted in {prior.report.seconds:.0f} s", flush=True)
 
-    def show(row: Quality) -> None:
+    def show(row: PosteriorQuality) -> None:
         print(
             f"  N = {row.num_observations:3} {row.sampler} EMD over floor "
             f"{row.distance.ratio:.2f} +- {row.distance.standard_error:.2f}, "
@@ -43,7 +43,9 @@ def compare(dim: int, kind: str) -> None:
         )
 
     samplers = {sampler_of.__name__: sampler}
-    posterior_quality(true, samplers, (dim // 2, 100), num_histories=8, num_draws=150, on_row=show)
+    posterior_quality(
+        true, samplers, (dim // 2, 100), num_histories=8, num_draws=150, callback=show
+    )
     evidence = dp.Linear(1.0).observe(np.eye(dim), np.zeros(dim))
     jax.block_until_ready(sampler.sample_many(jax.random.key(0), evidence, 150))
     begin = time.perf_counter()

@@ -13,9 +13,10 @@ import jax
 import numpy as np
 
 import diffprior as dp
-from diffprior.evaluate.calibration import coverage, rank_uniformity, ranks
+from diffprior.evaluate import Tasks, coverage, rank_uniformity
 from diffprior.evaluate.distances import Distance, earth_movers_distance
-from diffprior.evaluate.posterior import Quality, posterior_quality, random_histories
+from diffprior.evaluate.posterior import PosteriorQuality as Quality
+from diffprior.evaluate.posterior import posterior_quality
 from diffprior.problems.mixtures import mixture
 
 SIZES = (0, 1, 5, 20, 100, 1000, 10_000)
@@ -73,7 +74,7 @@ def table(name: str, samplers: dict, sizes: tuple[int, ...], likelihood=None, hi
             likelihood=likelihood,
             num_histories=histories,
             num_draws=500,
-            on_row=show,
+            callback=show,
         )
     )
 
@@ -95,18 +96,15 @@ def covered(name: str, num_tasks: int = 2000, num_draws: int = 99) -> list[dict]
     rows = []
     for kind, likelihood in (("linear", dp.Linear(1.0)), ("logistic", dp.Logistic())):
         sizes = (1, 5, 20, 100)
-        tasks = [
-            random_histories(mixture(name), likelihood, n, num_tasks // len(sizes), 10 + n)
-            for n in sizes
-        ]
-        truths = np.concatenate([thetas for thetas, _ in tasks])
-        histories = [h for _, hs in tasks for h in hs]
+        rows_each = np.repeat(sizes, num_tasks // len(sizes))
+        tasks = Tasks.simulate(
+            mixture(name), likelihood, num_tasks=len(rows_each), num_observations=rows_each, seed=10
+        )
         for label, sampler in samplers.items():
             if label == "SMC" and kind == "logistic":
                 continue
-            draws = many(sampler, histories, num_draws)
-            share = coverage(draws, truths)
-            p_value = rank_uniformity(ranks(draws, truths)[:, 0], num_draws)
+            share = coverage(sampler, tasks, num_draws=num_draws)
+            p_value = rank_uniformity(sampler, tasks, num_draws=num_draws).p_value
             rows.append(
                 {
                     "kind": kind,
@@ -122,15 +120,6 @@ def covered(name: str, num_tasks: int = 2000, num_draws: int = 99) -> list[dict]
                 flush=True,
             )
     return rows
-
-
-def many(sampler: dp.AbstractSampler, histories: list, num_draws: int) -> np.ndarray:
-    keys = jax.random.split(jax.random.key(5), len(histories))
-    draws = [
-        np.asarray(sampler.sample_many(k, h, num_draws, throw=False)[0])
-        for k, h in zip(keys, histories, strict=True)
-    ]
-    return np.nan_to_num(np.stack(draws).astype(np.float64))
 
 
 def isotropic(name: str) -> list[dict]:
@@ -215,7 +204,8 @@ def cost(name: str) -> list[dict]:
     for particles in (1, 4, 8, 16, 32, 64):
         samplers[f"TwistedSMC {particles}"] = dp.TwistedSMC(prior, num_particles=particles)
     rows = table(name, samplers, (1, 5, 20, 100), histories=8)
-    _, (history, *_) = random_histories(mixture(name), dp.Linear(1.0), 20, 1, 0)
+    task = Tasks.simulate(mixture(name), dp.Linear(1.0), num_tasks=1, num_observations=20)
+    history = task.likelihood.observe(task.features, task.rewards)
     for label, sampler in samplers.items():
         jax.block_until_ready(sampler.sample_many(jax.random.key(0), history, 500))
         begin = time.perf_counter()

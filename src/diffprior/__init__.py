@@ -1,5 +1,6 @@
 """diffprior: posterior sampling with a diffusion-model prior, and Thompson sampling built on it."""
 
+from . import evaluate as evaluate
 from .bandits.agents import AbstractAgent, ThompsonSampling
 from .bandits.bandit import Bandit
 from .bandits.baselines import EpsilonGreedy, LinUCB, Uniform

@@ -1,1 +1,36 @@
-"""How far a sampler is from the truth: distances, coverage, ranks."""
+"""How good a prior or a sampler is: on simulated tasks, where the truth is known, and on your own.
+
+`coverage`, `rank_uniformity` and `earth_movers_distance` judge posteriors; `log_evidence` and
+rewards of your own logs, where no true parameters are known.
+"""
+
+from .calibration import Coverage, RankUniformity, coverage, rank_uniformity
+from .comparison import Comparison, compare
+from .distances import (
+    Distance,
+    distance_over_floor,
+    earth_movers_distance,
+    prior_distances,
+)
+from .log_evidence import LogEvidence, estimate_log_evidence, log_evidence
+from .posterior import PosteriorQuality, posterior_quality
+from .tasks import Tasks
+
+__all__ = [
+    "Comparison",
+    "Coverage",
+    "Distance",
+    "LogEvidence",
+    "PosteriorQuality",
+    "RankUniformity",
+    "Tasks",
+    "compare",
+    "coverage",
+    "distance_over_floor",
+    "earth_movers_distance",
+    "estimate_log_evidence",
+    "log_evidence",
+    "posterior_quality",
+    "prior_distances",
+    "rank_uniformity",
+]

@@ -1,24 +1,33 @@
 """Earth mover's distance between samples, and the floor that two exact samples set."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
+import jax
 import numpy as np
+from jaxtyping import Float
 
-
-def earth_movers_distance(first: np.ndarray, second: np.ndarray) -> float:
-    """Mean distance that one sample must be moved to become the other (Euclidean)."""
-    import ot
-
-    first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)
-    return float(ot.emd2([], [], ot.dist(first, second, metric="euclidean")))
+from ..checks import real_numbers
+from ..priors.base import AbstractPrior
+from .draws import finite_rows, nan_where_failed
+from .tables import plus_minus, standard_error, text_table
 
 
 @dataclass(frozen=True)
 class Distance:
-    """Earth mover's distances over repetitions, and of exact samples from each other (floor)."""
+    """Earth mover's distances of draws from exact ones, and of exact ones from each other.
 
-    distances: np.ndarray
-    floors: np.ndarray
+    Args:
+        distances: Of each task or repetition (n,); infinite where every draw failed.
+        floors: Of as many exact draws from each other (n,).
+        failed: Draws that failed, which are left out.
+    """
+
+    distances: Float[np.ndarray, " n"]
+    floors: Float[np.ndarray, " n"]
+    failed: int = 0
 
     @property
     def ratio(self) -> float:
@@ -28,5 +37,147 @@ class Distance:
     @property
     def standard_error(self) -> float:
         """Of the ratio, over the repetitions, which are paired."""
+        if not np.isfinite(self.ratio):
+            return float("nan")
         residuals = self.distances - self.ratio * self.floors
-        return float(np.std(residuals, ddof=1) / np.sqrt(len(residuals)) / np.mean(self.floors))
+        return standard_error(residuals) / float(np.mean(self.floors))
+
+    def __str__(self) -> str:
+        """Distance, floor and their ratio."""
+        row = (
+            plus_minus(float(np.mean(self.distances)), standard_error(self.distances)),
+            f"{np.mean(self.floors):.4g}",
+            plus_minus(self.ratio, self.standard_error),
+            str(self.failed),
+        )
+        return text_table(("distance", "floor", "over the floor", "failed"), [row])
+
+
+def earth_movers_distance(first: Any, second: Any) -> float:
+    """Mean Euclidean distance that one sample must be moved to become the other.
+
+    Args:
+        first: Draws (n, d).
+        second: Draws (m, d); every draw of a sample weighs the same.
+
+    Returns:
+        The distance, in the units of the parameters. It is not zero for two samples of one law:
+        see `distance_over_floor`.
+
+    Raises:
+        ValueError: If shapes do not agree or a number is not finite.
+        ImportError: If POT is not installed.
+    """
+    ot = pot()
+    first = real_numbers("first", first, ("n", "d"), "pass one row for each draw")
+    dim = first.shape[1]
+    second = real_numbers("second", second, ("m", dim), "pass draws of as many parameters")
+    costs = ot.dist(np.asarray(first, np.float64), np.asarray(second, np.float64), "euclidean")
+    return float(ot.emd2([], [], costs))
+
+
+def distance_over_floor(draws: Any, exact: Any, other_exact: Any) -> Distance:
+    """Distance of draws from exact ones, beside that of exact draws from each other.
+
+    Args:
+        draws: Draws of n posteriors (n, m, d), or of one (m, d). Those that are not finite have
+            failed: they are left out and counted.
+        exact: As many exact draws, from the same posteriors.
+        other_exact: As many again, independent of `exact`.
+
+    Returns:
+        The distances and their floors; `ratio` is 1 for a sampler as good as exact.
+
+    Raises:
+        ValueError: If shapes do not agree.
+        ImportError: If POT is not installed.
+    """
+    pot()
+    draws, exact, other = (
+        _with_task_axis(np.asarray(a, float)) for a in (draws, exact, other_exact)
+    )
+    if not draws.shape[::2] == exact.shape[::2] == other.shape[::2]:
+        raise ValueError(
+            f"`exact`: expected draws of {draws.shape[0]} posteriors of {draws.shape[2]} "
+            f"parameters, got {exact.shape} and {other.shape}; draw from the same posteriors"
+        )
+    draws = nan_where_failed(draws)
+    pairs = list(zip(exact, other, strict=True))
+    return Distance(
+        np.array([_distance_of_rest(own, true) for own, true in zip(draws, exact, strict=True)]),
+        np.array([earth_movers_distance(a, b) for a, b in pairs]),
+        int(np.sum(np.isnan(draws[..., 0]))),
+    )
+
+
+def prior_distances(
+    priors: Mapping[str, AbstractPrior],
+    seen: Any,
+    held_out: Any,
+    *,
+    num_points: int = 1000,
+    num_repeats: int = 5,
+    seed: int = 0,
+) -> dict[str, Distance]:
+    """Distance of samples of each prior from true parameters that were held out.
+
+    Args:
+        priors: Priors by name.
+        seen: Parameters that the priors were learned from (n, d): they set the floor.
+        held_out: Parameters that they were not (m, d).
+        num_points: Points compared at a time, at most.
+        num_repeats: How often.
+        seed: Of the choices and draws.
+
+    Returns:
+        For each prior its distance and the floor, that of as many parameters that were seen.
+
+    Raises:
+        ImportError: If POT is not installed.
+    """
+    pot()
+    seen, held_out = np.asarray(seen, float), np.asarray(held_out, float)
+    rng = np.random.default_rng(seed)
+    count = min(num_points, len(seen), len(held_out))
+    pairs = [
+        (seen[rng.permutation(len(seen))[:count]], held_out[rng.permutation(len(held_out))[:count]])
+        for _ in range(num_repeats)
+    ]
+    floors = np.array([earth_movers_distance(own, other) for own, other in pairs])
+    return {
+        name: Distance(_prior_distance(prior, [other for _, other in pairs], seed), floors)
+        for name, prior in priors.items()
+    }
+
+
+def _prior_distance(
+    prior: AbstractPrior, targets: list[np.ndarray], seed: int
+) -> Float[np.ndarray, " n"]:
+    keys = jax.random.split(jax.random.key(seed), len(targets))
+    return np.array(
+        [
+            earth_movers_distance(np.asarray(prior.sample(key, len(target))), target)
+            for key, target in zip(keys, targets, strict=True)
+        ]
+    )
+
+
+def _distance_of_rest(draws: Float[np.ndarray, "m d"], exact: Float[np.ndarray, "k d"]) -> float:
+    kept = finite_rows(draws)
+    return earth_movers_distance(kept, exact) if len(kept) else float("inf")
+
+
+def _with_task_axis(draws: np.ndarray) -> np.ndarray:
+    return draws[None] if draws.ndim == 2 else draws
+
+
+def pot() -> ModuleType:
+    """The library of optimal transport, or how to get it."""
+    try:
+        import ot
+    except ImportError as error:
+        raise ImportError(
+            "`earth_movers_distance` needs POT, which is not installed; "
+            "`pip install 'diffprior[experiments]'` or `pip install pot` brings it"
+        ) from error
+    return ot

@@ -1,146 +1,288 @@
-"""Samplers on tasks of a bandit problem: distance from the true posterior, and coverage."""
+"""Tasks to be judged on: what each of them has shown, and its true parameters where known."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int
 
-from ..evidence.base import AbstractEvidence
+from ..checks import on_device, positive_int, real_numbers
+from ..evidence.base import AbstractEvidence, AbstractLikelihood
+from ..priors.base import AbstractPrior
 from ..problems.base import AbstractProblem
-from ..samplers.base import AbstractSampler, Info
-from .calibration import Coverage, coverage
-from .distances import Distance, earth_movers_distance
+from .histories import RandomActions, rows_of_tasks
 
-AT_ONCE = 256  # draws side by side, which bounds the memory
-
-
-class Tasks(eqx.Module):
-    """Tasks with as many observations each, of random actions; the first axis runs over tasks."""
-
-    thetas: Float[Array, "n d"]
-    evidence: AbstractEvidence
-    num_observations: int = eqx.field(static=True)
-
-    def __len__(self) -> int:
-        return self.thetas.shape[0]
-
-    def first(self, count: int) -> "Tasks":
-        """The first so many."""
-        return jax.tree.map(lambda leaf: leaf[:count], self)
-
-    def after(self, count: int) -> "Tasks":
-        """All but the first so many."""
-        return jax.tree.map(lambda leaf: leaf[count:], self)
+MIN_ROWS = 16  # room for rows: this many, and four times more as often as is needed
 
 
 @dataclass(frozen=True)
-class Truth:
-    """Two independent samples of the true posterior of every task, (tasks, draws, d)."""
+class Tasks:
+    """The rows of many tasks, one task after the other, and how rewards arise from parameters.
 
-    first: np.ndarray
-    second: np.ndarray
-    floors: np.ndarray  # distance between the two
-
-
-def random_tasks(
-    problem: AbstractProblem, num_observations: int, count: int, seed: int, room: int | None = None
-) -> Tasks:
-    """New tasks of a problem, and what actions chosen at random showed of each.
-
-    One program serves all numbers of observations up to `room`.
+    Args:
+        features: All rows (N, d), those of a task in the order in which they were seen.
+        rewards: One reward for each row (N,).
+        starts: Where each task begins, and the end: (n + 1,), from 0 to N.
+        likelihood: How rewards arise from parameters.
+        parameters: The true ones (n, d), or None where they are not known.
+        labels: A name for each task; by default its number.
     """
-    theta_key, history_key = jax.random.split(jax.random.key(seed))
-    thetas = jnp.asarray(problem.sample_parameters(theta_key, count), float)
-    keys = jax.random.split(history_key, count)
-    size = jnp.asarray(num_observations)
-    evidence = _histories(problem, keys, thetas, size, room or num_observations)
-    return Tasks(thetas, evidence, num_observations)
+
+    features: Float[np.ndarray, "N d"]
+    rewards: Float[np.ndarray, " N"]
+    starts: Int[np.ndarray, " n_plus_1"]
+    likelihood: AbstractLikelihood
+    parameters: Float[np.ndarray, "n d"] | None = None
+    labels: tuple[Hashable, ...] = ()
+
+    @staticmethod
+    def from_arrays(
+        tasks: Any,
+        features: Any,
+        rewards: Any,
+        likelihood: AbstractLikelihood,
+        parameters: Any = None,
+    ) -> "Tasks":
+        """Tasks from a table of rows.
+
+        Args:
+            tasks: A label for each row (N,): which task it belongs to. Rows keep their order.
+            features: Feature vectors of the actions taken (N, d).
+            rewards: What they paid (N,).
+            likelihood: How rewards arise from parameters.
+            parameters: True parameters (n, d), tasks in the order of their first rows.
+
+        Returns:
+            The tasks, in the order of their first rows.
+
+        Raises:
+            ValueError: If shapes do not agree, a number is not finite, or a reward is impossible.
+        """
+        features = np.asarray(
+            real_numbers("features", features, ("N", "d"), "one row for each observation"), float
+        )
+        num_rows = len(features)
+        rewards = np.asarray(
+            real_numbers("rewards", rewards, (num_rows,), "one reward for each row"), float
+        )
+        labels = np.asarray(tasks)
+        if labels.shape != (num_rows,):
+            raise ValueError(
+                f"`tasks`: expected shape ({num_rows},), got {labels.shape}; "
+                "pass one label for each row"
+            )
+        likelihood.empty(max(1, features.shape[1])).check_rewards(rewards)
+        names, which = _in_order_of_appearance(labels)
+        order = np.argsort(which, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(which, minlength=len(names)))])
+        return Tasks(
+            features[order],
+            rewards[order],
+            starts,
+            likelihood,
+            _checked_parameters(parameters, len(names), features.shape[1]),
+            tuple(names),
+        )
+
+    @staticmethod
+    def simulate(
+        source: AbstractProblem | AbstractPrior,
+        likelihood: AbstractLikelihood | None = None,
+        *,
+        num_tasks: int,
+        num_observations: int | Sequence[int] | Int[np.ndarray, " n"],
+        seed: int = 0,
+    ) -> "Tasks":
+        """New tasks, and what actions chosen at random showed of each.
+
+        Args:
+            source: A problem, whose actions are offered; or a prior, from which parameters are
+                drawn, with actions from the unit ball.
+            likelihood: How rewards arise; by default the problem's. A prior needs one.
+            num_tasks: How many tasks.
+            num_observations: Rows of each task: one number for all, or one for each.
+            seed: Of everything random.
+
+        Returns:
+            The tasks with their true parameters.
+
+        Raises:
+            ValueError: If a prior comes without a likelihood, or a number is impossible.
+        """
+        problem = _as_problem(source, likelihood)
+        num_tasks = positive_int("num_tasks", num_tasks)
+        sizes = _checked_sizes(num_observations, num_tasks)
+        theta_key, history_key = jax.random.split(jax.random.key(seed))
+        thetas = jnp.asarray(problem.sample_parameters(theta_key, num_tasks), float)
+        keys = jax.random.split(history_key, num_tasks)
+        phi, y = rows_of_tasks(problem, keys, thetas, _room_for(int(sizes.max())))
+        kept = np.arange(phi.shape[1]) < sizes[:, None]
+        return Tasks(
+            np.asarray(phi, np.float64)[kept],
+            np.asarray(y, np.float64)[kept],
+            np.concatenate([[0], np.cumsum(sizes)]),
+            problem.likelihood,
+            np.asarray(thetas, np.float64),
+            tuple(range(num_tasks)),
+        )
+
+    def __len__(self) -> int:
+        """Number of tasks n."""
+        return len(self.starts) - 1
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.features.shape[1]
+
+    @property
+    def num_observations(self) -> Int[np.ndarray, " n"]:
+        """Rows of each task."""
+        return np.diff(self.starts)
+
+    def select(self, which: Any) -> "Tasks":
+        """Some of the tasks, by a slice, their numbers, or a mask (n,)."""
+        chosen = np.arange(len(self))[which]
+        pieces = [np.arange(self.starts[i], self.starts[i + 1]) for i in chosen]
+        rows = np.concatenate(pieces).astype(int) if pieces else np.zeros(0, int)
+        return replace(
+            self,
+            features=self.features[rows],
+            rewards=self.rewards[rows],
+            starts=np.concatenate([[0], np.cumsum([len(piece) for piece in pieces])]).astype(int),
+            parameters=None if self.parameters is None else self.parameters[chosen],
+            labels=tuple(self.labels[i] for i in chosen) if self.labels else (),
+        )
+
+    def first_rows(self, count: int) -> "Tasks":
+        """The same tasks after their first `count` rows, or all where there are fewer."""
+        sizes = np.minimum(self.num_observations, count)
+        kept = np.arange(len(self.rewards)) - np.repeat(self.starts[:-1], self.num_observations)
+        rows = kept < count
+        return replace(
+            self,
+            features=self.features[rows],
+            rewards=self.rewards[rows],
+            starts=np.concatenate([[0], np.cumsum(sizes)]),
+        )
+
+    def true_parameters(self) -> Float[np.ndarray, "n d"]:
+        """The true parameters (n, d).
+
+        Raises:
+            ValueError: If they are not known.
+        """
+        if self.parameters is None:
+            raise ValueError(
+                "`tasks`: expected tasks whose true parameters are known, got none; pass "
+                "`parameters=`, use `Tasks.simulate`, or judge by rewards: `predictive_check`"
+            )
+        return self.parameters
+
+    def batches(self, at_once: int) -> Iterator[tuple[Int[np.ndarray, " b"], AbstractEvidence]]:
+        """Numbers of tasks, and their evidence stacked along a first axis; all of one length.
+
+        The last tasks of a batch may be repetitions, so that few programs serve all batches.
+        """
+        rooms = np.array([_room_for(size) for size in self.num_observations.tolist()])
+        at_once = min(at_once, len(self))
+        for room in np.unique(rooms):
+            chosen = np.flatnonzero(rooms == room)
+            for begin in range(0, len(chosen), at_once):
+                some = chosen[begin : begin + at_once]
+                padded = np.pad(some, (0, at_once - len(some)), mode="edge")
+                yield padded, self._stacked(padded, int(room))
+
+    def _stacked(self, which: Int[np.ndarray, " b"], room: int) -> AbstractEvidence:
+        """Evidence of some tasks, in `room` rows each; those that are too many weigh nothing."""
+        first, size = self.starts[which, None], self.num_observations[which, None]
+        column = np.arange(room)
+        weights = (column < size).astype(float)
+        rows = np.clip(first + np.minimum(column, np.maximum(size - 1, 0)), 0, None)
+        if len(self.rewards) == 0:
+            features, rewards = np.zeros((*rows.shape, self.dim)), np.zeros(rows.shape)
+        else:
+            rows = np.minimum(rows, len(self.rewards) - 1)
+            features, rewards = self.features[rows], self.rewards[rows]
+        return _evidence_stack(self.likelihood, *map(on_device, (features, rewards, weights)))
 
 
-def draw_each(
-    sampler: AbstractSampler, tasks: Tasks, num_draws: int, seed: int
-) -> Float[np.ndarray, "n m d"]:
-    """Draws of the posterior of every task; those that failed far away from anything."""
-    draws, info = draw_with_info(sampler, tasks, num_draws, seed)
-    far = np.where(np.asarray(info.failed)[..., None], np.nan, np.asarray(draws, np.float64))
-    return np.nan_to_num(far, nan=1e6, posinf=1e6, neginf=-1e6)
-
-
-def draw_with_info(
-    sampler: AbstractSampler, tasks: Tasks, num_draws: int, seed: int
-) -> tuple[Float[Array, "n m d"], Info]:
-    """Draws of the posterior of every task, and how each of them went."""
-    keys = jax.random.split(jax.random.key(seed), (len(tasks), num_draws))
-    return _draw_with_info(sampler, keys, tasks.evidence)
-
-
-def true_posterior(exact: AbstractSampler, tasks: Tasks, num_draws: int, seed: int) -> Truth:
-    """What an exact sampler draws."""
-    both = draw_each(exact, tasks, 2 * num_draws, seed)
-    first, second = both[:, :num_draws], both[:, num_draws:]
-    return Truth(first, second, _distances(first, second))
-
-
-def distance_from(truth: Truth, draws: Float[np.ndarray, "n m d"]) -> Distance:
-    """Earth mover's distances, beside those of exact draws from each other."""
-    count = len(draws)
-    return Distance(_distances(draws, truth.first[:count]), truth.floors[:count])
-
-
-def pooled_coverage(
-    draws: Iterable[Float[np.ndarray, "n m d"]], tasks: Iterable[Tasks], level: float = 0.9
-) -> Coverage:
-    """Coverage over tasks of several numbers of observations."""
-    pairs = [(d, np.asarray(t.thetas)[: len(d)]) for d, t in zip(draws, tasks, strict=True)]
-    all_draws, all_thetas = (np.concatenate(part) for part in zip(*pairs, strict=True))
-    return coverage(all_draws, all_thetas, level)
-
-
-def _distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    return np.array([earth_movers_distance(a, b) for a, b in zip(first, second, strict=True)])
+def as_tasks(tasks: Any, likelihood: AbstractLikelihood | None = None) -> Tasks:
+    """Tasks from tasks or from logs, with this likelihood if one is given."""
+    if isinstance(tasks, Tasks):
+        return tasks if likelihood is None else replace(tasks, likelihood=likelihood)
+    if not all(hasattr(tasks, name) for name in ("tasks", "features", "rewards")):
+        raise ValueError(
+            f"`tasks`: expected evaluate.Tasks or Logs, got {type(tasks).__name__}; "
+            "make them by `Tasks.from_arrays(tasks, features, rewards, likelihood)`"
+        )
+    if likelihood is None:
+        raise ValueError(
+            "`likelihood`: expected how the rewards of the logs arise, got None; "
+            "pass dp.Linear(noise_std), dp.Logistic() or another"
+        )
+    return Tasks.from_arrays(tasks.tasks, tasks.features, tasks.rewards, likelihood)
 
 
 @eqx.filter_jit
-def _histories(
-    problem: AbstractProblem,
-    keys: Key[Array, " n"],
-    thetas: Float[Array, "n d"],
-    size: Int[Array, ""],
-    room: int,
+def _evidence_stack(
+    likelihood: AbstractLikelihood,
+    features: Float[Array, "b r d"],
+    rewards: Float[Array, "b r"],
+    weights: Float[Array, "b r"],
 ) -> AbstractEvidence:
-    """Rounds up to `room`, of which the first `size` count."""
-    empty = problem.likelihood.empty(problem.dim, room)
-
-    def round_(key: Key[Array, ""], theta: Array, actions_key: Key[Array, ""]) -> tuple:
-        fresh_key, noise_key, choice_key = jax.random.split(key, 3)
-        features = problem.features(fresh_key if problem.fresh_actions else actions_key)
-        rewards = problem.rewards(noise_key, problem.mean_rewards(theta, features))
-        action = jax.random.randint(choice_key, (), 0, problem.num_actions)
-        return features[action], rewards[action]
-
-    def history(key: Key[Array, ""], theta: Float[Array, " d"]) -> AbstractEvidence:
-        actions_key, rounds_key = jax.random.split(key)
-        round_keys = jax.random.split(rounds_key, room)
-        phi, y = jax.vmap(lambda k: round_(k, theta, actions_key))(round_keys)
-        return empty.add(phi, y, (jnp.arange(room) < size).astype(y.dtype))
-
-    return jax.vmap(history)(keys, thetas)
+    empty = likelihood.empty(features.shape[2], features.shape[1])
+    return jax.vmap(lambda phi, y, w: empty.add(phi, y, w))(features, rewards, weights)
 
 
-@eqx.filter_jit
-def _draw_with_info(
-    sampler: AbstractSampler, keys: Key[Array, "n m"], evidence: AbstractEvidence
-) -> tuple[Float[Array, "n m d"], Info]:
-    """Some tasks at a time, their draws side by side."""
+def _as_problem(
+    source: AbstractProblem | AbstractPrior, likelihood: AbstractLikelihood | None
+) -> AbstractProblem:
+    if isinstance(source, AbstractProblem):
+        if likelihood is not None:
+            raise ValueError(
+                "`likelihood`: expected None, since the problem has one, got another; "
+                "make a problem with it, or pass a prior"
+            )
+        return source
+    if likelihood is None:
+        raise ValueError(
+            "`likelihood`: expected how rewards arise from the prior's parameters, got None; "
+            "pass dp.Linear(noise_std), dp.Logistic() or another"
+        )
+    return RandomActions(source, likelihood)
 
-    def one(
-        inputs: tuple[Key[Array, " m"], AbstractEvidence],
-    ) -> tuple[Float[Array, "m d"], Info]:
-        keys, evidence = inputs
-        return jax.vmap(lambda key: sampler.tempered_draw(key, evidence))(keys)
 
-    return jax.lax.map(one, (keys, evidence), batch_size=max(1, AT_ONCE // keys.shape[1]))
+def _checked_sizes(num_observations: Any, num_tasks: int) -> Int[np.ndarray, " n"]:
+    sizes = np.asarray(num_observations)
+    fits = sizes.shape in ((), (num_tasks,)) and sizes.dtype.kind in "iu" and np.all(sizes >= 0)
+    if not fits:
+        raise ValueError(
+            f"`num_observations`: expected a whole number, or one for each of {num_tasks} tasks, "
+            f"got {num_observations!r}; count the rows of each task"
+        )
+    return np.broadcast_to(sizes, (num_tasks,)).astype(int)
+
+
+def _checked_parameters(parameters: Any, n: int, d: int) -> Float[np.ndarray, "n d"] | None:
+    if parameters is None:
+        return None
+    fix = "pass one row for each task, in the order of the tasks' first rows"
+    return np.asarray(real_numbers("parameters", parameters, (n, d), fix), np.float64)
+
+
+def _in_order_of_appearance(labels: np.ndarray) -> tuple[list[Hashable], Int[np.ndarray, " N"]]:
+    numbers: dict[Hashable, int] = {}
+    which = [numbers.setdefault(label, len(numbers)) for label in labels.tolist()]
+    return list(numbers), np.asarray(which, int)
+
+
+def _room_for(num_rows: int) -> int:
+    room = MIN_ROWS
+    while room < num_rows:
+        room *= 4
+    return room

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..evaluate.posterior import Quality, posterior_quality
+from ..evaluate.posterior import PosteriorQuality, posterior_quality
 from ..priors.diffusion import DiffusionPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
@@ -97,7 +97,7 @@ def _panel(
     return {"name": name, "sizes": list(sizes), **found, **shown}
 
 
-def _curves(sizes: tuple[int, ...], rows: list[Quality]) -> dict[str, Any]:
+def _curves(sizes: tuple[int, ...], rows: list[PosteriorQuality]) -> dict[str, Any]:
     curves: dict[str, Any] = {}
     floor = []
     for size in sizes:

@@ -8,19 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..evaluate.held_out import (
-    LogEvidence,
-    closed_form_log_evidence,
-    estimated_log_evidence,
-    sample_distances,
-)
-from ..evaluate.tasks import Tasks, random_tasks
+from ..evaluate.distances import prior_distances
+from ..evaluate.log_evidence import LogEvidence, estimate_log_evidence
+from ..evaluate.tasks import Tasks
 from ..evidence.base import AbstractLikelihood
 from ..evidence.families import Logistic
 from ..evidence.linear import Linear
-from ..priors.base import AbstractClosedFormPrior, AbstractPrior
+from ..priors.base import AbstractPrior
 from ..problems.rows import RowProblem
-from ..samplers.twisted_smc import TwistedSMC
 from .agents import LEARNED, Recipe
 from .claims import RealResult, priors_table, sections
 from .data import Data
@@ -169,18 +164,17 @@ class Rewards:
         )
 
     def _log_evidence(self, prior: AbstractPrior, size: int) -> dict[str, Any]:
-        """Exact for closed forms of linear rewards; otherwise estimated, beside Laplace's."""
-        tasks = random_tasks(self.held_out.problem, size, self.measures.num_tasks, self.seed + size)
-        if not isinstance(prior, AbstractClosedFormPrior):
-            return _plain(self._estimated(prior, tasks))
-        closed_form = closed_form_log_evidence(prior, tasks)
-        if tasks.evidence.quadratic:
-            return _plain(closed_form)
-        return {**_plain(self._estimated(prior, tasks)), "laplace": closed_form.mean}
-
-    def _estimated(self, prior: AbstractPrior, tasks: Tasks) -> LogEvidence:
+        """Exact for closed forms of linear rewards; otherwise estimated."""
+        tasks = Tasks.simulate(
+            self.held_out.problem,
+            num_tasks=self.measures.num_tasks,
+            num_observations=size,
+            seed=self.seed + size,
+        )
         num_estimates = self.measures.num_estimates
-        return estimated_log_evidence(TwistedSMC(prior), tasks, num_estimates, self.seed)
+        return _plain(
+            estimate_log_evidence(prior, tasks, num_estimates=num_estimates, seed=self.seed)
+        )
 
     def long(self, recipe: Recipe) -> dict[str, Any]:
         """Regret and cost of many rounds."""
@@ -202,7 +196,7 @@ class Rewards:
         settings = {**study.about(), "points": measures.num_points, "times": measures.num_repeats}
 
         def run() -> dict[str, Any]:
-            found = sample_distances(
+            found = prior_distances(
                 {name: study.materials.prior(name) for name in PRIORS},
                 study.materials.samples,
                 np.asarray(study.problem.parameters, np.float64),  # type: ignore[attr-defined]

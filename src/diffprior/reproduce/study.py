@@ -9,15 +9,10 @@ import numpy as np
 
 from ..bandits.agents import AbstractAgent
 from ..bandits.simulate import simulate
-from ..evaluate.tasks import (
-    Tasks,
-    Truth,
-    distance_from,
-    draw_each,
-    pooled_coverage,
-    random_tasks,
-    true_posterior,
-)
+from ..evaluate.calibration import interval_coverage
+from ..evaluate.distances import distance_over_floor
+from ..evaluate.draws import draw_posteriors
+from ..evaluate.tasks import Tasks
 from ..evidence.linear import Linear
 from ..problems.base import AbstractProblem
 from ..samplers.exact import Exact
@@ -165,10 +160,12 @@ class Study:
     def _quality(self) -> dict[str, Any]:
         effort = self.effort
         all_tasks = self._tasks(effort.num_tasks + effort.coverage_tasks)
-        tasks = [t.first(effort.num_tasks) for t in all_tasks]
-        others = [t.after(effort.num_tasks) for t in all_tasks]
+        tasks = [t.select(slice(effort.num_tasks)) for t in all_tasks]
+        others = [t.select(slice(effort.num_tasks, None)) for t in all_tasks]
         exact = Exact(self.materials.prior("true"))  # type: ignore[arg-type]
-        truths = [true_posterior(exact, t, effort.num_draws, self.seed + 1) for t in tasks]
+        truths = [
+            draw_posteriors(exact, t, 2 * effort.num_draws, self.seed + 1).values for t in tasks
+        ]
         return {
             self.materials.label_of(recipe): {
                 **self._distance(recipe, tasks, truths),
@@ -181,22 +178,30 @@ class Study:
         """Tasks of every size of history."""
         sizes = self.effort.sizes
         return [
-            random_tasks(self.problem, size, count, self.seed + size, room=max(sizes))
+            Tasks.simulate(
+                self.problem, num_tasks=count, num_observations=size, seed=self.seed + size
+            )
             for size in sizes
         ]
 
     def _distance(
-        self, recipe: Recipe, tasks: list[Tasks], truths: list[Truth]
+        self, recipe: Recipe, tasks: list[Tasks], truths: list[np.ndarray]
     ) -> dict[str, list[float]]:
         draws = self._draws(recipe, tasks, self.effort.num_draws)
-        distances = [distance_from(truth, d) for truth, d in zip(truths, draws, strict=True)]
+        num_draws = self.effort.num_draws
+        distances = [
+            distance_over_floor(d, truth[: len(d), :num_draws], truth[: len(d), num_draws:])
+            for truth, d in zip(truths, draws, strict=True)
+        ]
         return {
             "ratio": [distance.ratio for distance in distances],
             "ratio_error": [distance.standard_error for distance in distances],
         }
 
     def _coverage(self, recipe: Recipe, tasks: list[Tasks]) -> dict[str, float]:
-        share = pooled_coverage(self._draws(recipe, tasks, self.effort.coverage_draws), tasks)
+        draws = self._draws(recipe, tasks, self.effort.coverage_draws)
+        truths = [t.true_parameters()[: len(d)] for t, d in zip(tasks, draws, strict=True)]
+        share = interval_coverage(np.concatenate(draws), np.concatenate(truths))
         return {"coverage": share.share, "coverage_error": share.standard_error}
 
     def _draws(self, recipe: Recipe, tasks: list[Tasks], num_draws: int) -> list[np.ndarray]:
@@ -204,7 +209,10 @@ class Study:
         assert recipe.sampler is not None
         sampler = recipe.sampler(self.materials.prior(recipe.prior))
         few = max(FEWEST_TASKS, self.effort.share(recipe, len(tasks[0])))
-        return [draw_each(sampler, t.first(few), num_draws, self.seed) for t in tasks]
+        return [
+            draw_posteriors(sampler, t.select(slice(few)), num_draws, self.seed).values
+            for t in tasks
+        ]
 
     @property
     def thompson(self) -> tuple[Recipe, ...]:

@@ -1,0 +1,204 @@
+"""Priors side by side on tasks that they have not seen."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from ..evidence.base import AbstractLikelihood
+from ..priors.base import AbstractPrior
+from ..priors.gaussian import GaussianPrior
+from ..priors.mixture import MixturePrior
+from .log_evidence import LogEvidence, estimate_log_evidence
+from .tables import plus_minus, standard_error, text_table
+from .tasks import as_tasks
+
+NUM_COMPONENTS = (1, 2, 3, 4, 6, 8, 12, 16)  # of mixtures, from which the best is chosen
+LEAST_PER_COMPONENT = 10  # past tasks
+MOST_SAMPLES = 5000  # that are looked at for the choice
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Log evidence of the same tasks under several priors.
+
+    Args:
+        log_evidence: Of every prior, by name.
+        baseline: The prior that the others are compared with.
+        num_observations: Rows of each task (n,).
+    """
+
+    log_evidence: dict[str, LogEvidence]
+    baseline: str
+    num_observations: np.ndarray
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the priors, in the order given."""
+        return tuple(self.log_evidence)
+
+    @property
+    def best(self) -> str:
+        """The prior with the highest mean log evidence."""
+        return max(self.names, key=lambda name: self.log_evidence[name].mean)
+
+    def difference(self, name: str, other: str | None = None) -> tuple[float, float]:
+        """Mean of log p(h) under one prior minus that under another, and its standard error.
+
+        Args:
+            name: A prior.
+            other: Another; by default the baseline.
+
+        Returns:
+            The mean difference, in nats a task, and its standard error over the tasks, which are
+            the same for both: paired. Errors of estimating are part of it.
+        """
+        differences = self._differences(name, other)
+        return float(np.mean(differences)), standard_error(differences)
+
+    def by_length(self) -> list[tuple[int, int, dict[str, tuple[float, float]]]]:
+        """Differences from the baseline in tasks of similar length.
+
+        Returns:
+            For each third of the tasks, short to long: least and most rows of a task, and the mean
+            difference of every prior with its standard error.
+        """
+        order = np.argsort(self.num_observations, kind="stable")
+        found = []
+        for some in np.array_split(order, min(3, len(order))):
+            sizes = self.num_observations[some]
+            rows = {name: self._differences(name)[some] for name in self.names}
+            table = {name: (float(np.mean(d)), standard_error(d)) for name, d in rows.items()}
+            found.append((int(sizes.min()), int(sizes.max()), table))
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """The table as plain numbers."""
+        return {
+            "num_tasks": len(self.num_observations),
+            "baseline": self.baseline,
+            "priors": {name: self._plain(name) for name in self.names},
+        }
+
+    def __str__(self) -> str:
+        """A table, one row for each prior."""
+        rows = [
+            (
+                name,
+                plus_minus(found.mean, found.standard_error),
+                "" if name == self.baseline else plus_minus(*self.difference(name)),
+                str(found.failed),
+            )
+            for name, found in self.log_evidence.items()
+        ]
+        columns = ("prior", "log evidence a task", f"over {self.baseline}", "failed")
+        return f"{len(self.num_observations)} tasks\n{text_table(columns, rows)}"
+
+    def _differences(self, name: str, other: str | None = None) -> Float[np.ndarray, " n"]:
+        return self._of(name).values - self._of(other or self.baseline).values
+
+    def _of(self, name: str) -> LogEvidence:
+        if name not in self.log_evidence:
+            listed = ", ".join(map(repr, self.names))
+            raise ValueError(f"`name`: expected one of {listed}, got {name!r}; pick one of those")
+        return self.log_evidence[name]
+
+    def _plain(self, name: str) -> dict[str, Any]:
+        found, (difference, error) = self._of(name), self.difference(name)
+        return {
+            "log_evidence": found.mean,
+            "standard_error": found.standard_error,
+            "estimation_error": found.estimation_error,
+            "difference": difference,
+            "difference_standard_error": error,
+            "failed": found.failed,
+        }
+
+
+def compare(
+    priors: Mapping[str, AbstractPrior],
+    tasks: Any,
+    likelihood: AbstractLikelihood | None = None,
+    *,
+    samples: Any = None,
+    baseline: str | None = None,
+    num_estimates: int = 8,
+    seed: int = 0,
+) -> Comparison:
+    """Compare priors by the log evidence of tasks that none of them has seen.
+
+    Args:
+        priors: Priors by name.
+        tasks: `Tasks` or `Logs`; tasks, not rows, must be held out of what the priors saw.
+        likelihood: How rewards arise; needed with logs, by default the tasks' own.
+        samples: Parameters of past tasks (n, d). With them, "Gaussian" and "mixture of K", the
+            number of components chosen by held-out samples, are added to the table: where a
+            mixture does as well as a learned prior, it is enough, and faster.
+        baseline: The prior to compare the others with; by default the first of the table.
+        num_estimates: Independent estimates of each number, where it has no closed form.
+        seed: Of the estimates.
+
+    Returns:
+        The numbers of every prior, and paired differences with their standard errors.
+
+    Raises:
+        ValueError: If there is no prior, or the baseline is none of them.
+    """
+    tasks = as_tasks(tasks, likelihood)
+    everyone = {**_baselines(samples, seed), **priors}
+    baseline = baseline or next(iter(everyone), None)
+    if baseline not in everyone:
+        listed = ", ".join(map(repr, everyone)) or "at least one prior"
+        raise ValueError(f"`baseline`: expected {listed}, got {baseline!r}; name one of the priors")
+    found = {
+        name: estimate_log_evidence(prior, tasks, num_estimates=num_estimates, seed=seed)
+        for name, prior in everyone.items()
+    }
+    return Comparison(found, baseline, tasks.num_observations)
+
+
+def chosen_mixture(samples: Any, seed: int = 0) -> MixturePrior:
+    """A mixture whose number of components is the best for a fifth of the samples, held out.
+
+    Args:
+        samples: Parameters of past tasks (n, d).
+        seed: Of the split and the fits.
+
+    Returns:
+        The mixture of that many components, fitted to all samples.
+    """
+    samples = np.asarray(samples, np.float64)
+    scaled = (samples - samples.mean(axis=0)) / samples.std(axis=0)
+    order = np.random.default_rng(seed).permutation(len(samples))[:MOST_SAMPLES]
+    held_out, seen = np.split(scaled[order], [len(order) // 5])
+    best, best_score = 1, -np.inf
+    for count in NUM_COMPONENTS:
+        if count > 1 and count * LEAST_PER_COMPONENT > len(seen) or count > 4 * best:
+            break
+        score = _held_out_score(seen, held_out, count, seed)
+        if score > best_score:
+            best, best_score = count, score
+    return MixturePrior.fit(samples, best, seed)
+
+
+def _baselines(samples: Any, seed: int) -> dict[str, AbstractPrior]:
+    if samples is None:
+        return {}
+    mixture = chosen_mixture(samples, seed)
+    count = len(mixture.weights)
+    return {"Gaussian": GaussianPrior.fit(samples), f"mixture of {count}": mixture}
+
+
+def _held_out_score(
+    seen: Float[np.ndarray, "n d"], held_out: Float[np.ndarray, "m d"], count: int, seed: int
+) -> float:
+    """Mean log density of samples held out, under a mixture found quickly."""
+    from sklearn.mixture import GaussianMixture
+
+    model = GaussianMixture(count, tol=1e-4, max_iter=200, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a choice needs no convergence
+        return float(model.fit(seen).score(held_out))

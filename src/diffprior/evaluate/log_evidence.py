@@ -1,0 +1,246 @@
+"""Log evidence of tasks: how probable a prior finds what they have shown."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+from scipy.special import logsumexp
+
+from ..evidence.base import AbstractEvidence, AbstractLikelihood
+from ..gaussian import Gaussian
+from ..priors.base import AbstractClosedFormPrior, AbstractPrior
+from ..priors.gaussian import GaussianPrior
+from ..priors.mixture import MixturePrior
+from ..samplers.twisted_smc import TwistedSMC
+from .draws import draw_posteriors
+from .tables import plus_minus, standard_error, text_table
+from .tasks import Tasks, as_tasks
+
+AT_ONCE = 256  # tasks side by side, which bounds the memory
+NUM_POINTS = 256  # of importance sampling, for each task
+NUM_FROM_PRIOR = 51  # of them from the prior itself, which bounds their weights
+
+
+@dataclass(frozen=True)
+class LogEvidence:
+    """log p(h) of every task under one prior, in nats.
+
+    Args:
+        values: One number a task (n,); minus infinity where every estimate failed.
+        variances: Of each number, where it is estimated; zero where it is exact.
+        failed: Estimates that failed, each of which counts as a probability of zero.
+    """
+
+    values: Float[np.ndarray, " n"]
+    variances: Float[np.ndarray, " n"]
+    failed: int = 0
+
+    @property
+    def mean(self) -> float:
+        """Mean over tasks."""
+        return float(np.mean(self.values))
+
+    @property
+    def standard_error(self) -> float:
+        """Of the mean, over tasks."""
+        return standard_error(self.values)
+
+    @property
+    def estimation_error(self) -> float:
+        """What estimating adds: the standard error of the mean for these very tasks."""
+        return float(np.sqrt(np.sum(self.variances)) / len(self.values))
+
+    @property
+    def shortfall(self) -> float:
+        """How far the mean is low, to second order: the log of an unbiased estimate is not one."""
+        return float(np.mean(self.variances) / 2)
+
+    def __str__(self) -> str:
+        """Mean, standard error, and what estimating adds to it."""
+        row = (
+            plus_minus(self.mean, self.standard_error),
+            f"{self.estimation_error:.2g}",
+            str(len(self.values)),
+            str(self.failed),
+        )
+        return text_table(("log evidence a task", "of estimating", "tasks", "failed"), [row])
+
+
+def log_evidence(
+    prior: AbstractPrior,
+    tasks: Any,
+    likelihood: AbstractLikelihood | None = None,
+    *,
+    num_estimates: int = 8,
+    seed: int = 0,
+) -> Float[np.ndarray, " n"]:
+    """log p(h) of every task under a prior, in nats: one number a task.
+
+    The difference of two priors' numbers on tasks that neither has seen says which describes new
+    tasks better, with no exploration involved; `compare` adds the paired standard error, and
+    `estimate_log_evidence` the error of each number.
+
+    Args:
+        prior: Any prior.
+        tasks: `Tasks` or `Logs`.
+        likelihood: How rewards arise; needed with logs, by default the tasks' own.
+        num_estimates: Independent estimates of each number, where it has no closed form.
+        seed: Of the estimates.
+
+    Returns:
+        One number a task (n,).
+
+    Raises:
+        ValueError: If logs come without a likelihood, or features do not fit the prior.
+    """
+    return estimate_log_evidence(
+        prior, tasks, likelihood, num_estimates=num_estimates, seed=seed
+    ).values
+
+
+def estimate_log_evidence(
+    prior: AbstractPrior,
+    tasks: Any,
+    likelihood: AbstractLikelihood | None = None,
+    *,
+    num_estimates: int = 8,
+    seed: int = 0,
+) -> LogEvidence:
+    """log p(h) of every task, with the variance of each number.
+
+    Closed forms are exact where rewards are linear. For other rewards, a Gaussian or a mixture is
+    estimated by importance sampling about its Laplace approximation, and any other closed form is
+    that approximation. Priors without a closed form are estimated by `TwistedSMC`. All estimates
+    are unbiased for p(h), so that priors of different kinds can be compared.
+
+    Args:
+        prior: Any prior.
+        tasks: `Tasks` or `Logs`.
+        likelihood: How rewards arise; needed with logs, by default the tasks' own.
+        num_estimates: Independent runs of `TwistedSMC` for each task.
+        seed: Of the estimates.
+
+    Returns:
+        Numbers and their variances.
+
+    Raises:
+        ValueError: If logs come without a likelihood, or features do not fit the prior.
+
+    References:
+        Owen and Zhou (2000). Safe and effective importance sampling: a share of the points is
+        drawn from the prior, so that weights are bounded, and densities are control variates.
+    """
+    tasks = as_tasks(tasks, likelihood)
+    if prior.dim != tasks.dim:
+        raise ValueError(
+            f"`tasks`: expected {prior.dim} features as in the prior, got {tasks.dim}; "
+            f"use features with {prior.dim} columns"
+        )
+    quadratic = tasks.likelihood.empty(tasks.dim).quadratic
+    if isinstance(prior, GaussianPrior | MixturePrior) and not quadratic:
+        return _importance_sampled(prior, tasks, seed)
+    if isinstance(prior, AbstractClosedFormPrior):
+        return _closed_form(prior, tasks)
+    draws = draw_posteriors(TwistedSMC(prior), tasks, num_estimates, seed)
+    return log_mean(draws.log_evidence)
+
+
+def log_mean(logs: Float[np.ndarray, "n m"]) -> LogEvidence:
+    """Log of the mean over the second axis, its variance by the delta method."""
+    failed = np.isnan(logs) | (logs == np.inf)
+    logs = np.where(failed, -np.inf, logs)
+    count = logs.shape[1]
+    with np.errstate(invalid="ignore"):
+        values = logsumexp(logs, axis=1) - np.log(count)
+        ratios = np.where(np.isfinite(values)[:, None], np.exp(logs - values[:, None]), 0.0)
+    variances = np.var(ratios, axis=1, ddof=1) / count if count > 1 else np.full(len(logs), np.nan)
+    return LogEvidence(values, variances, int(np.sum(failed)))
+
+
+def _closed_form(prior: AbstractClosedFormPrior, tasks: Tasks) -> LogEvidence:
+    values = np.empty(len(tasks))
+    for which, evidence in tasks.batches(AT_ONCE):
+        values[which] = np.asarray(_closed_forms(prior, evidence), np.float64)
+    failed = ~np.isfinite(values)
+    return LogEvidence(np.where(failed, -np.inf, values), np.zeros(len(tasks)), int(failed.sum()))
+
+
+def _importance_sampled(
+    prior: GaussianPrior | MixturePrior, tasks: Tasks, seed: int
+) -> LogEvidence:
+    keys = jax.random.split(jax.random.key(seed), len(tasks))
+    values, variances = np.empty(len(tasks)), np.empty(len(tasks))
+    for which, evidence in tasks.batches(AT_ONCE // 8):
+        found = _log_weights(_as_mixture(prior), keys[which], evidence)
+        values[which], variances[which] = _controlled_log_mean(
+            *(np.asarray(a, float) for a in found)
+        )
+    failed = ~np.isfinite(values)
+    return LogEvidence(np.where(failed, -np.inf, values), variances, int(failed.sum()))
+
+
+def _controlled_log_mean(
+    log_weights: Float[np.ndarray, "b m"], ratios: Float[np.ndarray, "b m"]
+) -> tuple[Float[np.ndarray, " b"], Float[np.ndarray, " b"]]:
+    """Log of the mean weight and its variance; p(theta) / q(theta), whose mean is 1, is a control
+    variate: with it an exact Laplace approximation would give an exact answer."""
+    largest = np.max(log_weights, axis=1, keepdims=True)
+    weights = np.exp(log_weights - largest)
+    mean = weights.mean(axis=1, keepdims=True)
+    centred = ratios - ratios.mean(axis=1, keepdims=True)
+    slope = np.sum(weights * centred, axis=1) / np.maximum(np.sum(centred**2, axis=1), 1e-300)
+    estimate = mean[:, 0] - slope * (ratios.mean(axis=1) - 1.0)
+    estimate = np.where(estimate > 0, estimate, mean[:, 0])
+    residuals = weights - mean - slope[:, None] * centred
+    variance = np.sum(residuals**2, axis=1) / (weights.shape[1] - 2) / weights.shape[1]
+    return largest[:, 0] + np.log(estimate), variance / estimate**2
+
+
+def _as_mixture(prior: GaussianPrior | MixturePrior) -> MixturePrior:
+    if isinstance(prior, MixturePrior):
+        return prior
+    return MixturePrior(np.ones(1), prior.mean[None], prior.cov[None])
+
+
+@eqx.filter_jit
+def _closed_forms(prior: AbstractClosedFormPrior, evidence: AbstractEvidence) -> Float[Array, " b"]:
+    return jax.lax.map(lambda one: prior.posterior(one)[1], evidence)
+
+
+@eqx.filter_jit
+def _log_weights(
+    prior: MixturePrior, keys: Key[Array, " b"], evidence: AbstractEvidence
+) -> tuple[Float[Array, "b m"], Float[Array, "b m"]]:
+    """log p(theta) p(h | theta) / q(theta), theta from q: prior and Laplace posterior mixed; and
+    p(theta) / q(theta)."""
+    share = NUM_FROM_PRIOR / NUM_POINTS
+
+    def one(
+        key: Key[Array, ""], evidence: AbstractEvidence
+    ) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+        prior_key, posterior_key = jax.random.split(key)
+        posterior, _ = prior.posterior(evidence)
+        thetas = jnp.concatenate(
+            [
+                prior.sample(prior_key, NUM_FROM_PRIOR),
+                posterior.sample(posterior_key, NUM_POINTS - NUM_FROM_PRIOR),
+            ]
+        )
+        log_prior, log_posterior = (_log_densities(p, thetas) for p in (prior, posterior))
+        proposal = jnp.logaddexp(jnp.log(share) + log_prior, jnp.log1p(-share) + log_posterior)
+        log_ratio = log_prior - proposal
+        return jax.vmap(evidence.log_likelihood)(thetas) + log_ratio, jnp.exp(log_ratio)
+
+    return jax.vmap(one)(keys, evidence)
+
+
+def _log_densities(prior: MixturePrior, thetas: Float[Array, "m d"]) -> Float[Array, " m"]:
+    def component(mean: Float[Array, " d"], cov: Float[Array, "d d"]) -> Float[Array, " m"]:
+        return jax.vmap(Gaussian(mean, cov).log_density)(thetas)
+
+    parts = jax.vmap(component)(prior.means, prior.covs) + jnp.log(prior.weights)[:, None]
+    return jax.scipy.special.logsumexp(parts, axis=0)

@@ -1,0 +1,108 @@
+"""Coverage and ranks: exact samplers pass, wrong ones do not, and quantiles are where they are."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import diffprior as dp
+from diffprior.evaluate import Tasks, coverage, rank_uniformity
+from diffprior.evaluate.calibration import interval_coverage, order_statistic, rank_uniforms
+from statistic import Z, assert_mean
+
+PRIOR = dp.GaussianPrior(np.zeros(2), np.eye(2))
+TASKS = Tasks.simulate(PRIOR, dp.Linear(0.5), num_tasks=400, num_observations=12, seed=1)
+
+
+class Flaky(dp.AbstractSampler):
+    """Exact draws, of which a share fails."""
+
+    prior: dp.GaussianPrior
+    exact: dp.Exact
+    temperature: float = eqx.field(static=True)
+    share: float = eqx.field(static=True)
+
+    def __init__(self, share: float) -> None:
+        self.prior, self.exact = PRIOR, dp.Exact(PRIOR)
+        self.temperature, self.share = 1.0, share
+
+    def draw(self, key: jax.Array, evidence: dp.AbstractEvidence) -> tuple[jax.Array, dp.Info]:
+        own, other = jax.random.split(key)
+        theta, _ = self.exact.draw(own, evidence)
+        theta = jnp.where(jax.random.uniform(other, ()) < self.share, jnp.nan, theta)
+        return theta, dp.Info.of(theta)
+
+
+def test_an_exact_sampler_is_calibrated() -> None:
+    found = coverage(PRIOR, TASKS)
+    assert abs(found.share - 0.9) < Z * found.standard_error < 0.1
+    assert found.num_tasks == 400 and found.failed == 0 and found.by_parameter.shape == (2,)
+    ranks = rank_uniformity(PRIOR, TASKS)
+    assert ranks.p_value > 1e-3 and ranks.histogram.sum() == 800
+    assert "90 % intervals" in str(found) and "400 tasks" in str(ranks)
+
+
+@pytest.mark.parametrize("temperature", [0.2, 9.0], ids=["narrow", "wide"])
+def test_a_wrong_width_shows(temperature: float) -> None:
+    wrong = dp.Exact(PRIOR, temperature=temperature)
+    found = coverage(wrong, TASKS)
+    assert (found.share < 0.9) == (temperature < 1)
+    assert abs(found.share - 0.9) > Z * found.standard_error
+    assert rank_uniformity(wrong, TASKS).p_value < 1e-6
+
+
+def test_a_wrong_likelihood_shows() -> None:
+    """Noise taken to be a tenth of what it is."""
+    assert coverage(PRIOR, TASKS, likelihood=dp.Linear(0.05)).share < 0.5
+
+
+@pytest.mark.parametrize("num_draws", [19, 39])
+def test_exact_draws_cover_the_level_at_any_number(num_draws: int) -> None:
+    """Ranks q (m + 1): with 19 draws the interval is from the least to the greatest."""
+    rng = np.random.default_rng(0)
+    draws, truths = rng.normal(size=(40_000, num_draws, 1)), rng.normal(size=(40_000, 1))
+    found = interval_coverage(draws, truths, 0.9)
+    assert abs(found.share - 0.9) < Z * found.standard_error < 0.01
+
+
+def test_order_statistics_are_numpys() -> None:
+    draws = np.random.default_rng(0).normal(size=(5, 30, 2))
+    for q in (0.05, 0.31, 0.95):
+        expected = np.quantile(draws, q, axis=1, method="weibull")
+        np.testing.assert_allclose(order_statistic(draws, q), expected, rtol=1e-12)
+
+
+def test_failed_draws_are_left_out_and_counted() -> None:
+    found = coverage(Flaky(0.3), TASKS)
+    assert abs(found.failed / (400 * 199) - 0.3) < 0.01
+    assert abs(found.share - 0.9) < Z * found.standard_error
+    ranks = rank_uniformity(Flaky(0.3), TASKS)
+    assert ranks.p_value > 1e-3 and ranks.failed == found.failed
+
+
+def test_a_task_without_a_draw_is_not_covered() -> None:
+    assert coverage(Flaky(1.0), TASKS).share == 0.0
+    draws = np.zeros((2, 19, 1))
+    draws[1] = np.nan
+    assert interval_coverage(draws, np.zeros((2, 1))).share == 0.5
+
+
+def test_ties_are_broken_at_random() -> None:
+    """Draws and truth of zeros and ones: uniform in (0, 1) nevertheless."""
+    rng = np.random.default_rng(0)
+    draws = (rng.random((4000, 50)) < 0.3).astype(float)
+    uniforms = rank_uniforms(draws, (rng.random(4000) < 0.3).astype(float), rng)
+    assert_mean(uniforms, 0.5)
+    assert_mean((uniforms - 0.5) ** 2, 1 / 12)
+
+
+@pytest.mark.parametrize(("level", "num_draws"), [(0.9, 18), (1.0, 99), (0.99, 99)])
+def test_too_few_draws_are_refused(level: float, num_draws: int) -> None:
+    with pytest.raises(ValueError, match="`level`|`num_draws`: expected at least"):
+        coverage(PRIOR, TASKS, level, num_draws=num_draws)
+
+
+def test_another_dimension_is_refused() -> None:
+    with pytest.raises(ValueError, match="`tasks`: expected 1 features as in the prior, got 2"):
+        coverage(dp.GaussianPrior(np.zeros(1), np.eye(1)), TASKS)

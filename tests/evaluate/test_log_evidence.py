@@ -1,0 +1,136 @@
+"""Log evidence of tasks against SciPy, a grid and quadrature; paired comparisons."""
+
+import jax
+import numpy as np
+import pytest
+from scipy import integrate, special, stats
+
+import diffprior as dp
+from diffprior.evaluate import Tasks, compare, estimate_log_evidence, log_evidence
+from diffprior.evaluate.comparison import chosen_mixture
+from diffprior.evaluate.log_evidence import log_mean
+
+PRIOR = dp.MixturePrior([0.3, 0.7], [[-2.0], [3.0]], [[[1.0]], [[4.0]]])
+GAUSSIAN = dp.GaussianPrior([1.5], [[8.4]])
+
+
+def tasks_of(likelihood: dp.AbstractLikelihood, num_tasks: int = 12, seed: int = 0) -> Tasks:
+    rows = np.arange(num_tasks) % 6
+    return Tasks.simulate(PRIOR, likelihood, num_tasks=num_tasks, num_observations=rows, seed=seed)
+
+
+def by_quadrature(tasks: Tasks, log_density: object) -> np.ndarray:
+    """log of the integral of p(theta) p(h | theta), one task at a time."""
+    weights, means, covs = (np.asarray(a) for a in (PRIOR.weights, PRIOR.means, PRIOR.covs))
+
+    def one(i: int) -> float:
+        rows = slice(tasks.starts[i], tasks.starts[i + 1])
+        phi, y = tasks.features[rows, 0], tasks.rewards[rows]
+
+        def integrand(theta: float) -> float:
+            prior = weights @ stats.norm.pdf(theta, means[:, 0], np.sqrt(covs[:, 0, 0]))
+            return float(prior * np.exp(np.sum(log_density(y, phi * theta))))  # type: ignore
+
+        return float(np.log(integrate.quad(integrand, -15, 18, limit=200, points=[-2, 3])[0]))
+
+    return np.array([one(i) for i in range(len(tasks))])
+
+
+def logistic(y: np.ndarray, eta: np.ndarray) -> np.ndarray:
+    return stats.bernoulli.logpmf(y, special.expit(eta))
+
+
+def gaussian(y: np.ndarray, eta: np.ndarray) -> np.ndarray:
+    return stats.norm.logpdf(y, eta, 0.5)
+
+
+def test_linear_closed_forms_are_exact() -> None:
+    tasks = tasks_of(dp.Linear(0.5))
+    found = estimate_log_evidence(PRIOR, tasks)
+    np.testing.assert_allclose(found.values, by_quadrature(tasks, gaussian), atol=1e-6)
+    assert found.estimation_error == 0 and found.shortfall == 0
+    assert log_evidence(PRIOR, tasks).shape == (12,)
+
+
+def test_logistic_mixtures_are_unbiased_where_laplace_is_not() -> None:
+    tasks = tasks_of(dp.Logistic())
+    found, exact = estimate_log_evidence(PRIOR, tasks), by_quadrature(tasks, logistic)
+    error = np.sqrt(found.variances) + 1e-9
+    assert np.all(np.abs(found.values - exact) < 5 * error) and np.all(error < 0.1)
+    ((_, stacked),) = tasks.batches(12)
+    laplace = np.asarray(jax.vmap(lambda e: PRIOR.posterior(e)[1])(stacked))
+    assert np.mean(np.abs(laplace - exact)) > 2 * np.mean(np.abs(found.values - exact))
+
+
+def test_priors_without_a_closed_form_are_estimated() -> None:
+    """TwistedSMC with the exact denoiser, against the closed form."""
+    tasks = tasks_of(dp.Linear(0.5))
+    learned = dp.DiffusionPrior.from_denoiser(PRIOR)
+    found = estimate_log_evidence(learned, tasks, num_estimates=16)
+    exact = log_evidence(PRIOR, tasks)
+    assert abs(found.mean - exact.mean()) < 5 * found.estimation_error + 0.02
+    assert 0 < found.estimation_error < 0.1 and "of estimating" in str(found)
+
+
+def test_log_mean_is_that_of_the_estimates() -> None:
+    estimates = np.array([[0.5, 1.5, 1.0, 3.0], [2.0, 2.0, 2.0, 2.0]])
+    found = log_mean(np.log(estimates) - 900.0)  # far below what exp can hold
+    np.testing.assert_allclose(found.values, np.log([1.5, 2.0]) - 900.0)
+    relative = np.var(estimates[0] / 1.5, ddof=1) / 4
+    np.testing.assert_allclose(found.variances, [relative, 0.0], atol=1e-12)
+    assert found.estimation_error == pytest.approx(np.sqrt(relative) / 2)
+    assert found.shortfall == pytest.approx(relative / 4)
+
+
+def test_log_mean_counts_failures_as_zero_probability() -> None:
+    logs = np.log([[1.0, 3.0], [2.0, 2.0], [4.0, 1.0], [1.0, 1.0]])
+    logs[2, 1], logs[3] = np.nan, np.nan
+    found = log_mean(logs)
+    np.testing.assert_allclose(found.values[:3], np.log([2.0, 2.0, 2.0]))
+    assert found.values[3] == -np.inf and found.failed == 3
+    np.testing.assert_allclose(found.variances[:2], [0.25, 0.0])  # var(1/2, 3/2) / 2
+
+
+def test_differences_are_paired() -> None:
+    """By hand; the standard error is far below that of either mean."""
+    tasks = tasks_of(dp.Linear(0.5), num_tasks=120)
+    table = compare({"Gaussian": GAUSSIAN, "mixture": PRIOR}, tasks)
+    own, other = log_evidence(PRIOR, tasks), log_evidence(GAUSSIAN, tasks)
+    mean, error = table.difference("mixture")
+    assert mean == pytest.approx(np.mean(own - other))
+    assert error == pytest.approx(stats.sem(own - other))
+    assert error < 0.5 * table.log_evidence["mixture"].standard_error
+    assert table.difference("Gaussian", "mixture") == (-mean, pytest.approx(error))
+    assert mean > 0 and table.best == "mixture" and table.baseline == "Gaussian"
+    assert "over Gaussian" in str(table) and table.to_dict()["num_tasks"] == 120
+
+
+def test_lengths_are_told_apart() -> None:
+    table = compare({"a": GAUSSIAN, "b": PRIOR}, tasks_of(dp.Linear(0.5), num_tasks=60))
+    groups = table.by_length()
+    assert [(low, high) for low, high, _ in groups] == [(0, 1), (2, 3), (4, 5)]
+    every = np.mean([differences["b"][0] for _, _, differences in groups])
+    assert every == pytest.approx(table.difference("b")[0])
+
+
+def test_samples_add_a_gaussian_and_the_best_mixture() -> None:
+    samples = np.asarray(PRIOR.sample(jax.random.key(0), 400))
+    table = compare({"own": PRIOR}, tasks_of(dp.Linear(0.5)), samples=samples)
+    assert table.names[0] == "Gaussian" and table.names[1].startswith("mixture of ")
+    ring = np.exp(2j * np.pi * np.arange(4) / 4)
+    centres = 10 * np.column_stack([ring.real, ring.imag])
+    clusters = np.repeat(centres, 50, axis=0) + np.random.default_rng(0).normal(size=(200, 2))
+    assert len(chosen_mixture(clusters).weights) == 4
+
+
+def test_logs_need_a_likelihood_and_the_right_width() -> None:
+    class Logs:
+        tasks, features, rewards = np.zeros(3), np.zeros((3, 1)), np.zeros(3)
+
+    assert log_evidence(GAUSSIAN, Logs(), dp.Linear(1.0)).shape == (1,)
+    with pytest.raises(ValueError, match="`likelihood`"):
+        log_evidence(GAUSSIAN, Logs())
+    with pytest.raises(ValueError, match="expected 2 features"):
+        log_evidence(dp.mixture("blobs"), Logs(), dp.Linear(1.0))
+    with pytest.raises(ValueError, match="`baseline`"):
+        compare({"a": GAUSSIAN}, Logs(), dp.Linear(1.0), baseline="b")
