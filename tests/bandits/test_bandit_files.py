@@ -15,7 +15,7 @@ import diffprior as dp
 from bandits.helpers import standard_prior
 from diffprior.bandits.bandit import Bandit
 from diffprior.priors.denoisers import StagewiseDenoiser
-from diffprior.priors.diffusion import Aside, DiffusionPrior
+from diffprior.priors.diffusion import DiffusionPrior, Metadata
 from diffprior.priors.report import FitReport, StageLoss
 from diffprior.samplers.evidence_dps import EvidenceDPS
 from diffprior.samplers.laplace_dps import LaplaceDPS
@@ -43,7 +43,7 @@ def learned_prior() -> DiffusionPrior:
         exact.residual_log_snr,
         exact.residual,
         grid,
-        Aside(report),
+        Metadata(report),
     )
 
 

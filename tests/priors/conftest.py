@@ -11,7 +11,7 @@ import pytest
 import diffprior as dp
 from diffprior.priors import training
 from diffprior.priors.denoisers import NetworkDenoiser
-from diffprior.priors.diffusion import Aside
+from diffprior.priors.diffusion import Metadata
 from diffprior.priors.report import FitReport, StageLoss
 
 WEIGHTS = np.array([0.5, 0.5])
@@ -77,5 +77,5 @@ def untrained() -> dp.DiffusionPrior:
         jnp.array([-7.0, 1.0, 9.0]),
         jnp.array([0.9, 0.3, 0.01]),
         dp.Schedule.log_snr(4),
-        Aside(FitReport(100, 20, 1.25, (0.9, 0.8), 1, stages, ("few samples",))),
+        Metadata(FitReport(100, 20, 1.25, (0.9, 0.8), 1, stages, ("few samples",))),
     )

@@ -16,7 +16,6 @@ from cases import (
     PriorCase,
     case_name,
     problem,
-    random_cov,
     tolerance,
 )
 from statistic import assert_moments
@@ -87,20 +86,6 @@ def test_evidence_arrives_in_any_order(case: PriorCase) -> None:
     together, log_evidence = prior.posterior(p.evidence(dp.Linear(0.6)))
     assert_gaussian(posterior.moments(), together.moments().mean, together.moments().cov)
     assert_allclose(log_first + log_second, log_evidence, rtol=tolerance(1e-10, 1e-4))
-
-
-def test_reparameterised_prior_is_the_same_law(case: PriorCase) -> None:
-    prior, rng = case.make(), np.random.default_rng(4)
-    offset, scale = rng.standard_normal(DIM), np.linalg.cholesky(random_cov(rng, DIM))
-    local = jax.jit(lambda *to: prior.reparameterise(*to).moments())(
-        jnp.asarray(offset), jnp.asarray(scale)
-    )
-    expected = prior.moments()
-    assert_gaussian(
-        dp.Gaussian(*map(jnp.asarray, (offset + scale @ local.mean, scale @ local.cov @ scale.T))),
-        expected.mean,
-        expected.cov,
-    )
 
 
 @both_precisions

@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 import diffprior as dp
 from diffprior.priors import files
 from diffprior.priors.denoisers import StagewiseDenoiser
-from diffprior.priors.diffusion import Aside
+from diffprior.priors.diffusion import Metadata
 
 
 def rewrite(
@@ -73,7 +73,7 @@ def paper(untrained: dp.DiffusionPrior) -> dp.DiffusionPrior:
     denoiser = StagewiseDenoiser(*map(jnp.asarray, weights), grid)
     fields = {f.name: getattr(untrained, f.name) for f in dataclasses.fields(untrained)}
     return dp.DiffusionPrior(
-        **fields | {"denoiser": denoiser, "schedule": grid, "about": Aside(None)}
+        **fields | {"denoiser": denoiser, "schedule": grid, "metadata": Metadata(None)}
     )
 
 

@@ -1,10 +1,9 @@
 """Which agent serves a prior, a sampler or an agent."""
 
-import copy
 from typing import Any
 
 from ..priors.base import AbstractPrior
-from ..samplers.base import AbstractSampler, checked_temperature
+from ..samplers.base import AbstractSampler
 from ..samplers.choose import best_sampler
 from .agents import AbstractAgent, ThompsonSampling
 
@@ -19,21 +18,15 @@ def as_agent(prior: Any, likelihood: Any, temperature: Any) -> AbstractAgent:
                 f"{type(prior).__name__} has its own"
             )
         return prior
-    if isinstance(prior, AbstractPrior):
+    if isinstance(prior, AbstractPrior) or hasattr(prior, "denoise"):
         prior = best_sampler(prior)
     if not isinstance(prior, AbstractSampler):
         raise ValueError(
             f"`prior`: expected a prior, a sampler or an agent, got {type(prior).__name__};"
             " fit a prior to the parameters of past tasks, or start from GaussianPrior(mean, cov)"
         )
-    sampler = prior if temperature is None else _at_temperature(prior, temperature)
+    sampler = prior if temperature is None else prior.at_temperature(temperature)
     return ThompsonSampling(sampler, likelihood)
-
-
-def _at_temperature(sampler: AbstractSampler, temperature: Any) -> AbstractSampler:
-    changed = copy.copy(sampler)
-    object.__setattr__(changed, "temperature", checked_temperature(temperature))
-    return changed
 
 
 def dim_of(agent: AbstractAgent) -> int:

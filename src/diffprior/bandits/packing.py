@@ -16,13 +16,13 @@ from ..checks import on_device
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..priors.base import AbstractPrior
 from ..priors.denoisers import AbstractDenoiser
-from ..priors.diffusion import Aside
+from ..priors.diffusion import Metadata
 from ..priors.report import FitReport, StageLoss
 from ..samplers.base import AbstractSampler
 from ..schedule import Schedule
 
 ROOTS = (AbstractPrior, AbstractDenoiser, AbstractEvidence, AbstractLikelihood, AbstractSampler)
-RECORDS = (Schedule, Aside, FitReport, StageLoss)
+RECORDS = (Schedule, Metadata, FitReport, StageLoss)
 
 
 def pack(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
@@ -62,6 +62,7 @@ def unpack(node: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 def _build(name: str, fields: dict[str, Any]) -> Any:
     """An instance with these fields; a module is filled rather than initialised, as JAX does."""
+    name, fields = _upgraded(name, fields)
     classes = _classes()
     if name not in classes:
         raise ValueError(
@@ -77,6 +78,21 @@ def _build(name: str, fields: dict[str, Any]) -> Any:
     for key, value in fields.items():
         object.__setattr__(instance, key, value)
     return instance
+
+
+def _upgraded(name: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A class and its fields as they are called now, of a file that version 0.1.0 wrote."""
+    if isinstance(fields.get("temperature"), float):
+        fields = fields | {"temperature": _in_default_precision(np.asarray(fields["temperature"]))}
+    if name == "Aside":
+        return "Metadata", fields
+    if name == "DiffusionPrior" and "about" in fields:
+        return name, {("metadata" if k == "about" else k): v for k, v in fields.items()}
+    if name == "ClosedFormDenoiser" and isinstance(fields.get("prior"), AbstractPrior):
+        dim = fields["prior"].dim  # it was kept in unit coordinates
+        unit = {"offset": on_device(np.zeros(dim)), "inverse_scale": on_device(np.eye(dim))}
+        return "PriorDenoiser", fields | unit
+    return name, fields
 
 
 def _classes() -> dict[str, Any]:

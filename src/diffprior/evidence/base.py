@@ -50,7 +50,7 @@ class AbstractEvidence(eqx.Module):
         """sum (y - g(phi' theta))^2 over the history."""
 
     @abc.abstractmethod
-    def temper(self, temperature: float) -> "AbstractEvidence":
+    def temper(self, temperature: Float[Array, ""] | float) -> "AbstractEvidence":
         """The evidence counted 1 / temperature times."""
 
     @abc.abstractmethod

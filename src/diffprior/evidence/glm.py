@@ -137,7 +137,7 @@ class GLMEvidence(AbstractEvidence):
         log_densities = exponent + self.family.log_base_measure(self.rewards)
         return jnp.sum(self.weights * jnp.where(self.weights > 0, log_densities, 0.0))
 
-    def temper(self, temperature: float) -> "GLMEvidence":
+    def temper(self, temperature: Float[Array, ""] | float) -> "GLMEvidence":
         """The evidence counted 1 / temperature times."""
         weights = inverse_temperature(temperature) * self.weights
         folded = self.folded.temper(temperature)

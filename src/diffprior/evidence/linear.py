@@ -69,7 +69,7 @@ class LinearEvidence(AbstractEvidence):
         log_norm = jnp.log(jnp.sqrt(2 * jnp.pi) * self.noise_std)
         return -0.5 * self.sum_squares - self.count * log_norm
 
-    def temper(self, temperature: float) -> "LinearEvidence":
+    def temper(self, temperature: Float[Array, ""] | float) -> "LinearEvidence":
         """The evidence counted 1 / temperature times."""
         factor = inverse_temperature(temperature)
         statistics = (self.precision, self.shift, self.sum_squares, self.count)

@@ -51,12 +51,6 @@ class AbstractClosedFormPrior(AbstractPrior):
     ) -> tuple["AbstractClosedFormPrior", Float[Array, ""]]:
         """p(theta | h) and log p(h); approximate where `evidence.condition` is."""
 
-    @abc.abstractmethod
-    def reparameterise(
-        self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
-    ) -> "AbstractClosedFormPrior":
-        """The law of z, where theta = offset + scale z and `scale` is lower triangular."""
-
     @eqx.filter_jit
     def denoise(self, precision: Any, shift: Any) -> Gaussian:
         """Mean and covariance under Gaussian evidence, exactly."""
@@ -71,6 +65,20 @@ def natural_evidence(precision: Any, shift: Any, dim: int) -> LinearEvidence:
     )
     shift = real_array("shift", shift, (dim,), "pass precision times the mean of the evidence")
     return LinearEvidence.from_natural(precision, shift)
+
+
+def centred(
+    evidence: AbstractEvidence, origin: Float[Array, " d"]
+) -> tuple[Float[Array, " d"], AbstractEvidence]:
+    """An origin, and the evidence as a function of theta - origin.
+
+    The log likelihood of quadratic evidence is a difference of terms that grow with the square of
+    theta, so far from zero its differences between components would be lost to rounding. Other
+    evidence computes it row by row, and is left at the origin zero.
+    """
+    if not evidence.quadratic:
+        return jnp.zeros_like(origin), evidence
+    return origin, evidence.reparameterise(origin, jnp.eye(origin.shape[0], dtype=origin.dtype))
 
 
 def checked_samples(samples: Any, at_least: int) -> np.ndarray:

@@ -14,11 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from ..evidence.linear import LinearEvidence
 from ..gaussian import Gaussian
 from ..linalg import Spectral, bounded_factor, symmetrise
 from ..schedule import Schedule
-from .base import AbstractClosedFormPrior
 
 LOG_PRECISION = (-7.0, 9.0)  # the evidence that a network is trained on
 VARIANCE_RATIO = 1e-3  # smallest variance allowed, over that under a Gaussian prior
@@ -58,43 +56,6 @@ class AbstractDenoiser(eqx.Module):
     @abc.abstractmethod
     def denoise_at(self, stage: Any, s_t: Float[Array, " d"]) -> Gaussian:
         """Mean and covariance of s_0 given s_t."""
-
-
-class ClosedFormDenoiser(AbstractDenoiser):
-    """The exact denoiser of a closed-form prior."""
-
-    prior: AbstractClosedFormPrior
-
-    @property
-    def dim(self) -> int:
-        """Number of parameters d."""
-        return self.prior.dim
-
-    @property
-    def general(self) -> bool:
-        """Any Gaussian evidence."""
-        return True
-
-    def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
-        """Mean and covariance of s_0, exactly."""
-        return self._moments(precision.matrix(), shift)
-
-    def stages(self, schedule: Schedule) -> Any:
-        """Signal-to-noise ratios and shift scales."""
-        return isotropic_evidence(schedule)
-
-    def mean_at(self, stage: Any, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
-        """E[s_0 | s_t], exactly."""
-        return self.denoise_at(stage, s_t).mean
-
-    def denoise_at(self, stage: Any, s_t: Float[Array, " d"]) -> Gaussian:
-        """Mean and covariance of s_0 given s_t, exactly."""
-        snr, shift_scale = stage
-        return self._moments(snr * jnp.eye(s_t.shape[0], dtype=s_t.dtype), shift_scale * s_t)
-
-    def _moments(self, precision: Float[Array, "d d"], shift: Float[Array, " d"]) -> Gaussian:
-        posterior, _ = self.prior.posterior(LinearEvidence.from_natural(precision, shift))
-        return posterior.moments()
 
 
 class NetworkStage(NamedTuple):

@@ -14,15 +14,15 @@ from jaxtyping import Array, Float, Key
 
 from ..checks import choice, positive_int
 from ..gaussian import Gaussian
-from ..linalg import cholesky, eigh
+from ..linalg import cholesky, eigh, solve_lower
 from ..schedule import Schedule, Stages
+from .adaptor import PriorDenoiser, as_prior, unit_coordinates
 from .base import (
-    AbstractClosedFormPrior,
     AbstractPrior,
     checked_samples,
     natural_evidence,
 )
-from .denoisers import AbstractDenoiser, ClosedFormDenoiser
+from .denoisers import AbstractDenoiser
 from .files import read_file, write_file
 from .report import FitReport, StageLoss, look_at_samples
 from .residuals import exact_residual, held_out_residual
@@ -37,8 +37,9 @@ from .training import Fitted, fit_network, fit_stagewise
 from .whitening import split, whitening
 
 GENERAL_UP_TO = 10  # parameters; beyond, EvidenceDPS strays (benchmarks/dimensions.py)
+RESIDUAL_STAGES = 33  # at which the error of the denoiser is tabulated
 PRIOR_STAGES = 64  # stages of the chain that draws from the prior
-EXACT_DRAWS = 1024  # of prior samples, for the mean variance of a closed form
+EXACT_DRAWS = 1024  # of prior samples, for the mean variance given by a prior's own denoiser
 FILE_KIND = "diffprior.DiffusionPrior"
 
 
@@ -61,8 +62,8 @@ class ReverseProcess(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Aside:
-    """A report carried along but not compared, so that a compiled program that serves one prior
+class Metadata:
+    """What is carried along but not compared, so that a compiled program that serves one prior
     serves every other of the same shape."""
 
     report: FitReport | None = dataclasses.field(compare=False)
@@ -77,7 +78,7 @@ class DiffusionPrior(AbstractPrior):
     residual_log_snr: Float[Array, " r"]
     residual: Float[Array, " r"]
     schedule: Schedule = eqx.field(static=True)
-    about: "Aside" = eqx.field(static=True)
+    metadata: Metadata = eqx.field(static=True)
 
     @staticmethod
     def fit(
@@ -104,7 +105,7 @@ class DiffusionPrior(AbstractPrior):
         bar = sys.stderr.isatty() if progress is None else progress
         schedule = schedule or _default_schedule(preset)
         denoiser, fitted = _learn(preset, train, held_out, schedule, seed, bar)
-        grid = schedule if preset == "paper" else Schedule.log_snr(33)
+        grid = schedule if preset == "paper" else Schedule.log_snr(RESIDUAL_STAGES)
         log_snr = np.log(grid.snr[::-1])
         residual = np.asarray(held_out_residual(denoiser, grid, jnp.asarray(held_out), seed))
         report = FitReport(
@@ -123,28 +124,37 @@ class DiffusionPrior(AbstractPrior):
             jnp.asarray(log_snr),
             jnp.asarray(residual, float),
             schedule,
-            Aside(report),
+            Metadata(report),
         )
 
     @staticmethod
-    def from_denoiser(prior: AbstractPrior, schedule: Schedule | None = None) -> "DiffusionPrior":
-        """A closed-form prior as a diffusion model with its exact denoiser: the oracle of tests."""
-        if not isinstance(prior, AbstractClosedFormPrior):
-            raise ValueError(
-                f"`prior`: expected a closed-form prior, got {type(prior).__name__}; "
-                "pass a GaussianPrior, MixturePrior or EmpiricalPrior"
-            )
-        moments = prior.moments()
-        scale = cholesky(moments.cov)
-        unit = prior.reparameterise(moments.mean, scale)
-        denoiser = ClosedFormDenoiser(unit)
-        grid = Schedule.log_snr(33)
-        residual = exact_residual(denoiser, grid, unit.sample(jax.random.key(0), EXACT_DRAWS))
+    def from_prior(prior: Any, schedule: Schedule | None = None) -> "DiffusionPrior":
+        """Any prior as a diffusion model whose denoiser is the prior's own `denoise`.
+
+        With a closed form it is exact: the oracle of tests.
+
+        Args:
+            prior: an `AbstractPrior`, or any object with `dim`, `sample`, `denoise` and `moments`.
+                A `DiffusionPrior` is returned as it is, with another schedule if one is given.
+            schedule: the stages that `sample` goes through; 64, uniform in log SNR, by default.
+
+        Raises:
+            ValueError: if a member of the prior is missing.
+        """
+        prior = as_prior(prior)
+        if isinstance(prior, DiffusionPrior):
+            return prior if schedule is None else dataclasses.replace(prior, schedule=schedule)
+        offset, scale = unit_coordinates(prior.moments())
+        denoiser = PriorDenoiser.of(prior, offset, scale)
+        grid = Schedule.log_snr(RESIDUAL_STAGES)
+        draws = prior.sample(jax.random.key(0), EXACT_DRAWS)
+        unit = solve_lower(scale, (jnp.asarray(draws, offset.dtype) - offset[None]).T).T
+        residual = exact_residual(denoiser, grid, unit)
         log_snr = jnp.asarray(np.log(grid.snr[::-1]))
         schedule = schedule or Schedule.log_snr(PRIOR_STAGES)
-        return DiffusionPrior(
-            moments.mean, scale, denoiser, log_snr, residual, schedule, Aside(None)
-        )
+        return DiffusionPrior(offset, scale, denoiser, log_snr, residual, schedule, Metadata(None))
+
+    from_denoiser = from_prior  # its name before any prior would do
 
     @property
     def dim(self) -> int:
@@ -153,8 +163,8 @@ class DiffusionPrior(AbstractPrior):
 
     @property
     def report(self) -> FitReport | None:
-        """How the prior was fitted, or None for a closed form."""
-        return self.about.report
+        """How the prior was fitted, or None if it was made from another prior."""
+        return self.metadata.report
 
     @eqx.filter_jit
     def denoise(self, precision: Any, shift: Any) -> Gaussian:
@@ -178,13 +188,13 @@ class DiffusionPrior(AbstractPrior):
         return self.denoiser.has_own_grid
 
     def sample_unit(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
-        """Draws of z, where theta = offset + scale z; for use inside compiled programs."""
+        """Draws of z, where theta = offset + scale z; for use stage_inputs compiled programs."""
         return _sample_unit(self, key, num_samples)
 
     def reverse_process(self, schedule: Schedule | None = None) -> ReverseProcess:
         """The reverse process on the stages of `schedule`, by default the prior's own.
 
-        A prior that has its own grid takes part of that grid only: `own_schedule` gives it.
+        A prior that `has_own_grid` takes part of that grid only: `schedule.stride` gives it.
         """
         schedule = schedule or self.schedule
         stages = schedule.stages(self.offset.dtype)
@@ -195,7 +205,7 @@ class DiffusionPrior(AbstractPrior):
 
     def save(self, path: str | Path) -> None:
         """Write the prior to one file: safetensors with a JSON header. Never code."""
-        if isinstance(self.denoiser, ClosedFormDenoiser):
+        if isinstance(self.denoiser, PriorDenoiser):
             raise ValueError(
                 "`save`: expected a learned prior, got a closed form; keep its parameters instead"
             )
@@ -258,7 +268,7 @@ def _from_file(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Diffusi
         residual_log_snr,
         residual,
         schedule,
-        Aside(stored_report(header["report"])),
+        Metadata(stored_report(header["report"])),
     )
 
 
@@ -284,26 +294,26 @@ def _sample_unit(
     step = _paper_step if prior.has_own_grid else _moment_step
 
     def all_chains(s: Float[Array, "n d"], inputs: Any) -> tuple[Float[Array, "n d"], None]:
-        stage, inside, key = inputs
+        stage, stage_inputs, key = inputs
         noise = jax.random.normal(key, s.shape, s.dtype)
-        return jax.vmap(lambda s, n: step(prior, stage, inside, s, n))(s, noise), None
+        return jax.vmap(lambda s, n: step(prior, stage, stage_inputs, s, n))(s, noise), None
 
     return jax.lax.scan(all_chains, s_T, (process.stages, process.denoiser_stages, keys))[0]
 
 
 def _paper_step(
-    prior: DiffusionPrior, stage: Stages, inside: Any, s_t: Array, noise: Array
+    prior: DiffusionPrior, stage: Stages, stage_inputs: Any, s_t: Array, noise: Array
 ) -> Float[Array, " d"]:
     """Eq. (5) with Sigma_t = beta_tilde I, to the letter."""
-    mean = stage.weight_clean * prior.denoiser.mean_at(inside, s_t) + stage.weight_noisy * s_t
+    mean = stage.weight_clean * prior.denoiser.mean_at(stage_inputs, s_t) + stage.weight_noisy * s_t
     return mean + jnp.sqrt(stage.beta_tilde) * noise
 
 
 def _moment_step(
-    prior: DiffusionPrior, stage: Stages, inside: Any, s_t: Array, noise: Array
+    prior: DiffusionPrior, stage: Stages, stage_inputs: Any, s_t: Array, noise: Array
 ) -> Float[Array, " d"]:
     """Eq. (5) with the covariance that s_0 has given s_t."""
-    law = reverse_law(stage, s_t, prior.denoiser.denoise_at(inside, s_t))
+    law = reverse_law(stage, s_t, prior.denoiser.denoise_at(stage_inputs, s_t))
     return law.mean + cholesky(law.cov) @ noise
 
 

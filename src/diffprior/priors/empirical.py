@@ -10,8 +10,7 @@ from jaxtyping import Array, Float, Key
 from ..checks import positive_int, real_array
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
-from ..linalg import solve_lower
-from .base import AbstractClosedFormPrior, checked_samples, log_normalise, pick
+from .base import AbstractClosedFormPrior, centred, checked_samples, log_normalise, pick
 
 
 class EmpiricalPrior(AbstractClosedFormPrior):
@@ -63,18 +62,8 @@ class EmpiricalPrior(AbstractClosedFormPrior):
     @eqx.filter_jit
     def posterior(self, evidence: AbstractEvidence) -> tuple["EmpiricalPrior", Float[Array, ""]]:
         """The atoms reweighted by their likelihood, exactly; and log p(h)."""
-        log_likelihood = jax.vmap(evidence.log_likelihood)(self.atoms)
+        origin, local = centred(evidence, jnp.exp(self.log_weights) @ self.atoms)
+        log_likelihood = jax.vmap(local.log_likelihood)(self.atoms - origin[None])
         weights, log_evidence = log_normalise(self.log_weights + log_likelihood)
-        return self._with(self.atoms, jnp.log(weights)), log_evidence
-
-    def reparameterise(
-        self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
-    ) -> "EmpiricalPrior":
-        """The law of z, where theta = offset + scale z and `scale` is lower triangular."""
-        atoms = solve_lower(scale, (self.atoms - offset[None]).T).T
-        return self._with(atoms, self.log_weights)
-
-    def _with(
-        self, atoms: Float[Array, "n d"], log_weights: Float[Array, " n"]
-    ) -> "EmpiricalPrior":
-        return eqx.tree_at(lambda p: (p.atoms, p.log_weights), self, (atoms, log_weights))
+        posterior = eqx.tree_at(lambda p: p.log_weights, self, jnp.log(weights))
+        return posterior, log_evidence

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 from ..checks import covariance, positive_int, real_array
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
-from ..linalg import cholesky, solve_lower
+from ..linalg import cholesky
 from .base import AbstractClosedFormPrior, checked_samples
 
 
@@ -57,14 +57,6 @@ class GaussianPrior(AbstractClosedFormPrior):
         """N(theta_hat, Sigma_hat) of Eq. (3), or of Algorithm 1, and log p(h)."""
         gaussian, log_evidence = evidence.condition(self.moments())
         return self._with(gaussian.mean, gaussian.cov), log_evidence
-
-    def reparameterise(
-        self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
-    ) -> "GaussianPrior":
-        """The law of z, where theta = offset + scale z and `scale` is lower triangular."""
-        mean = solve_lower(scale, (self.mean - offset)[:, None])[:, 0]
-        half = solve_lower(scale, cholesky(self.cov))
-        return self._with(mean, half @ half.T)
 
     def _with(self, mean: Float[Array, " d"], cov: Float[Array, "d d"]) -> "GaussianPrior":
         return eqx.tree_at(lambda p: (p.mean, p.cov), self, (mean, cov))

@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Key
 from ..checks import covariance, positive_int, real_array
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
-from ..linalg import cholesky, solve_lower
-from .base import AbstractClosedFormPrior, checked_samples, log_normalise
+from ..linalg import cholesky
+from .base import AbstractClosedFormPrior, centred, checked_samples, log_normalise
 
 
 class MixturePrior(AbstractClosedFormPrior):
@@ -78,19 +78,12 @@ class MixturePrior(AbstractClosedFormPrior):
     @eqx.filter_jit
     def posterior(self, evidence: AbstractEvidence) -> tuple["MixturePrior", Float[Array, ""]]:
         """Each component conditioned, its weight multiplied by its evidence; and log p(h)."""
+        origin, local = centred(evidence, self.weights @ self.means)
         components, log_evidence = jax.vmap(
-            lambda mean, cov: evidence.condition(Gaussian(mean, cov))
+            lambda mean, cov: local.condition(Gaussian(mean - origin, cov))
         )(self.means, self.covs)
         weights, total = log_normalise(jnp.log(self.weights) + log_evidence)
-        return self._with(weights, components.mean, components.cov), total
-
-    def reparameterise(
-        self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
-    ) -> "MixturePrior":
-        """The law of z, where theta = offset + scale z and `scale` is lower triangular."""
-        means = solve_lower(scale, (self.means - offset[None]).T).T
-        halves = jax.vmap(lambda cov: solve_lower(scale, cholesky(cov)))(self.covs)
-        return self._with(self.weights, means, jnp.einsum("kij,klj->kil", halves, halves))
+        return self._with(weights, origin[None] + components.mean, components.cov), total
 
     def _with(
         self, weights: Float[Array, " k"], means: Float[Array, "k d"], covs: Float[Array, "k d d"]

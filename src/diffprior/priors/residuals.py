@@ -48,9 +48,9 @@ def _over_stages(
 ) -> Float[Array, " r"]:
     stages = grid.stages(dtype)
     keys = jax.random.split(jax.random.key(seed), grid.num_stages)
-    inside = denoiser.stages(grid)
-    inside = jax.tree.map(lambda leaf: leaf.astype(dtype), inside)
-    return jax.lax.map(lambda args: function(*args), (inside, stages, keys))
+    stage_inputs = denoiser.stages(grid)
+    stage_inputs = jax.tree.map(lambda leaf: leaf.astype(dtype), stage_inputs)
+    return jax.lax.map(lambda args: function(*args), (stage_inputs, stages, keys))
 
 
 def _diffuse(

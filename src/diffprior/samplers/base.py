@@ -1,6 +1,8 @@
 """The contract of a sampler: one draw is written per sampler, the rest is here."""
 
 import abc
+import copy
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -11,6 +13,7 @@ from ..checks import positive, positive_int
 from ..evidence.base import AbstractEvidence
 from ..priors.base import AbstractPrior
 
+Sampler = TypeVar("Sampler", bound="AbstractSampler")
 AT_ONCE = {"cpu": 2**10, "gpu": 2**18}  # draws whose chains run side by side, to bound the memory
 
 
@@ -42,11 +45,12 @@ class AbstractSampler(eqx.Module):
     """Draws from (an approximation of) p(theta | h).
 
     `temperature` counts the evidence 1 / temperature times: below 1 the posterior is narrower and
-    exploration less; 1 is Bayes' rule.
+    exploration less; 1 is Bayes' rule. It is a number of the compiled programs, not a constant of
+    them, so that one program serves all temperatures.
     """
 
     prior: eqx.AbstractVar[AbstractPrior]
-    temperature: eqx.AbstractVar[float]
+    temperature: eqx.AbstractVar[Float[Array, ""] | float]
 
     @abc.abstractmethod
     def draw(
@@ -58,17 +62,33 @@ class AbstractSampler(eqx.Module):
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Info]:
         """One draw at this sampler's temperature, unchecked."""
-        if self.temperature == 1:
-            return self.draw(key, evidence)
         return self.draw(key, evidence.temper(self.temperature))
+
+    def at_temperature(self: Sampler, temperature: Any) -> Sampler:
+        """The same sampler at another temperature; nothing is compiled anew.
+
+        Raises:
+            ValueError: if the temperature is not a positive number.
+        """
+        changed = copy.copy(self)
+        new = checked_temperature(temperature)
+        traced = isinstance(self.temperature, Array)  # unless a sampler of one's own has it static
+        object.__setattr__(changed, "temperature", new if traced else float(new))
+        return changed
 
     def sample(
         self, key: Key[Array, ""], evidence: AbstractEvidence, *, throw: bool = True
     ) -> Float[Array, " d"]:
-        """One draw (d,). A numerical failure raises, or with throw=False returns NaN."""
+        """One draw (d,).
+
+        Args:
+            key: a JAX random key.
+            evidence: what this task has shown, about as many parameters as the prior has.
+            throw: whether a numerical failure raises; if not, a draw that failed is NaN.
+        """
         self._check(evidence)
         theta, info = _draw(self, key, evidence)
-        return self._failing(theta, info) if throw else _nan_where_failed(theta, info)
+        return self._checked_draws(theta, info, throw)
 
     def sample_many(
         self,
@@ -78,11 +98,18 @@ class AbstractSampler(eqx.Module):
         *,
         throw: bool = True,
     ) -> tuple[Float[Array, "n d"], Info]:
-        """Independent draws (num_samples, d) and how each of them went."""
+        """Independent draws (num_samples, d), and how each of them went.
+
+        Args:
+            key: a JAX random key.
+            evidence: what this task has shown, about as many parameters as the prior has.
+            num_samples: how many.
+            throw: whether a numerical failure raises; if not, the draws that failed are NaN.
+        """
         self._check(evidence)
         num_samples = positive_int("num_samples", num_samples)
         thetas, info = _draw_many(self, key, evidence, num_samples)
-        return (self._failing(thetas, info) if throw else thetas), info
+        return self._checked_draws(thetas, info, throw), info
 
     def _check(self, evidence: AbstractEvidence) -> None:
         if evidence.dim != self.prior.dim:
@@ -91,20 +118,22 @@ class AbstractSampler(eqx.Module):
                 f"got {evidence.dim}; use features with {self.prior.dim} columns"
             )
 
-    def _failing(self, theta: Array, info: Info) -> Array:
+    def _checked_draws(self, theta: Array, info: Info, throw: bool) -> Array:
+        if not throw:
+            return jnp.where(info.failed[..., None], jnp.nan, theta)
         name = type(self).__name__
         return eqx.error_if(
             theta,
             jnp.any(info.failed),
             f"`{name}`: a draw is not finite or its approximation was not found. Likely causes: "
             "features or rewards of extreme scale (rescale them); a prior fitted to other data; "
-            "float32 at its limit (set jax_enable_x64). throw=False returns the draws as they are.",
+            "float32 at its limit (set jax_enable_x64). throw=False returns NaN for such draws.",
         )
 
 
-def checked_temperature(temperature: float) -> float:
-    """The temperature as a positive number."""
-    return float(positive("temperature", temperature, "1 is Bayes' rule"))
+def checked_temperature(temperature: Any) -> Float[Array, ""]:
+    """The temperature as a positive number, to be traced."""
+    return positive("temperature", temperature, "1 is Bayes' rule")
 
 
 @eqx.filter_jit
@@ -121,7 +150,3 @@ def _draw_many(
     keys = jax.random.split(key, num_samples)
     at_once = AT_ONCE.get(jax.default_backend(), AT_ONCE["gpu"])
     return jax.lax.map(lambda k: sampler.tempered_draw(k, evidence), keys, batch_size=at_once)
-
-
-def _nan_where_failed(theta: Float[Array, " d"], info: Info) -> Float[Array, " d"]:
-    return jnp.where(info.failed, jnp.nan, theta)

@@ -10,23 +10,10 @@ from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import cholesky
-from ..priors.base import AbstractClosedFormPrior, AbstractPrior
 from ..priors.diffusion import DiffusionPrior, ReverseProcess
 from ..schedule import Schedule
 
 EXPANSIONS = 2  # of a likelihood that is not quadratic, at each stage
-
-
-def as_diffusion(prior: AbstractPrior) -> DiffusionPrior:
-    """A learned prior as it is, a closed-form one with its exact denoiser."""
-    if isinstance(prior, DiffusionPrior):
-        return prior
-    if isinstance(prior, AbstractClosedFormPrior):
-        return DiffusionPrior.from_denoiser(prior)
-    raise ValueError(
-        f"`prior`: expected a DiffusionPrior or a closed-form prior, got {type(prior).__name__}; "
-        "fit one with DiffusionPrior.fit(samples)"
-    )
 
 
 def chosen_schedule(

@@ -1,17 +1,33 @@
 """Which sampler serves a prior best."""
 
-from ..priors.base import AbstractClosedFormPrior, AbstractPrior
+from typing import Any
+
+from ..priors.adaptor import as_prior
+from ..priors.base import AbstractClosedFormPrior
 from ..priors.diffusion import DiffusionPrior
 from .base import AbstractSampler
-from .chain import as_diffusion
 from .evidence_dps import EvidenceDPS
 from .exact import Exact
 from .twisted_smc import TwistedSMC
 
 
-def best_sampler(prior: AbstractPrior) -> AbstractSampler:
-    """Exact for closed forms, EvidenceDPS where any evidence can be denoised, else TwistedSMC."""
+def best_sampler(prior: Any, temperature: Any = 1.0) -> AbstractSampler:
+    """The sampler that is most accurate for a prior.
+
+    Args:
+        prior: an `AbstractPrior`, or any object with `dim`, `sample`, `denoise` and `moments`.
+        temperature: counts the evidence 1 / temperature times; 1 is Bayes' rule.
+
+    Returns:
+        `Exact` for a closed form, `EvidenceDPS` for any other prior, and `TwistedSMC` for a learned
+        one that denoises isotropic evidence only.
+
+    Raises:
+        ValueError: if a member of the prior is missing, or the temperature is not positive.
+    """
+    prior = as_prior(prior)
     if isinstance(prior, AbstractClosedFormPrior):
-        return Exact(prior)
-    diffusion: DiffusionPrior = as_diffusion(prior)
-    return EvidenceDPS(diffusion) if diffusion.denoiser.general else TwistedSMC(diffusion)
+        return Exact(prior, temperature=temperature)
+    if isinstance(prior, DiffusionPrior) and not prior.denoiser.general:
+        return TwistedSMC(prior, temperature=temperature)
+    return EvidenceDPS(prior, temperature=temperature)

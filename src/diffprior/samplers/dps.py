@@ -8,11 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from ..evidence.base import AbstractEvidence
-from ..priors.base import AbstractPrior
 from ..priors.diffusion import DiffusionPrior
 from ..schedule import Schedule
 from .base import AbstractSampler, Info, checked_temperature
-from .chain import as_diffusion, chain_noise, chosen_schedule, from_unit, to_unit
+from .chain import chain_noise, chosen_schedule, from_unit, to_unit
 
 
 class DPS(AbstractSampler):
@@ -25,12 +24,10 @@ class DPS(AbstractSampler):
 
     prior: DiffusionPrior
     schedule: Schedule = eqx.field(static=True)
-    temperature: float = eqx.field(static=True)
+    temperature: Float[Array, ""]
 
-    def __init__(
-        self, prior: AbstractPrior, *, steps: int | None = None, temperature: float = 1.0
-    ) -> None:
-        self.prior = as_diffusion(prior)
+    def __init__(self, prior: Any, *, steps: int | None = None, temperature: Any = 1.0) -> None:
+        self.prior = DiffusionPrior.from_prior(prior)
         self.schedule = chosen_schedule(self.prior, steps, 100, Schedule.cosine)
         self.temperature = checked_temperature(temperature)
 
@@ -43,10 +40,10 @@ class DPS(AbstractSampler):
         s_T, noises = chain_noise(key, process, prior.dim)
 
         def step(s_t: Array, inputs: Any) -> tuple[Array, None]:
-            stage, inside, noise = inputs
+            stage, stage_inputs, noise = inputs
 
             def root_error(s: Array) -> tuple[Array, Array]:
-                s_0 = prior.denoiser.mean_at(inside, s)
+                s_0 = prior.denoiser.mean_at(stage_inputs, s)
                 error = local.squared_error(s_0)
                 positive = error > 0
                 return jnp.where(positive, jnp.sqrt(jnp.where(positive, error, 1.0)), 0.0), s_0

@@ -11,11 +11,10 @@ from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import eigh
-from ..priors.base import AbstractPrior
 from ..priors.diffusion import DiffusionPrior, reverse_law
 from ..schedule import Schedule
 from .base import AbstractSampler, Info, checked_temperature
-from .chain import EXPANSIONS, as_diffusion, chain_noise, draw_from, first_guess, from_unit, to_unit
+from .chain import EXPANSIONS, chain_noise, draw_from, first_guess, from_unit, to_unit
 
 
 class EvidenceDPS(AbstractSampler):
@@ -29,10 +28,10 @@ class EvidenceDPS(AbstractSampler):
 
     prior: DiffusionPrior
     schedule: Schedule = eqx.field(static=True)
-    temperature: float = eqx.field(static=True)
+    temperature: Float[Array, ""]
 
-    def __init__(self, prior: AbstractPrior, *, steps: int = 20, temperature: float = 1.0) -> None:
-        self.prior = as_diffusion(prior)
+    def __init__(self, prior: Any, *, steps: int = 20, temperature: Any = 1.0) -> None:
+        self.prior = DiffusionPrior.from_prior(prior)
         if not self.prior.denoiser.general:
             raise ValueError(
                 "`prior`: expected one that denoises any Gaussian evidence, got one for isotropic "

@@ -1,6 +1,7 @@
 """Exact posterior sampling under a closed-form prior: TS, TunedTS and MixTS."""
 
-import equinox as eqx
+from typing import Any
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
@@ -17,9 +18,9 @@ class Exact(AbstractSampler):
     """
 
     prior: AbstractClosedFormPrior
-    temperature: float = eqx.field(static=True)
+    temperature: Float[Array, ""]
 
-    def __init__(self, prior: AbstractClosedFormPrior, *, temperature: float = 1.0) -> None:
+    def __init__(self, prior: AbstractClosedFormPrior, *, temperature: Any = 1.0) -> None:
         if not isinstance(prior, AbstractClosedFormPrior):
             raise ValueError(
                 f"`prior`: expected a closed-form prior, got {type(prior).__name__}; "

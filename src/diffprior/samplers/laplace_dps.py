@@ -11,11 +11,10 @@ from ..checks import choice
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import eigh
-from ..priors.base import AbstractPrior
 from ..priors.diffusion import DiffusionPrior, ReverseProcess
 from ..schedule import Schedule
 from .base import AbstractSampler, Info, checked_temperature
-from .chain import as_diffusion, chain_noise, chosen_schedule, draw_from, from_unit, to_unit
+from .chain import chain_noise, chosen_schedule, draw_from, from_unit, to_unit
 
 
 class LaplaceDPS(AbstractSampler):
@@ -29,17 +28,17 @@ class LaplaceDPS(AbstractSampler):
     prior: DiffusionPrior
     covariance: str = eqx.field(static=True)
     schedule: Schedule = eqx.field(static=True)
-    temperature: float = eqx.field(static=True)
+    temperature: Float[Array, ""]
 
     def __init__(
         self,
-        prior: AbstractPrior,
+        prior: Any,
         *,
         covariance: str = "fitted",
         steps: int | None = None,
-        temperature: float = 1.0,
+        temperature: Any = 1.0,
     ) -> None:
-        self.prior = as_diffusion(prior)
+        self.prior = DiffusionPrior.from_prior(prior)
         self.covariance = choice("covariance", covariance, ("fitted", "paper"))
         self.schedule = chosen_schedule(self.prior, steps, 20, Schedule.cosine)
         self.temperature = checked_temperature(temperature)
@@ -78,8 +77,8 @@ def _linear_chain(
         return spectral.unrotate(rotated)
 
     def step(s_t: Array, inputs: Any) -> tuple[Array, None]:
-        stage, inside, variance, noise = inputs
-        s_0 = prior.denoiser.mean_at(inside, s_t)
+        stage, stage_inputs, variance, noise = inputs
+        s_0 = prior.denoiser.mean_at(stage_inputs, s_t)
         mean = stage.weight_clean * s_0 + stage.weight_noisy * s_t
         return multiply(mean, variance, stage.alpha_bar_before, noise), None
 
@@ -111,8 +110,8 @@ def _glm_chain(
 
     def step(state: Any, inputs: Any) -> tuple[Any, None]:
         s_t, mode, failed = state
-        stage, inside, variance, noise = inputs
-        s_0 = prior.denoiser.mean_at(inside, s_t)
+        stage, stage_inputs, variance, noise = inputs
+        s_0 = prior.denoiser.mean_at(stage_inputs, s_t)
         mean = stage.weight_clean * s_0 + stage.weight_noisy * s_t
         s, mode, lost = condition(mean, variance, stage.alpha_bar_before, mode, noise)
         return (s, mode, failed | lost), None

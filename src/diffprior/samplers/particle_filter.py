@@ -1,5 +1,7 @@
 """The sequential Monte Carlo baseline of Appendix C.4."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,10 +9,10 @@ from jaxtyping import Array, Float, Key
 
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
-from ..priors.base import AbstractPrior, log_normalise
+from ..priors.base import log_normalise
 from ..priors.diffusion import DiffusionPrior
 from .base import AbstractSampler, Info, checked_temperature
-from .chain import as_diffusion, from_unit, to_unit
+from .chain import from_unit, to_unit
 from .twisted_smc import systematic
 
 JITTER = 0.1  # first perturbation, over the prior's standard deviation
@@ -27,18 +29,18 @@ class ParticleFilter(AbstractSampler):
     prior: DiffusionPrior
     particles: Float[Array, "k d"]
     num_rounds: int = eqx.field(static=True)
-    temperature: float = eqx.field(static=True)
+    temperature: Float[Array, ""]
 
     def __init__(
         self,
-        prior: AbstractPrior,
+        prior: Any,
         *,
         num_particles: int = 3000,
         num_rounds: int = 20,
-        temperature: float = 1.0,
+        temperature: Any = 1.0,
         seed: int = 0,
     ) -> None:
-        self.prior = as_diffusion(prior)
+        self.prior = DiffusionPrior.from_prior(prior)
         count = positive_int("num_particles", num_particles)
         self.particles = self.prior.sample_unit(jax.random.key(seed), count)
         self.num_rounds = positive_int("num_rounds", num_rounds)

@@ -10,13 +10,12 @@ from jaxtyping import Array, Float, Int, Key
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
-from ..priors.base import AbstractPrior, log_normalise, pick
+from ..priors.base import log_normalise, pick
 from ..priors.diffusion import DiffusionPrior, ReverseProcess, reverse_law
 from ..schedule import Schedule, Stages
 from .base import AbstractSampler, Info, checked_temperature
 from .chain import (
     EXPANSIONS,
-    as_diffusion,
     chosen_schedule,
     draw_from,
     first_guess,
@@ -37,17 +36,17 @@ class TwistedSMC(AbstractSampler):
     prior: DiffusionPrior
     num_particles: int = eqx.field(static=True)
     schedule: Schedule = eqx.field(static=True)
-    temperature: float = eqx.field(static=True)
+    temperature: Float[Array, ""]
 
     def __init__(
         self,
-        prior: AbstractPrior,
+        prior: Any,
         *,
         num_particles: int = 32,
         steps: int | None = None,
-        temperature: float = 1.0,
+        temperature: Any = 1.0,
     ) -> None:
-        self.prior = as_diffusion(prior)
+        self.prior = DiffusionPrior.from_prior(prior)
         self.num_particles = positive_int("num_particles", num_particles)
         self.schedule = chosen_schedule(self.prior, steps, 20, Schedule.log_snr)
         self.temperature = checked_temperature(temperature)
@@ -67,9 +66,9 @@ class TwistedSMC(AbstractSampler):
         cloud = _Cloud(s_T, beliefs, beliefs.log_potential, jnp.zeros((), s_T.dtype), s_T[0, 0])
 
         def step(cloud: _Cloud, inputs: Any) -> tuple[_Cloud, Float[Array, ""]]:
-            stage, inside, key = inputs
+            stage, stage_inputs, key = inputs
             cloud, s, log_ratio = _move(key, cloud, stage)
-            beliefs = _believe(prior, local, inside, s, cloud.beliefs.posterior.mean)
+            beliefs = _believe(prior, local, stage_inputs, s, cloud.beliefs.posterior.mean)
             gain = log_ratio + beliefs.log_potential - cloud.beliefs.log_potential
             cloud = cloud._replace(s=s, beliefs=beliefs, log_weights=cloud.log_weights + gain)
             return cloud, cloud.effective_size
@@ -108,12 +107,12 @@ class _Cloud(NamedTuple):
 def _believe(
     prior: DiffusionPrior,
     local: AbstractEvidence,
-    inside: Any,
+    stage_inputs: Any,
     s: Float[Array, "k d"],
     guess: Float[Array, "k d"],
 ) -> _Beliefs:
     def one(s: Float[Array, " d"], guess: Float[Array, " d"]) -> _Beliefs:
-        s_0 = prior.denoiser.denoise_at(inside, s)
+        s_0 = prior.denoiser.denoise_at(stage_inputs, s)
         return _Beliefs(s_0, *_condition(s_0, local, guess))
 
     return jax.vmap(one)(s, guess)

@@ -1,0 +1,172 @@
+"""Any prior as a denoiser in unit coordinates, and any object with four members as a prior."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from ..gaussian import Gaussian
+from ..linalg import Spectral, cholesky, eigh, solve_lower, symmetrise
+from ..schedule import Schedule
+from .base import AbstractPrior
+from .denoisers import AbstractDenoiser, isotropic_evidence
+
+MEMBERS = ("dim", "sample", "denoise", "moments")
+
+
+class PriorDenoiser(AbstractDenoiser):
+    """The denoiser of any prior, through its `denoise` alone.
+
+    Evidence exp(-z' P z / 2 + q' z) about z, where theta = offset + scale z, is evidence about
+    theta of precision W' P W and shift W' q + W' P W offset, with W the inverse of scale; and the
+    mean and covariance of theta go back through W. The scale need not be that of the prior: it only
+    decides which signal-to-noise ratios matter.
+
+    Attributes:
+        prior: the prior of theta; only `denoise` is called.
+        offset: (d,), about its mean.
+        inverse_scale: (d, d), the inverse W of a factor of about its covariance.
+    """
+
+    prior: AbstractPrior
+    offset: Float[Array, " d"]
+    inverse_scale: Float[Array, "d d"]
+
+    @staticmethod
+    def of(
+        prior: AbstractPrior, offset: Float[Array, " d"], scale: Float[Array, "d d"]
+    ) -> "PriorDenoiser":
+        """The denoiser of z, where theta = offset + scale z and `scale` is lower triangular."""
+        identity = jnp.eye(offset.shape[0], dtype=scale.dtype)
+        return PriorDenoiser(prior, offset, solve_lower(scale, identity))
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.offset.shape[0]
+
+    @property
+    def general(self) -> bool:
+        """Any Gaussian evidence: that is what a prior promises."""
+        return True
+
+    def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
+        """Mean and covariance of z under exp(-z' precision z / 2 + shift' z)."""
+        return self._moments(precision.matrix(), shift)
+
+    def stages(self, schedule: Schedule) -> Any:
+        """Signal-to-noise ratios and shift scales."""
+        return isotropic_evidence(schedule)
+
+    def mean_at(self, stage: Any, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
+        """E[z | s_t]."""
+        return self.denoise_at(stage, s_t).mean
+
+    def denoise_at(self, stage: Any, s_t: Float[Array, " d"]) -> Gaussian:
+        """Mean and covariance of z given s_t."""
+        snr, shift_scale = stage
+        return self._moments(snr * jnp.eye(s_t.shape[0], dtype=s_t.dtype), shift_scale * s_t)
+
+    def _moments(self, precision: Float[Array, "d d"], shift: Float[Array, " d"]) -> Gaussian:
+        inverse = self.inverse_scale
+        there = symmetrise(inverse.T @ precision @ inverse)
+        theta = self.prior.denoise(there, inverse.T @ shift + there @ self.offset)
+        mean, cov = (jnp.asarray(x).astype(shift.dtype) for x in (theta.mean, theta.cov))
+        return Gaussian(inverse @ (mean - self.offset), symmetrise(inverse @ cov @ inverse.T))
+
+
+def unit_coordinates(moments: Gaussian) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
+    """Offset and lower triangular scale, so that z in theta = offset + scale z has mean zero and
+    unit covariance; less than that along directions in which theta hardly varies."""
+    mean, cov = _floats(moments.mean), _floats(moments.cov)
+    variances = jnp.diagonal(cov)
+    varies = variances > 0
+    stds = jnp.where(varies, jnp.sqrt(variances), 1e-6 * jnp.maximum(1.0, jnp.abs(mean)))
+    correlation = cov / (stds[:, None] * stds[None, :])
+    correlation = correlation + jnp.diag(jnp.where(varies, 0.0, 1.0).astype(cov.dtype))
+    floor = jnp.sqrt(jnp.finfo(cov.dtype).eps)  # so that no direction drowns the others in rounding
+    lack = jnp.maximum(floor - jnp.min(eigh(correlation).values), 0.0)
+    identity = jnp.eye(mean.shape[0], dtype=cov.dtype)
+    return mean, stds[:, None] * cholesky(correlation + lack * identity)
+
+
+def as_prior(prior: Any) -> AbstractPrior:
+    """A prior as it is; another object with its four members, wrapped.
+
+    Raises:
+        ValueError: if a member is missing; the message names it.
+    """
+    if isinstance(prior, AbstractPrior):
+        return prior
+    missing = [name for name in MEMBERS if not hasattr(prior, name)]
+    if isinstance(prior, type) or missing:
+        lack = f"the class {prior.__name__}" if isinstance(prior, type) else type(prior).__name__
+        without = f" without {', '.join(f'`{name}`' for name in missing)}" if missing else ""
+        raise ValueError(
+            f"`prior`: expected an object with `dim`, `sample`, `denoise` and `moments`, "
+            f"got {lack}{without}; pass a prior such as GaussianPrior(mean, cov), fit one to the "
+            "parameters of past tasks, or add what is missing"
+        )
+    return WrappedPrior.of(prior)
+
+
+class _Reference:
+    """An object compared by what it is, not by what it holds, so that it can be hashed."""
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+
+    def __hash__(self) -> int:
+        return id(self.target)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Reference) and other.target is self.target
+
+
+class WrappedPrior(AbstractPrior):
+    """An object with the four members of a prior that is no `AbstractPrior`.
+
+    A pytree of arrays stays one, so that its numbers may change without compiling anew; those of
+    any other object are constants of the programs that it is used in.
+    """
+
+    tree: Any
+    reference: Any = eqx.field(static=True)
+
+    @staticmethod
+    def of(prior: Any) -> "WrappedPrior":
+        """Wrap an object that has been checked."""
+        is_leaf = jax.tree_util.all_leaves([prior])
+        return WrappedPrior(None, _Reference(prior)) if is_leaf else WrappedPrior(prior, None)
+
+    @property
+    def wrapped(self) -> Any:
+        """The object itself."""
+        return self.reference.target if self.tree is None else self.tree
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return int(self.wrapped.dim)
+
+    def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
+        """Draws from the prior."""
+        return _floats(self.wrapped.sample(key, num_samples))
+
+    def denoise(self, precision: Any, shift: Any) -> Gaussian:
+        """Mean and covariance under Gaussian evidence."""
+        return _gaussian(self.wrapped.denoise(precision, shift))
+
+    def moments(self) -> Gaussian:
+        """The Gaussian of the same mean and covariance."""
+        return _gaussian(self.wrapped.moments())
+
+
+def _gaussian(law: Any) -> Gaussian:
+    return Gaussian(_floats(law.mean), _floats(law.cov))
+
+
+def _floats(numbers: Any) -> Float[Array, "..."]:
+    return jnp.asarray(numbers).astype(jnp.result_type(float))
