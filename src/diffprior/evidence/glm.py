@@ -14,7 +14,7 @@ from ..gaussian import Gaussian
 from ..linalg import cholesky, solve_lower
 from . import quadrature
 from .base import AbstractEvidence, AbstractLikelihood, inverse_temperature
-from .blocks import room_for, sum_over_rows
+from .blocks import sum_over_rows
 from .history import Columns, capacity_for, merged, padded
 from .linear import LinearEvidence
 from .newton import Laplace, find_mode, laplace
@@ -38,8 +38,7 @@ class AbstractFamily(AbstractLikelihood):
 
     def empty(self, dim: int, capacity: int = 0) -> "GLMEvidence":
         """Evidence of no observations, with room for `capacity` rows inside a compiled program."""
-        room = room_for(capacity) if capacity else capacity_for(0)
-        return GLMEvidence.empty_of(self, positive_int("dim", dim), room)
+        return GLMEvidence.empty_of(self, positive_int("dim", dim), capacity_for(capacity))
 
 
 class GLMEvidence(AbstractEvidence):
