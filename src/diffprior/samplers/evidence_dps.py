@@ -1,4 +1,4 @@
-"""Evidence stage_inputs the denoiser: the reverse process of the posterior itself."""
+"""Evidence inside the denoiser: the reverse process of the posterior itself."""
 
 from typing import Any
 
