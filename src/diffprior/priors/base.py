@@ -99,6 +99,20 @@ def checked_samples(samples: Any, at_least: int) -> np.ndarray:
     return raw.astype(np.float64)
 
 
+def checked_weights(sample_weights: Any, num_samples: int) -> Float[np.ndarray, " n"]:
+    """How many times each sample counts: as told, or once."""
+    if sample_weights is None:
+        return np.ones(num_samples)
+    fix = "pass one non-negative number for each row of samples"
+    weights = np.asarray(real_numbers("sample_weights", sample_weights, (num_samples,), fix), float)
+    if np.any(weights < 0) or not np.sum(weights > 0) >= 2:
+        raise ValueError(
+            "`sample_weights`: expected non-negative numbers, at least two of them positive, "
+            f"got a smallest of {weights.min()} and {int(np.sum(weights > 0))} positive; {fix}"
+        )
+    return weights
+
+
 def pick(weights: Float[Array, " k"], uniforms: Float[Array, " n"]) -> Int[Array, " n"]:
     """Indices by inverting the distribution function of the weights at numbers from [0, 1)."""
     count = weights.shape[0]

@@ -12,7 +12,16 @@ from ..checks import covariance, positive_int, real_array
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import cholesky
-from .base import AbstractClosedFormPrior, centred, checked_samples, log_normalise
+from .base import (
+    AbstractClosedFormPrior,
+    centred,
+    checked_samples,
+    checked_weights,
+    log_normalise,
+)
+from .components import Components
+from .em import choose_components, fit_components
+from .whitening import whitening
 
 
 class MixturePrior(AbstractClosedFormPrior):
@@ -36,27 +45,49 @@ class MixturePrior(AbstractClosedFormPrior):
         self.covs = covariance("covs", covs, (k, d, d))
 
     @staticmethod
-    def fit(samples: Any, num_components: int = 2, seed: int = 0) -> "MixturePrior":
-        """Expectation maximisation by scikit-learn on standardised samples, best of five starts."""
-        from sklearn.mixture import GaussianMixture
+    def fit(
+        samples: Any,
+        num_components: int | None = None,
+        sample_weights: Any = None,
+        seed: int = 0,
+    ) -> "MixturePrior":
+        """Learn the mixture by expectation maximisation.
 
-        num_components = positive_int("num_components", num_components)
-        array = checked_samples(samples, at_least=max(2, num_components))
-        center, scale = array.mean(axis=0), array.std(axis=0)
-        if not np.all(scale > 0):
-            constant = int(np.argmin(scale))
-            raise ValueError(
-                f"`samples`: expected every parameter to vary, got a constant column {constant}; "
-                "drop it or add a little noise"
-            )
-        model = GaussianMixture(
-            num_components, tol=1e-6, max_iter=1000, n_init=5, random_state=seed
-        ).fit((array - center) / scale)
-        return MixturePrior(
-            model.weights_,
-            center + scale * model.means_,
-            model.covariances_ * np.outer(scale, scale),
-        )
+        Args:
+            samples: (n, d), parameters of past tasks, one row each.
+            num_components: K; by default up to 128, by the likelihood of samples held out, each
+                covariance free or all of them tied: one Gaussian where a mixture is not clearly
+                better.
+            sample_weights: (n,), how much each row counts beside the others; by default the same.
+            seed: of the starts, and of what is held out.
+
+        Returns:
+            The mixture. Covariances are drawn a little towards their pooled one, and no variance is
+            below 1e-4 of the samples' own.
+
+        Raises:
+            ValueError: samples that are too few, constant or not finite; weights that are negative.
+        """
+        if num_components is not None:
+            num_components = positive_int("num_components", num_components)
+        array = checked_samples(samples, at_least=max(2, num_components or 2))
+        weights = checked_weights(sample_weights, len(array))
+        center, scale = _varying_whitening(array, weights)
+        unit = np.linalg.solve(scale, (array - center).T).T
+        if num_components is None:
+            found = choose_components(unit, weights, seed=seed).components
+        else:
+            found = fit_components(unit, weights, num_components, seed=seed)
+        return MixturePrior.from_components(found, center, scale)
+
+    @staticmethod
+    def from_components(
+        components: Components, offset: Float[Any, " d"], scale: Float[Any, "d d"]
+    ) -> "MixturePrior":
+        """The law of offset + scale z, where z has these components."""
+        log_weights, means, covs = (np.asarray(leaf, np.float64) for leaf in components)
+        offset, scale = np.asarray(offset), np.asarray(scale)
+        return MixturePrior(np.exp(log_weights), offset + means @ scale.T, scale @ covs @ scale.T)
 
     @property
     def dim(self) -> int:
@@ -89,6 +120,20 @@ class MixturePrior(AbstractClosedFormPrior):
         self, weights: Float[Array, " k"], means: Float[Array, "k d"], covs: Float[Array, "k d d"]
     ) -> "MixturePrior":
         return eqx.tree_at(lambda p: (p.weights, p.means, p.covs), self, (weights, means, covs))
+
+
+def _varying_whitening(
+    samples: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"]
+) -> tuple[np.ndarray, np.ndarray]:
+    """`whitening` of rows that count `weights` times; constant columns are refused."""
+    kept = samples[weights > 0]
+    if not np.all(np.ptp(kept, axis=0) > 0):
+        constant = int(np.argmin(np.ptp(kept, axis=0)))
+        raise ValueError(
+            f"`samples`: expected every parameter to vary, got a constant column {constant}; "
+            "drop it or add a little noise"
+        )
+    return whitening(samples, weights)
 
 
 @eqx.filter_jit

@@ -3,13 +3,18 @@
 import numpy as np
 
 
-def whitening(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean, and lower factor of the covariance, with a little added where it is singular."""
-    offset = samples.mean(axis=0)
-    stds = samples.std(axis=0)
+def whitening(
+    samples: np.ndarray, weights: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean, and lower factor of the covariance, with a little added where it is singular; of rows
+    that count `weights` times, by default once."""
+    share = np.ones(len(samples)) if weights is None else np.asarray(weights, np.float64)
+    share = share / np.sum(share)
+    offset = share @ samples
+    stds = np.sqrt(share @ (samples - offset) ** 2)
     stds = np.where(stds > 0, stds, 1e-6 * np.maximum(1.0, np.abs(offset)))
     standard = (samples - offset) / stds
-    correlation = standard.T @ standard / len(samples)
+    correlation = standard.T @ (share[:, None] * standard)
     ridge = np.maximum(1e-6, 1.0 - np.diagonal(correlation))
     return offset, stds[:, None] * np.linalg.cholesky(correlation + np.diag(ridge))
 

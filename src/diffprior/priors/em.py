@@ -1,0 +1,254 @@
+"""Gaussian mixtures by expectation maximisation, the number of components by held-out likelihood.
+
+Samples are in unit coordinates (`whitening`). One program serves every number of components up to
+its padding, and every number of samples up to a multiple of `ROWS`.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from .base import pick
+from .components import TIED, Components, log_joint, maximise, sufficient_statistics
+
+PADDED = (8, 32, 128)  # numbers of components that programs are compiled for
+MOST_TIED = 32  # components that share a covariance
+WORSE = 2  # candidates in a row that may be worse before the search stops
+POINTS_EACH = 10  # samples that a component must have on average
+ROWS = 1024  # samples are padded to a multiple of this
+LARGEST = 20_000  # samples that are looked at
+MANY = 5000  # samples from which one held-out part is enough
+FOLDS = 5
+SEEDED_FROM = 4096  # samples that starts are sought among
+TRIALS = 4  # places tried for each start of a component
+LLOYD, LONGEST, CONVERGED = 6, 100, 5e-5  # rounds of k-means, of EM, and gain that ends them
+
+
+class Choice(NamedTuple):
+    """A mixture in unit coordinates and how it was chosen."""
+
+    components: Components
+    num_components: int
+    tied: bool
+    score: float  # mean log density of samples not seen, in unit coordinates
+    gaussian_score: float  # that of a single Gaussian
+    scores: dict[str, float]  # of every candidate tried
+
+
+def choose_components(
+    unit: Float[np.ndarray, "n d"],
+    weights: Float[np.ndarray, " n"] | None = None,
+    *,
+    seed: int = 0,
+    largest: int = PADDED[-1],
+) -> Choice:
+    """The mixture of greatest likelihood on samples not seen: its K, and whether it is tied.
+
+    From `MANY` samples on a tenth is held out; below, each fifth in turn. A mixture that is not
+    better than one Gaussian by a standard error of the difference gives way to it.
+    """
+    search = _Search.over(unit, weights, seed)
+    tried: dict[tuple[int, float], Float[np.ndarray, " n"]] = {(1, TIED): search.held_out(1, TIED)}
+    largest = min(largest, search.most_components())
+    for pooling, limit in ((float(unit.shape[1]), largest), (TIED, min(largest, MOST_TIED))):
+        _climb(search, tried, pooling, limit)
+    k, pooling = max(tried, key=lambda case: search.mean(tried[case]))
+    for between in (3 * k // 4, 3 * k // 2):
+        if 1 < between <= largest:
+            tried[between, pooling] = search.held_out(between, pooling)
+    chosen = max(tried, key=lambda case: search.mean(tried[case]))
+    if not search.clearly_better(tried[chosen], tried[1, TIED]):
+        chosen = (1, TIED)
+    k, pooling = chosen
+    scores = {f"{k}{' tied' * (p == TIED)}": search.mean(logs) for (k, p), logs in tried.items()}
+    means = search.mean(tried[chosen]), search.mean(tried[1, TIED])
+    return Choice(_first(search.final(k, pooling), k), k, pooling == TIED, *means, scores)
+
+
+def _climb(search: "_Search", tried: dict, pooling: float, largest: int) -> None:
+    """Double the number of components while that helps."""
+    k, before, worse = 2, search.mean(tried[1, TIED]), 0
+    while k <= largest and worse < WORSE:
+        tried[k, pooling] = search.held_out(k, pooling)
+        score = search.mean(tried[k, pooling])
+        before, worse = (score, 0) if score > before else (before, worse + 1)
+        k *= 2
+
+
+def fit_components(
+    unit: Float[np.ndarray, "n d"],
+    weights: Float[np.ndarray, " n"] | None,
+    num_components: int,
+    *,
+    seed: int = 0,
+    starts: int = 5,
+) -> Components:
+    """The mixture of so many components, the best of several starts."""
+    search = _Search.over(unit, weights, seed)
+    fitted = search.fit(search.weights, num_components, float(unit.shape[1]), starts)
+    return _first(fitted, num_components)
+
+
+def _first(components: Components, k: int) -> Components:
+    return Components(*(leaf[:k] for leaf in components))
+
+
+class _Search(NamedTuple):
+    """Padded samples and the parts of them that are held out in turn."""
+
+    statistics: Float[Array, "n p"]
+    rows: Float[Array, "n d"]
+    weights: Float[np.ndarray, " n"]
+    fold: Int[np.ndarray, " n"]
+    num_folds: int
+    seed: int
+
+    @staticmethod
+    def over(unit: np.ndarray, weights: np.ndarray | None, seed: int) -> "_Search":
+        weights = np.ones(len(unit)) if weights is None else np.asarray(weights, float)
+        order = np.random.default_rng(seed).permutation(len(unit))[:LARGEST]
+        n = len(order)
+        padding = -n % ROWS
+        x = jnp.asarray(np.pad(unit[order], ((0, padding), (0, 0))), jnp.result_type(float))
+        parts = 10 if n >= MANY else min(FOLDS, n)
+        fold = np.pad(np.arange(n) % parts, (0, padding), constant_values=-1)
+        padded = np.pad(weights[order] / np.mean(weights[order]), (0, padding))
+        folds = 1 if n >= MANY else parts
+        return _Search(sufficient_statistics(x), x, padded, fold, folds, seed)
+
+    def most_components(self) -> int:
+        """Components that there are samples enough for."""
+        return int(np.sum(self.weights > 0) * (1 - 1 / FOLDS) / POINTS_EACH)
+
+    def held_out(self, k: int, pooling: float) -> Float[np.ndarray, " n"]:
+        """Log density of each sample under the mixture fitted without it; NaN if always seen."""
+        found = np.full(len(self.fold), np.nan)
+        for part in range(self.num_folds):
+            seen = np.where(self.fold == part, 0.0, self.weights)
+            components = self.fit(seen, k, pooling, starts=1)
+            logs = np.asarray(_log_density(components, self.statistics))
+            found = np.where(self.fold == part, logs, found)
+        return found
+
+    def final(self, k: int, pooling: float) -> Components:
+        """The mixture fitted to all samples."""
+        return self.fit(self.weights, k, pooling, starts=1 if k == 1 else 3)
+
+    def fit(self, weights: np.ndarray, k: int, pooling: float, starts: int) -> Components:
+        """The start that comes to the greatest likelihood on the samples it was fitted to, padded
+        with absent components."""
+        padded = next(size for size in (*PADDED, k) if size >= k)
+        keys = jax.random.split(jax.random.key(self.seed), starts)
+        counts = jnp.asarray(weights, self.rows.dtype)
+        runs = [
+            _fit(self.statistics, self.rows, counts, key, jnp.asarray(k), pooling, padded)
+            for key in keys
+        ]
+        return max(runs, key=lambda run: float(run[1]))[0]
+
+    def mean(self, logs: np.ndarray) -> float:
+        """Mean over the samples that were held out."""
+        judged = ~np.isnan(logs)
+        return float(np.average(logs[judged], weights=self.weights[judged]))
+
+    def clearly_better(self, logs: np.ndarray, other: np.ndarray) -> bool:
+        """Whether the mean difference exceeds its standard error."""
+        judged = ~np.isnan(logs)
+        weights = self.weights[judged] / np.sum(self.weights[judged])
+        gain = logs[judged] - other[judged]
+        mean = np.sum(weights * gain)
+        return bool(mean > np.sqrt(np.sum(weights**2 * (gain - mean) ** 2)) and mean > 0)
+
+
+@eqx.filter_jit
+def _log_density(components: Components, statistics: Float[Array, "n p"]) -> Float[Array, " n"]:
+    return jax.nn.logsumexp(log_joint(components, statistics), axis=1)
+
+
+@eqx.filter_jit
+def _fit(
+    statistics: Float[Array, "n p"],
+    rows: Float[Array, "n d"],
+    weights: Float[Array, " n"],
+    key: Key[Array, ""],
+    k: Int[Array, ""],
+    pooling: float | Float[Array, ""],
+    padded: int,
+) -> tuple[Components, Float[Array, ""]]:
+    """EM from one start, and the mean log density that it comes to."""
+    alive = jnp.arange(padded) < k
+    total = jnp.sum(weights)
+    dim = rows.shape[1]
+
+    def step(responsibilities: Float[Array, "n k"]) -> Components:
+        answered = (responsibilities * weights[:, None]).T @ statistics
+        return maximise(answered, dim, pooling)
+
+    def improve(state: Any) -> Any:
+        index, components, value, _ = state
+        joint = log_joint(components, statistics)
+        logs = jax.nn.logsumexp(joint, axis=1, keepdims=True)
+        return index + 1, step(jnp.exp(joint - logs)), jnp.sum(weights * logs[:, 0]) / total, value
+
+    def improving(state: Any) -> Any:
+        index, _, value, before = state
+        return (index < 3) | ((index < LONGEST) & (value > before + CONVERGED))
+
+    first = _start(rows, weights, key, k, alive)
+    low = jnp.full((), -jnp.inf, rows.dtype)
+    _, components, value, _ = jax.lax.while_loop(improving, improve, (0, step(first), low, low))
+    return components, value
+
+
+def _start(
+    rows: Float[Array, "n d"],
+    weights: Float[Array, " n"],
+    key: Key[Array, ""],
+    k: Int[Array, ""],
+    alive: Array,
+) -> Float[Array, "n k"]:
+    """Responsibilities from k-means, its centres spread by greedy k-means++."""
+    place_key, subset_key = jax.random.split(key)
+    size = min(SEEDED_FROM, rows.shape[0])
+    chosen = pick(weights, jax.random.uniform(subset_key, (size,), rows.dtype))
+    centres = _spread(place_key, rows[chosen], k, alive.shape[0])
+
+    def nearest(centres: Float[Array, "k d"]) -> Float[Array, "n k"]:
+        squares = jnp.sum(centres**2, axis=1)[None] - 2.0 * rows @ centres.T
+        index = jnp.argmin(jnp.where(alive[None], squares, jnp.inf), axis=1)
+        return jax.nn.one_hot(index, alive.shape[0], dtype=rows.dtype)
+
+    def lloyd(_: Any, centres: Float[Array, "k d"]) -> Float[Array, "k d"]:
+        own = nearest(centres) * weights[:, None]
+        count = jnp.sum(own, axis=0)
+        return jnp.where(
+            count[:, None] > 0, (own.T @ rows) / jnp.maximum(count, 1e-6)[:, None], centres
+        )
+
+    hard = nearest(jax.lax.fori_loop(0, LLOYD, lloyd, centres))
+    even = alive.astype(rows.dtype) / k.astype(rows.dtype)
+    return 0.98 * hard + 0.02 * even[None]
+
+
+def _spread(
+    key: Key[Array, ""], points: Float[Array, "m d"], k: Int[Array, ""], padded: int
+) -> Float[Array, "k d"]:
+    """Greedy k-means++: of a few points drawn by squared distance, the one that helps most."""
+
+    def distances(place: Float[Array, " d"]) -> Float[Array, " m"]:
+        return jnp.sum((points - place[None]) ** 2, axis=1)
+
+    def add(index: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        centres, nearest = state
+        uniforms = jax.random.uniform(jax.random.fold_in(key, index), (TRIALS,), points.dtype)
+        drawn = pick(nearest + 1e-30, uniforms)
+        options = jnp.minimum(nearest[None], jax.vmap(distances)(points[drawn]))
+        best = jnp.argmin(jnp.sum(options, axis=1))
+        return centres.at[index].set(points[drawn[best]]), options[best]
+
+    centres = jnp.zeros((padded, points.shape[1]), points.dtype).at[0].set(points[0])
+    return jax.lax.fori_loop(1, k, add, (centres, distances(points[0])))[0]

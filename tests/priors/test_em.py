@@ -1,0 +1,142 @@
+"""Expectation maximisation against scikit-learn, and the choice of the number of components."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.mixture import GaussianMixture
+
+import diffprior as dp
+import reference
+from diffprior.priors import em
+from diffprior.priors.components import (
+    SMALLEST_VARIANCE,
+    TIED,
+    Components,
+    expected_statistics,
+    log_joint,
+    maximise,
+    sufficient_statistics,
+)
+from diffprior.priors.whitening import whitening
+
+WEIGHTS = np.array([0.5, 0.2, 0.3])
+MEANS = np.array([[2.0, 0.0, 0.0], [-2.0, 1.0, 0.0], [0.0, -2.0, 1.0]])
+SHAPES = np.random.default_rng(3).standard_normal((3, 3, 3))
+COVS = 0.1 * np.einsum("kij,klj->kil", SHAPES, SHAPES) + 0.02 * np.eye(3)
+
+
+def draws(num: int, seed: int = 0) -> np.ndarray:
+    """Samples of the mixture above."""
+    rng = np.random.default_rng(seed)
+    which = rng.choice(3, num, p=WEIGHTS)
+    noise = rng.standard_normal((num, 3))
+    return MEANS[which] + np.einsum("nij,nj->ni", np.linalg.cholesky(COVS)[which], noise)
+
+
+def components() -> Components:
+    return Components(jnp.log(WEIGHTS), jnp.asarray(MEANS), jnp.asarray(COVS))
+
+
+def log_density(prior: dp.MixturePrior, x: np.ndarray) -> np.ndarray:
+    return reference.mixture_log_density(x, prior.weights, prior.means, prior.covs)
+
+
+def test_log_joint_is_the_twins_component_by_component() -> None:
+    x = draws(20)
+    got = log_joint(components(), sufficient_statistics(jnp.asarray(x)))
+    for k in range(3):
+        own = reference.gaussian_log_density(x, MEANS[k], COVS[k])
+        assert_allclose(got[:, k], np.log(WEIGHTS[k]) + own, rtol=1e-9)
+
+
+def test_the_m_step_is_weighted_moments_drawn_towards_the_pooled() -> None:
+    rng, x, pooling = np.random.default_rng(1), draws(50), 3.0
+    r = rng.dirichlet(np.ones(3), 50)
+    got = maximise(jnp.asarray(r).T @ sufficient_statistics(jnp.asarray(x)), 3, pooling)
+    count = r.sum(axis=0)
+    own = [np.cov(x.T, aweights=r[:, k], bias=True) for k in range(3)]
+    pooled = np.einsum("k,kij->ij", count / 50, own)
+    for k in range(3):
+        cov = (count[k] * own[k] + pooling * pooled) / (count[k] + pooling)
+        assert_allclose(got.means[k], np.average(x, axis=0, weights=r[:, k]))
+        assert_allclose(got.covs[k], cov + SMALLEST_VARIANCE * np.eye(3), atol=1e-12)
+    assert_allclose(np.exp(got.log_weights), count / 50)
+
+
+def test_tied_components_have_one_covariance() -> None:
+    r = np.random.default_rng(1).dirichlet(np.ones(3), 50)
+    statistics = jnp.asarray(r).T @ sufficient_statistics(jnp.asarray(draws(50)))
+    covs = maximise(statistics, 3, TIED).covs
+    assert_allclose(covs, np.broadcast_to(covs[0], covs.shape), atol=1e-4)
+
+
+def test_beliefs_of_no_width_are_points_and_width_adds_to_covariance() -> None:
+    rng, x = np.random.default_rng(1), draws(50)
+    r = jnp.asarray(rng.dirichlet(np.ones(3), 50))
+    means = jnp.broadcast_to(jnp.asarray(x)[:, None], (50, 3, 3))
+    points = expected_statistics(r, means, jnp.zeros((50, 3, 3, 3)))
+    assert_allclose(points, r.T @ sufficient_statistics(jnp.asarray(x)), atol=1e-12)
+    width = jnp.asarray(np.diag([0.1, 0.2, 0.3]) + 0.05)
+    wide = expected_statistics(r, means, jnp.broadcast_to(width, (50, 3, 3, 3)))
+    gained = maximise(wide, 3, 3.0).covs - maximise(points, 3, 3.0).covs
+    assert_allclose(gained, np.broadcast_to(width, (3, 3, 3)), atol=1e-12)
+
+
+def test_likelihood_is_that_of_scikit_learn() -> None:
+    x, fresh = draws(3000), draws(3000, seed=1)
+    ours = dp.MixturePrior.fit(x, num_components=3)
+    theirs = GaussianMixture(3, n_init=3, random_state=0, tol=1e-6).fit(x)
+    assert_allclose(np.mean(log_density(ours, x)), theirs.score(x), atol=2e-3)
+    assert_allclose(np.mean(log_density(ours, fresh)), theirs.score(fresh), atol=2e-3)
+
+
+def test_as_many_components_as_the_samples_justify() -> None:
+    x = draws(3000)
+    offset, scale = whitening(x)
+    found = em.choose_components(np.linalg.solve(scale, (x - offset).T).T, seed=0)
+    assert found.num_components == 3 and not found.tied
+    assert found.score > found.gaussian_score + 1
+    assert found.scores["2"] < found.score
+    fresh = np.mean(reference.mixture_log_density(draws(3000, 1), WEIGHTS, MEANS, COVS))
+    chosen = dp.MixturePrior.fit(x)
+    assert_allclose(np.mean(log_density(chosen, draws(3000, 1))), fresh, atol=0.03)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_samples_of_a_gaussian_are_given_one(seed: int) -> None:
+    x = np.random.default_rng(seed).standard_normal((300, 3))
+    prior, gaussian = dp.MixturePrior.fit(x, seed=seed), dp.GaussianPrior.fit(x)
+    assert prior.weights.shape == (1,)
+    assert_allclose(prior.means[0], gaussian.mean, atol=1e-9)
+    assert_allclose(prior.covs[0], gaussian.cov, atol=1e-3)
+
+
+def test_a_row_that_counts_thrice_is_three_rows() -> None:
+    x = draws(2000)
+    counts = np.random.default_rng(2).integers(0, 4, 2000)
+    repeated = np.repeat(x, counts, axis=0)
+    fits = [
+        dp.MixturePrior.fit(x, num_components=3, sample_weights=counts),
+        dp.MixturePrior.fit(repeated, num_components=3),
+        dp.MixturePrior.fit(x, num_components=3),
+    ]
+    weighted, same, other = ([np.sort(p.weights), np.mean(log_density(p, repeated))] for p in fits)
+    assert_allclose(weighted[0], same[0], atol=1e-3)
+    assert_allclose(weighted[1], same[1], atol=1e-3)
+    assert np.max(np.abs(other[0] - same[0])) > 5e-3
+
+
+def test_absent_components_stay_absent() -> None:
+    search = em._Search.over(draws(200), None, 0)
+    padded = search.fit(search.weights, 3, 3.0, 1)
+    assert np.all(np.isneginf(padded.log_weights[3:]))
+    assert np.isclose(jax.nn.logsumexp(padded.log_weights), 0.0)
+    assert np.all(np.isfinite(padded.covs))
+
+
+def test_weights_are_checked() -> None:
+    for bad, message in (([-1.0, 1, 1], "non-negative"), ([1.0, 1], "shape"), ([0.0, 0, 1], "two")):
+        with pytest.raises(ValueError, match=f"`sample_weights`.*{message}"):
+            dp.MixturePrior.fit(np.eye(3), 1, sample_weights=bad)
