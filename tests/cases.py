@@ -19,6 +19,7 @@ from diffprior.priors.base import AbstractClosedFormPrior
 Array = NDArray[np.float64]
 DIM = 3
 NOISE_STD = 0.7
+DISPERSION = 2.5
 
 
 def tolerance(double: float, single: float) -> float:
@@ -60,6 +61,11 @@ def _draw_poisson(rng: np.random.Generator, eta: Array) -> Array:
     return rng.poisson(np.exp(np.minimum(eta, 3.0))).astype(float)
 
 
+def _draw_negative_binomial(rng: np.random.Generator, eta: Array) -> Array:
+    gammas = rng.gamma(DISPERSION, 1 / DISPERSION, len(eta))
+    return rng.poisson(np.exp(np.minimum(eta, 3.0)) * gammas).astype(float)
+
+
 LINEAR = LikelihoodCase(
     "linear", lambda: dp.Linear(NOISE_STD), "gaussian", NOISE_STD**2, _draw_gaussian
 )
@@ -68,8 +74,15 @@ IDENTITY = LikelihoodCase(
 )
 LOGISTIC = LikelihoodCase("logistic", dp.Logistic, "logistic", 1.0, _draw_logistic)
 POISSON = LikelihoodCase("poisson", dp.Poisson, "poisson", 1.0, _draw_poisson)
-LIKELIHOODS = (LINEAR, IDENTITY, LOGISTIC, POISSON)
-GLMS = (IDENTITY, LOGISTIC, POISSON)
+NEGATIVE_BINOMIAL = LikelihoodCase(
+    "negative-binomial",
+    lambda: dp.NegativeBinomial(DISPERSION),
+    "negative-binomial",
+    DISPERSION,
+    _draw_negative_binomial,
+)
+LIKELIHOODS = (LINEAR, IDENTITY, LOGISTIC, POISSON, NEGATIVE_BINOMIAL)
+GLMS = (IDENTITY, LOGISTIC, POISSON, NEGATIVE_BINOMIAL)
 
 
 @dataclass(frozen=True)

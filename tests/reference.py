@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special
+from scipy import optimize, special, stats
 
 Array = NDArray[np.float64]
 
@@ -286,7 +286,7 @@ def family_mean(score: ArrayLike, family: str) -> Array:
         return score
     if family == "logistic":
         return special.expit(score)
-    if family == "poisson":
+    if family in ("poisson", "negative-binomial"):
         return np.exp(score)
     raise ValueError(f"unknown family {family!r}, not one of {FAMILIES}")
 
@@ -315,6 +315,65 @@ def family_base(rewards: ArrayLike, family: str, dispersion: float) -> Array:
     raise ValueError(f"unknown family {family!r}, not one of {FAMILIES}")
 
 
+def family_log_density(
+    reward: ArrayLike, score: ArrayLike, family: str, dispersion: float = 1.0
+) -> Array:
+    """Log density of a reward given its linear predictor: Assumptions 1 and 2, and one family more.
+
+    "negative-binomial" counts have mean m = exp(u) and variance m + m^2 / dispersion.
+    """
+    reward, score = _array(reward), _array(score)
+    if family == "negative-binomial":
+        chance = dispersion / (dispersion + np.exp(score))
+        return _array(stats.nbinom.logpmf(reward, dispersion, chance))
+    exponent = (reward * score - family_cumulant(score, family)) / dispersion
+    return exponent + family_base(reward, family, dispersion)
+
+
+def family_derivatives(
+    reward: ArrayLike, score: ArrayLike, family: str, dispersion: float = 1.0
+) -> tuple[Array, Array]:
+    """First derivative of the log density in the linear predictor, and minus the second."""
+    reward, score = _array(reward), _array(score)
+    if family == "negative-binomial":
+        mean = np.exp(score)
+        share = (reward + dispersion) * mean / (dispersion + mean)
+        return reward - share, share * dispersion / (dispersion + mean)
+    residual = reward - family_mean(score, family)
+    return residual / dispersion, family_slope(score, family) / dispersion
+
+
+def expected_expansion(
+    mean: ArrayLike,
+    cov: ArrayLike,
+    features: ArrayLike,
+    rewards: ArrayLike,
+    family: str,
+    dispersion: float = 1.0,
+    weights: ArrayLike | None = None,
+    num: int = 4001,
+) -> tuple[Array, Array, float]:
+    """Precision and shift whose score and curvature are averages over N(mean, cov), and the average
+    log likelihood; each row by the trapezoidal rule over ten standard deviations either side."""
+    mean, cov = _array(mean), _array(cov)
+    features, rewards = _history(features, rewards, len(mean))
+    weights = _unit_weights(weights, len(rewards))
+    precision, shift, total = np.zeros_like(cov), np.zeros_like(mean), 0.0
+    places = np.linspace(-10.0, 10.0, num)
+    density = np.exp(-0.5 * places**2)
+    density /= density.sum()
+    for weight, feature, reward in zip(weights, features, rewards, strict=True):
+        centre, std = float(feature @ mean), math.sqrt(float(feature @ cov @ feature))
+        scores = centre + std * places
+        derivatives = family_derivatives(reward, scores, family, dispersion)
+        first, second = (float(density @ values) for values in derivatives)
+        precision += weight * second * np.outer(feature, feature)
+        shift += weight * (second * centre + first) * feature
+        fit = family_log_density(reward, scores, family, dispersion)
+        total += weight * float(density @ fit)
+    return precision, shift, total
+
+
 def log_likelihood(
     theta: ArrayLike,
     features: ArrayLike,
@@ -323,7 +382,8 @@ def log_likelihood(
     dispersion: float = 1.0,
     weights: ArrayLike | None = None,
 ) -> float:
-    """Assumptions 1 and 2: the sum over observations of (y u - b(u)) / dispersion + c(y).
+    """The sum over observations of the log density: (y u - b(u)) / dispersion + c(y) in
+    Assumptions 1 and 2.
 
     Here u = feature'theta. "gaussian" has the identity link and noise variance ``dispersion``.
     A true log density, or log mass, for "gaussian" at any dispersion and for "logistic" and
@@ -333,12 +393,10 @@ def log_likelihood(
     theta = _array(theta)
     features, rewards = _history(features, rewards, len(theta))
     weights = _unit_weights(weights, len(rewards))
-    base = family_base(rewards, family, dispersion)
     total = 0.0
-    for weight, feature, reward, constant in zip(weights, features, rewards, base, strict=True):
-        score = float(feature @ theta)
-        term = (reward * score - float(family_cumulant(score, family))) / dispersion + constant
-        total += weight * term
+    for weight, feature, reward in zip(weights, features, rewards, strict=True):
+        term = family_log_density(reward, float(feature @ theta), family, dispersion)
+        total += weight * float(term)
     return float(total)
 
 
@@ -353,7 +411,8 @@ def glm_expansion(
     """Algorithm 1, lines 5 to 7: the log likelihood to second order at ``point``.
 
     Returns the precision, the sum of g' phi phi', and the shift, the sum of g' phi z, both divided
-    by the dispersion. The product g' z = g' u + y - g is formed without dividing by g'.
+    by the dispersion. The product g' z = g' u + y - g is formed without dividing by g'. Where the
+    link is not canonical, g' is minus the second derivative of the log density and y - g the first.
     """
     point = _array(point)
     features, rewards = _history(features, rewards, len(point))
@@ -361,10 +420,9 @@ def glm_expansion(
     precision, shift = np.zeros((len(point), len(point))), np.zeros(len(point))
     for weight, feature, reward in zip(weights, features, rewards, strict=True):
         score = float(feature @ point)
-        slope = float(family_slope(score, family))
-        slope_times_target = slope * score + reward - float(family_mean(score, family))
-        precision += weight * slope * np.outer(feature, feature) / dispersion
-        shift += weight * slope_times_target * feature / dispersion
+        first, second = family_derivatives(float(reward), score, family, dispersion)
+        precision += weight * float(second) * np.outer(feature, feature)
+        shift += weight * float(second * score + first) * feature
     return precision, shift
 
 
@@ -458,9 +516,9 @@ def map_by_optimiser(
         return 0.5 * float(white @ white) - fit
 
     def gradient(white: Array) -> Array:
-        score = features @ (prior_mean + root @ white)
-        residual = weights * (rewards - family_mean(score, family)) / dispersion
-        return white - root.T @ (features.T @ residual)
+        scores = features @ (prior_mean + root @ white)
+        first, _ = family_derivatives(rewards, scores, family, dispersion)
+        return white - root.T @ (features.T @ (weights * first))
 
     with np.errstate(over="ignore", invalid="ignore"):
         start = np.zeros(len(prior_mean))

@@ -54,7 +54,7 @@ def test_a_growing_logistic_history_compiles_at_most_twelve_times(compilations: 
 def test_a_growing_linear_history_compiles_once(compilations: list) -> None:
     prior = dp.GaussianPrior(np.zeros(DIM), np.eye(DIM))
     sampler, keys = dp.Exact(prior), list(jax.random.split(jax.random.key(0), 300))
-    evidence, counts = dp.Linear().observe(dim=DIM), []
+    evidence, counts = dp.Linear(1.0).observe(dim=DIM), []
     for key, (phi, y) in zip(keys, rows()[:300], strict=True):
         evidence = evidence.append(phi, y)
         sampler.sample(key, evidence)

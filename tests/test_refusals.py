@@ -20,7 +20,7 @@ def gaussian() -> dp.GaussianPrior:
 
 
 def linear() -> dp.LinearEvidence:
-    return dp.Linear().observe(dim=2)
+    return dp.Linear(1.0).observe(dim=2)
 
 
 # What is called, the argument at fault, part of what is expected, part of what came.
@@ -30,10 +30,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str, str, str]] = {
     "noise nan": (lambda: dp.Linear(np.nan), "noise_std", "finite", "NaN"),
     "noise vector": (lambda: dp.Linear([1.0, 2.0]), "noise_std", "shape ()", "(2,)"),
     "noise words": (lambda: dp.Linear("loud"), "noise_std", "real numbers", "<U4"),
-    "observe nothing": (lambda: dp.Linear().observe(), "observe", "dim=", "neither"),
-    "observe no rewards": (lambda: dp.Linear().observe(ONES), "rewards", "array", "None"),
+    "observe nothing": (lambda: dp.Linear(1.0).observe(), "observe", "dim=", "neither"),
+    "observe no rewards": (lambda: dp.Linear(1.0).observe(ONES), "rewards", "array", "None"),
     "observe no features": (
-        lambda: dp.Linear().observe(rewards=[1.0]),
+        lambda: dp.Linear(1.0).observe(rewards=[1.0]),
         "features",
         "array",
         "None",
@@ -45,31 +45,31 @@ REFUSED: dict[str, tuple[Callable[[], object], str, str, str]] = {
         "(2,)",
     ),
     "observe no columns": (
-        lambda: dp.Linear().observe(np.ones((3, 0)), np.ones(3)),
+        lambda: dp.Linear(1.0).observe(np.ones((3, 0)), np.ones(3)),
         "features",
         "(N, d)",
         "(3, 0)",
     ),
     "observe another dim": (
-        lambda: dp.Linear().observe(ONES, np.ones(3), dim=4),
+        lambda: dp.Linear(1.0).observe(ONES, np.ones(3), dim=4),
         "features",
         "(N, 4)",
         "(3, 2)",
     ),
     "observe dim zero": (lambda: dp.Poisson().observe(dim=0), "dim", "positive integer", "0"),
     "empty dim negative": (lambda: dp.Logistic().empty(-5), "dim", "positive integer", "-5"),
-    "empty dim zero": (lambda: dp.Linear().empty(0), "dim", "positive integer", "0"),
+    "empty dim zero": (lambda: dp.Linear(1.0).empty(0), "dim", "positive integer", "0"),
     "cosine floor": (lambda: dp.Schedule.cosine(floor=2.0), "floor", "in (0, 1)", "2.0"),
-    "features nan": (lambda: dp.Linear().observe(NAN, np.ones(3)), "features", "finite", "6 NaN"),
+    "features nan": (lambda: dp.Linear(1).observe(NAN, np.ones(3)), "features", "finite", "6 NaN"),
     "features ragged": (
-        lambda: dp.Linear().observe([[1.0], [1.0, 2.0]], [1, 2]),
+        lambda: dp.Linear(1.0).observe([[1.0], [1.0, 2.0]], [1, 2]),
         "features",
         "array",
         "ragged",
     ),
-    "rewards too few": (lambda: dp.Linear().observe(ONES, [1.0]), "rewards", "(3,)", "(1,)"),
+    "rewards too few": (lambda: dp.Linear(1.0).observe(ONES, [1.0]), "rewards", "(3,)", "(1,)"),
     "rewards infinite": (
-        lambda: dp.Linear().observe(ONES, [1, 2, np.inf]),
+        lambda: dp.Linear(1.0).observe(ONES, [1, 2, np.inf]),
         "rewards",
         "finite",
         "1 NaN",
@@ -78,13 +78,13 @@ REFUSED: dict[str, tuple[Callable[[], object], str, str, str]] = {
     "counts": (lambda: dp.Poisson().observe(ONES, [0, 1, -1]), "rewards", "counts", "-1"),
     "half counts": (lambda: dp.Poisson().observe(ONES, [0, 1, 0.5]), "rewards", "counts", "0.5"),
     "weights negative": (
-        lambda: dp.Linear().observe(ONES, np.ones(3), weights=[1, -2, 1]),
+        lambda: dp.Linear(1.0).observe(ONES, np.ones(3), weights=[1, -2, 1]),
         "weights",
         "no negative",
         "-2",
     ),
     "weights too few": (
-        lambda: dp.Linear().observe(ONES, np.ones(3), weights=[1]),
+        lambda: dp.Linear(1.0).observe(ONES, np.ones(3), weights=[1]),
         "weights",
         "(3,)",
         "(1,)",

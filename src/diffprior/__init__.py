@@ -10,7 +10,7 @@ from .bandits.result import SimulationResult
 from .bandits.simulate import simulate
 from .caching import keep_compiled
 from .evidence.base import AbstractEvidence, AbstractLikelihood
-from .evidence.families import Identity, Logistic, Poisson
+from .evidence.families import Identity, Logistic, NegativeBinomial, Poisson
 from .evidence.glm import AbstractFamily, GLMEvidence
 from .evidence.linear import Linear, LinearEvidence
 from .gaussian import Gaussian
@@ -68,6 +68,7 @@ __all__ = [
     "Logistic",
     "Logs",
     "MixturePrior",
+    "NegativeBinomial",
     "ParticleFilter",
     "Poisson",
     "Posterior",

@@ -20,6 +20,11 @@ class Gaussian(eqx.Module):
         return Gaussian(jnp.zeros(dim, dtype), jnp.eye(dim, dtype=dtype))
 
     @staticmethod
+    def point(mean: Float[Array, " d"]) -> "Gaussian":
+        """All mass at one point: zero covariance."""
+        return Gaussian(mean, jnp.zeros((mean.shape[0], mean.shape[0]), mean.dtype))
+
+    @staticmethod
     def from_natural(precision: Float[Array, "d d"], shift: Float[Array, " d"]) -> "Gaussian":
         """The density proportional to exp(-x' precision x / 2 + shift' x)."""
         cov = inverse_from_tril(cholesky(precision))

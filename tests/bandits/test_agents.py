@@ -111,10 +111,10 @@ def test_saturated_means_do_not_hide_the_best_action() -> None:
 
 
 def test_a_failed_draw_is_flagged_and_its_action_random() -> None:
-    agent = ThompsonSampling(FailingLater(0), dp.Linear())
+    agent = ThompsonSampling(FailingLater(0), dp.Linear(1.0))
     features = jnp.asarray(FEATURES[:, :2])
     mask = jnp.array([False, True, True, False, True, True])
-    empty = dp.Linear().empty(2)
+    empty = dp.Linear(1.0).empty(2)
     choose = jax.jit(jax.vmap(lambda key: agent.choose(key, empty, features, mask)))
     choice = choose(jax.random.split(jax.random.key(0), 8000))
     assert np.all(choice.failed) and np.all(np.isnan(choice.values))
@@ -153,11 +153,11 @@ def test_update_is_append() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ThompsonSampling(prior(), dp.Linear()), "`sampler`.*got GaussianPrior.*`Exact`"),
+        (lambda: ThompsonSampling(prior(), dp.Linear(1.0)), "`sampler`.*GaussianPrior.*`Exact`"),
         (lambda: ThompsonSampling(dp.Exact(prior()), "linear"), "`likelihood`.*got str.*Linear"),
-        (lambda: LinUCB(dp.EmpiricalPrior(FEATURES), dp.Linear()), "`prior`.*got EmpiricalPrior"),
-        (lambda: LinUCB(prior(), dp.Linear(), width=-1.0), "`width`.*positive.*got -1"),
-        (lambda: EpsilonGreedy(prior(), dp.Linear(), epsilon=1.5), "`epsilon`.*probability"),
+        (lambda: LinUCB(dp.EmpiricalPrior(FEATURES), dp.Linear(1.0)), "`prior`.*EmpiricalPrior"),
+        (lambda: LinUCB(prior(), dp.Linear(1.0), width=-1.0), "`width`.*positive.*got -1"),
+        (lambda: EpsilonGreedy(prior(), dp.Linear(1.0), epsilon=1.5), "`epsilon`.*probability"),
         (lambda: Uniform(None), "`likelihood`.*got NoneType"),
     ],
 )

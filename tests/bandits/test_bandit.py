@@ -154,7 +154,7 @@ def test_works_before_any_data() -> None:
 
 def test_no_program_is_made_per_call() -> None:
     sampler = Counting()
-    bandit = Bandit(sampler, dp.Linear())
+    bandit = Bandit(sampler, dp.Linear(1.0))
     bandit.decide(FEATURES)
     once = sampler.tally.count
     for size in range(1, 20):
@@ -175,7 +175,7 @@ def test_one_program_serves_a_growing_history_of_a_glm() -> None:
 
 
 def test_a_failed_draw_raises_or_is_marked() -> None:
-    bandit = Bandit(FailingLater(1), dp.Linear())
+    bandit = Bandit(FailingLater(1), dp.Linear(1.0))
     assert not bandit.decide(FEATURES).failed
     bandit.update(FEATURES[0], 1.0)
     with pytest.raises(RuntimeError, match="`decide`: a draw is not finite.*throw=False"):
@@ -204,9 +204,9 @@ def test_a_failed_draw_raises_or_is_marked() -> None:
         (lambda b: b.update(np.ones((4, 2)), np.ones(3)), r"`reward`.*\(4,\), got \(3,\)"),
         (lambda b: b.update(np.ones(2), np.inf), "`reward`: expected finite"),
         (lambda b: b.update(np.ones(2), 2.0), "expected 0 or 1, got 2"),
-        (lambda b: Bandit(np.ones(3), dp.Linear()), "`prior`.*got ndarray"),
+        (lambda b: Bandit(np.ones(3), dp.Linear(1.0)), "`prior`.*got ndarray"),
         (lambda b: Bandit(standard_prior(), None), "`likelihood`.*got NoneType"),
-        (lambda b: Bandit(standard_prior(), dp.Linear(), seed=-1), "`seed`.*got -1"),
+        (lambda b: Bandit(standard_prior(), dp.Linear(1.0), seed=-1), "`seed`.*got -1"),
     ],
 )
 def test_wrong_arguments_are_refused(call: Callable[[Bandit], object], message: str) -> None:

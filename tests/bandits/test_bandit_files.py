@@ -128,7 +128,7 @@ class Odd(dp.AbstractLikelihood):
         return eta
 
     def empty(self, dim: int, capacity: int = 0) -> dp.LinearEvidence:
-        return dp.Linear().empty(dim)
+        return dp.Linear(1.0).empty(dim)
 
 
 def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:

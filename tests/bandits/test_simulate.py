@@ -220,11 +220,11 @@ WIDE = dp.Exact(dp.GaussianPrior(np.zeros(3), np.eye(3)))
             "likelihood of 'a' cannot take.*0 or 1.*problem.likelihood",
         ),
         (
-            lambda: simulate(Wrong(dp.Linear(), False), {"a": EXACT}, 2, 2),
+            lambda: simulate(Wrong(dp.Linear(1.0), False), {"a": EXACT}, 2, 2),
             r"`features`: expected shape \(num_actions, dim\) = \(8, 2\), got \(3, 2\)",
         ),
         (
-            lambda: simulate(Broken(dp.Linear(), False), {"a": EXACT}, 2, 2),
+            lambda: simulate(Broken(dp.Linear(1.0), False), {"a": EXACT}, 2, 2),
             "`problem`: expected finite features",
         ),
     ],

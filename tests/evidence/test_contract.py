@@ -10,7 +10,17 @@ from numpy.testing import assert_allclose
 
 import diffprior as dp
 import reference
-from cases import DIM, LIKELIHOODS, LikelihoodCase, case_name, problem, tolerance
+from cases import (
+    DIM,
+    LIKELIHOODS,
+    NOISE_STD,
+    LikelihoodCase,
+    Problem,
+    case_name,
+    problem,
+    tolerance,
+)
+from statistic import assert_mean
 
 pytestmark = pytest.mark.parametrize("case", LIKELIHOODS, ids=case_name)
 both_precisions = pytest.mark.float32
@@ -49,7 +59,7 @@ def test_vmap_equals_a_loop(case: LikelihoodCase) -> None:
 def test_dtype_is_the_working_precision(case: LikelihoodCase) -> None:
     p = problem(1, DIM, N, case)
     evidence = p.evidence(case.make())
-    results = evidence.condition(p.gaussian()), evidence.expand(p.gaussian().mean)
+    results = evidence.condition(p.gaussian()), evidence.expand(p.gaussian())
     assert {leaf.dtype for leaf in leaves(results)} == {jnp.result_type(float)}
 
 
@@ -120,14 +130,96 @@ def test_temperature_divides_the_log_likelihood(case: LikelihoodCase) -> None:
 
 
 @both_precisions
-def test_expansion_is_that_of_the_log_likelihood(case: LikelihoodCase) -> None:
+def test_expansion_at_a_point_is_that_of_the_log_likelihood(case: LikelihoodCase) -> None:
     p = problem(8, DIM, N, case)
     evidence, theta = p.evidence(case.make()), p.gaussian().mean
-    precision, shift = evidence.expand(theta)
+    precision, shift = evidence.expand(dp.Gaussian.point(theta))
     twin = reference.glm_expansion(p.mean, p.features, p.rewards, case.family, case.dispersion)
     assert_same((precision, shift), twin)
-    assert_same(shift - precision @ theta, jax.grad(evidence.log_likelihood)(theta))
-    assert_same(precision, -jax.hessian(evidence.log_likelihood)(theta))
+    assert_same(shift - precision @ theta, jax.jacfwd(evidence.log_likelihood)(theta))
+    hessian = jax.jacfwd(jax.jacfwd(evidence.log_likelihood))(theta)
+    assert_same(precision, -hessian)
+
+
+@both_precisions
+def test_expansion_under_a_belief_is_an_average(case: LikelihoodCase) -> None:
+    """Of score and curvature over each row's own normal predictor, by the trapezoidal rule; rows
+    with weights, and a belief narrow enough for five nodes."""
+    p, weights = problem(10, DIM, N, case), np.linspace(0, 2, N)
+    belief = dp.Gaussian(p.gaussian().mean, 0.05 * p.gaussian().cov)
+    evidence = case.make().observe(p.features, p.rewards, weights=weights)
+    rows = (p.features, p.rewards, case.family, case.dispersion, weights)
+    *twin, fit = reference.expected_expansion(p.mean, 0.05 * p.cov, *rows)
+    assert_same(evidence.expand(belief), tuple(twin), double=1e-4, single=1e-3)
+    assert_allclose(evidence.expected_log_likelihood(belief), fit, rtol=1e-5)
+
+
+def test_expansion_under_a_belief_differs_from_that_at_its_mean(case: LikelihoodCase) -> None:
+    p = problem(11, DIM, N, case)
+    evidence = p.evidence(case.make())
+    wide = evidence.expand(p.gaussian())
+    narrow = evidence.expand(dp.Gaussian.point(p.gaussian().mean))
+    same = case.family == "gaussian"
+    assert np.allclose(wide[0], narrow[0], rtol=1e-3) == same
+
+
+@both_precisions
+def test_squared_error_and_its_gradient(case: LikelihoodCase) -> None:
+    p = problem(12, DIM, N, case)
+    evidence, theta = p.evidence(case.make()), p.gaussian().mean
+    residuals = p.rewards - reference.family_mean(p.features @ p.mean, case.family)
+    value, gradient = evidence.squared_error(theta)
+    assert_same(value, np.sum(residuals**2), double=1e-10)
+    assert_same(gradient, jax.jacfwd(lambda t: evidence.squared_error(t)[0])(theta), double=1e-9)
+
+
+def test_rewards_are_drawn_from_the_log_density(case: LikelihoodCase) -> None:
+    """Independent ones; of counts and outcomes how often each comes, of the others the moments."""
+    likelihood, eta = case.make(), np.array([-1.0, 0.3, 1.2])
+    draws = np.asarray(
+        likelihood.sample(jax.random.key(3), jnp.tile(jnp.asarray(eta), (20_000, 1)))
+    )
+    likelihood.check_rewards(draws.reshape(-1))
+    assert_mean(draws, reference.family_mean(eta, case.family))
+    correlations = np.corrcoef(draws.T)[np.triu_indices(3, 1)]
+    assert np.max(np.abs(correlations)) < 5 / np.sqrt(20_000)
+    if case.family == "gaussian":
+        assert_mean((draws - eta) ** 2, np.full(3, NOISE_STD**2))
+        return
+    for y in range(4 if case.family != "logistic" else 2):
+        chances = np.exp(likelihood.log_density(jnp.full(3, float(y)), jnp.asarray(eta)))
+        assert_mean(draws == y, chances)
+
+
+@both_precisions
+def test_log_density_is_the_twins(case: LikelihoodCase) -> None:
+    y, eta = np.meshgrid(
+        np.arange(2.0 if case.family == "logistic" else 30.0), np.linspace(-9, 9, 19)
+    )
+    got = case.make().log_density(jnp.asarray(y), jnp.asarray(eta))
+    expected = reference.family_log_density(y, eta, case.family, case.dispersion)
+    assert_allclose(got, expected, rtol=tolerance(1e-10, 1e-5), atol=tolerance(1e-10, 1e-4))
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 63, 64, 65, 127, 128, 129, 200])
+def test_every_row_of_every_block_counts_once(case: LikelihoodCase, num_rows: int) -> None:
+    p = problem(13, DIM, num_rows, case)
+    evidence = case.make().empty(DIM, capacity=256).extend(p.features, p.rewards)
+    expected = reference.log_likelihood(*p_rows(p, case))
+    assert_allclose(evidence.log_likelihood(p.gaussian().mean), expected, rtol=1e-10, atol=1e-10)
+    twin = reference.glm_expansion(p.mean, p.features, p.rewards, case.family, case.dispersion)
+    assert_same(evidence.expand(dp.Gaussian.point(p.gaussian().mean)), twin, double=1e-10)
+
+
+def p_rows(p: Problem, case: LikelihoodCase) -> tuple:
+    return p.mean, p.features, p.rewards, case.family, case.dispersion
+
+
+def test_temperature_may_be_traced(case: LikelihoodCase) -> None:
+    p = problem(14, DIM, N, case)
+    evidence, theta = p.evidence(case.make()), p.gaussian().mean
+    traced = jax.jit(lambda t: evidence.temper(t).log_likelihood(theta))
+    assert_same(traced(jnp.asarray(0.5)), 2 * evidence.log_likelihood(theta))
 
 
 @both_precisions

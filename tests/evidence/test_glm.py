@@ -11,12 +11,22 @@ from scipy import stats
 
 import diffprior as dp
 import reference
-from cases import GLMS, LOGISTIC, POISSON, LikelihoodCase, case_name, problem, tolerance
+from cases import (
+    GLMS,
+    LOGISTIC,
+    NEGATIVE_BINOMIAL,
+    POISSON,
+    LikelihoodCase,
+    case_name,
+    problem,
+    tolerance,
+)
 from diffprior.evidence.glm import irls
 
 both_precisions = pytest.mark.float32
 every_family = pytest.mark.parametrize("case", GLMS, ids=case_name)
-every_link = pytest.mark.parametrize("case", (LOGISTIC, POISSON), ids=case_name)
+LINKS = (LOGISTIC, POISSON, NEGATIVE_BINOMIAL)
+every_link = pytest.mark.parametrize("case", LINKS, ids=case_name)
 SIZES = [(d, n) for d in (1, 2, 5, 32) for n in sorted({0, 1, d - 1, 10 * d})]
 ETA = np.linspace(-30, 30, 61)
 
@@ -24,26 +34,43 @@ ETA = np.linspace(-30, 30, 61)
 @both_precisions
 @every_family
 def test_family_is_the_twins(case: LikelihoodCase) -> None:
-    family, eta, rtol = case.make(), jnp.asarray(ETA), tolerance(1e-13, 1e-4)
-    for ours, twins in (
-        (family.log_partition, reference.family_cumulant),
-        (family.mean, reference.family_mean),
-        (family.variance, reference.family_slope),
-    ):
-        assert_allclose(ours(eta), twins(ETA, case.family), rtol=rtol)
-    rewards = np.arange(2.0) if case is LOGISTIC else np.arange(30.0)
-    expected = reference.family_base(rewards, case.family, case.dispersion)
-    atol = tolerance(1e-15, 1e-6)
-    assert_allclose(family.log_base_measure(jnp.asarray(rewards)), expected, rtol=rtol, atol=atol)
+    family, rtol = case.make(), tolerance(1e-12, 1e-4)
+    assert_allclose(
+        family.mean(jnp.asarray(ETA)), reference.family_mean(ETA, case.family), rtol=rtol
+    )
+    for y in (0.0, 1.0):
+        arguments = jnp.full_like(jnp.asarray(ETA), y), jnp.asarray(ETA)
+        twins = reference.family_derivatives(y, ETA, case.family, case.dispersion)
+        for ours, twin in zip((family.score, family.curvature), twins, strict=True):
+            assert_allclose(ours(*arguments), twin, rtol=rtol, atol=tolerance(1e-12, 1e-5))
 
 
 @every_family
-def test_mean_and_variance_are_derivatives(case: LikelihoodCase) -> None:
-    family, eta = case.make(), jnp.linspace(-40.0, 40.0, 81)  # beyond where Poisson is continued
-    mean = jax.vmap(jax.grad(family.log_partition))(eta)
-    slope = jax.vmap(jax.grad(family.mean))(eta)
-    assert_allclose(family.mean(eta), mean, rtol=1e-12)
-    assert_allclose(family.variance(eta), slope, rtol=1e-12, atol=np.finfo(float).eps)
+def test_score_and_curvature_are_derivatives(case: LikelihoodCase) -> None:
+    """Also where they are overridden, and beyond where Poisson is continued."""
+    family, eta = case.make(), jnp.linspace(-40.0, 40.0, 81)
+    for y in (0.0, 1.0):
+        density = lambda eta, y=y: family.log_density(jnp.asarray(y), eta)  # noqa: E731
+        score, curvature = jax.vmap(jax.grad(density)), jax.vmap(jax.grad(jax.grad(density)))
+        rewards = jnp.full_like(eta, y)
+        assert_allclose(family.score(rewards, eta), score(eta), rtol=1e-12, atol=1e-14)
+        assert_allclose(family.curvature(rewards, eta), -curvature(eta), rtol=1e-12, atol=1e-14)
+
+
+def test_curvature_may_depend_on_the_reward() -> None:
+    family, eta = dp.NegativeBinomial(2.5), jnp.zeros(2)
+    curvature = np.asarray(family.curvature(jnp.array([0.0, 10.0]), eta))
+    assert curvature[1] > 4 * curvature[0]
+
+
+@pytest.mark.parametrize("dispersion", [0.3, 2.5, 1e4])
+def test_negative_binomial_is_that_of_scipy(dispersion: float) -> None:
+    for eta in (-3.0, 0.4, 2.5):
+        theirs = stats.nbinom(dispersion, dispersion / (dispersion + np.exp(eta)))
+        assert_allclose(theirs.var(), np.exp(eta) + np.exp(2 * eta) / dispersion)
+        for y in (0.0, 1.0, 4.0, 60.0):
+            got = dp.NegativeBinomial(dispersion).observe([[1.0]], [y])
+            assert_allclose(got.log_likelihood(jnp.asarray([eta])), theirs.logpmf(y), rtol=1e-9)
 
 
 @pytest.mark.parametrize("eta", [-3.0, 0.4, 2.5])
@@ -101,7 +128,7 @@ def test_large_histories_end_where_the_gradient_is_zero(
 @pytest.mark.parametrize(("dim", "num_rows"), [(2, 1), (5, 4), (5, 50)])
 def test_mode_is_that_of_scipys_optimiser(case: LikelihoodCase, dim: int, num_rows: int) -> None:
     p = problem(7, dim, num_rows, case)
-    mode = reference.map_by_optimiser(*p.for_twin(), case.family)
+    mode = reference.map_by_optimiser(*p.for_twin(), case.family, case.dispersion)
     posterior, _ = p.evidence(case.make()).condition(p.gaussian())
     assert_allclose(posterior.mean, mode, rtol=0, atol=1e-6)
 
@@ -127,7 +154,7 @@ def test_mode_over_random_problems(
     case: LikelihoodCase, seed: int, num_rows: int, dim: int
 ) -> None:
     p = problem(seed, dim, num_rows, case)
-    mean, cov = reference.irls(*p.for_twin(), case.family)
+    mean, cov = reference.irls(*p.for_twin(), case.family, case.dispersion)
     posterior, log_evidence = p.evidence(case.make()).condition(p.gaussian())
     assert_allclose(posterior.mean, mean, atol=1e-9)
     assert_allclose(posterior.cov, cov, atol=1e-9)

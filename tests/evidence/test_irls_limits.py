@@ -12,7 +12,8 @@ from numpy.testing import assert_allclose
 import diffprior as dp
 import reference
 from cases import LOGISTIC, POISSON, LikelihoodCase, case_name, problem
-from diffprior.evidence.glm import IRLSResult, irls
+from diffprior.evidence.glm import irls
+from diffprior.evidence.newton import Laplace
 
 every_link = pytest.mark.parametrize("case", (LOGISTIC, POISSON), ids=case_name)
 SIZES = [(2, 2), (5, 50)]
@@ -31,11 +32,11 @@ def history(case: LikelihoodCase, seed: int, dim: int, num_rows: int) -> list[np
 @eqx.filter_jit
 def solve(
     likelihood: dp.AbstractLikelihood, features: jax.Array, rewards: jax.Array, means: jax.Array
-) -> IRLSResult:
+) -> Laplace:
     """All scales at once, in one compiled program."""
     dim = features.shape[1]
 
-    def at(scales: jax.Array, mean: jax.Array) -> IRLSResult:
+    def at(scales: jax.Array, mean: jax.Array) -> Laplace:
         evidence = likelihood.empty(dim).extend(scales[0] * features, rewards)
         return irls(dp.Gaussian(mean, scales[1] * jnp.eye(dim)), evidence)
 

@@ -82,7 +82,7 @@ def test_split_shares_the_rows_out() -> None:
 
 
 def test_single_precision_data_serve_double_precision_programs() -> None:
-    problem = RowProblem(np.float32(PARAMETERS), np.float32(ACTIONS), Linear())
+    problem = RowProblem(np.float32(PARAMETERS), np.float32(ACTIONS), Linear(1.0))
     assert problem.parameters.dtype == problem.actions.dtype == jnp.zeros(()).dtype
 
 
@@ -106,7 +106,7 @@ def test_wrong_rows_are_refused(
     parameters: np.ndarray, actions: np.ndarray, num_actions: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        RowProblem(parameters, actions, Linear(), num_actions)
+        RowProblem(parameters, actions, Linear(1.0), num_actions)
 
 
 @pytest.mark.parametrize("held_out", [0.0, 0.01, 1.0])

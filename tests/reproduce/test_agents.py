@@ -80,7 +80,7 @@ def test_temperature_is_that_of_the_sampler(likelihood: dp.AbstractLikelihood) -
 
 
 def test_wrong_temperatures_are_refused() -> None:
-    prior, likelihood = dp.GaussianPrior(np.zeros(2), np.eye(2)), dp.Linear()
+    prior, likelihood = dp.GaussianPrior(np.zeros(2), np.eye(2)), dp.Linear(1.0)
     linucb, ts = recipes(("LinUCB", "TS"))[::-1]
     with pytest.raises(ValueError, match="`temperature`: expected 1 for LinUCB.*got 0.5"):
         linucb.agent(prior, likelihood, 0.5)

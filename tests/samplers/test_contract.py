@@ -70,4 +70,4 @@ def test_other_dimensions_are_refused(case: SamplerCase) -> None:
     message = rf"^`evidence`: expected {DIM} parameters .*, got 7; use features with {DIM} columns"
     for draw in (case.make().sample, lambda *args: case.make().sample_many(*args, 3)):
         with pytest.raises(ValueError, match=message):
-            draw(KEY, dp.Linear().observe(dim=7))
+            draw(KEY, dp.Linear(1.0).observe(dim=7))

@@ -50,19 +50,19 @@ def test_linear_stages_equal_the_twin(num_rows: int) -> None:
 
 
 def test_glm_stages_equal_the_twin() -> None:
-    """At each stage two expansions, the first at the denoised mean of the stage before, and that
-    of all at the mode under N(0, I)."""
+    """At each stage two expansions, the first under the denoised Gaussian of the stage before, and
+    that of all under the Laplace posterior for a prior N(0, I)."""
     sampler, p = dp.EvidenceDPS(blob_prior(), steps=8), problem(2, DIM, 12, LOGISTIC)
     rows = (*BLOB_UNIT.history(p), "logistic")
     alpha_bar, noise = sampler.schedule.alpha_bar, chain_noise(KEY, 8, DIM)
-    guess, _ = reference.irls(np.zeros(DIM), np.eye(DIM), *rows)
+    belief = reference.irls(np.zeros(DIM), np.eye(DIM), *rows)
 
     def denoise(precision: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        nonlocal guess
+        nonlocal belief
         for _ in range(2):
-            more = reference.glm_expansion(guess, *rows)
-            guess, cov = denoise_blobs(precision + more[0], shift + more[1])
-        return guess, cov
+            more = reference.expected_expansion(*belief, *rows)
+            belief = denoise_blobs(precision + more[0], shift + more[1])
+        return belief
 
     def step(s: np.ndarray, before: float, present: float, noise: np.ndarray) -> np.ndarray:
         nothing = (np.zeros((DIM, DIM)), np.zeros(DIM))
@@ -73,7 +73,7 @@ def test_glm_stages_equal_the_twin() -> None:
     mean, cov = reference.diffuse_gaussian(*clean, alpha_bar[-1])
     start = mean + np.linalg.cholesky(cov) @ noise[0]
     expected = BLOB_UNIT.back(follow(alpha_bar, start, noise[1:], step))
-    assert_allclose(sampler.sample(KEY, p.evidence(LOGISTIC.make())), expected, atol=1e-6)
+    assert_allclose(sampler.sample(KEY, p.evidence(LOGISTIC.make())), expected, atol=1e-3)
 
 
 @pytest.mark.parametrize(("steps", "dim"), [(3, 3), (8, 1), (20, 2)])

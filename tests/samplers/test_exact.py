@@ -98,12 +98,12 @@ def test_temperature_scales_the_evidence(temperature: float) -> None:
 
 
 def failing_draws() -> list[tuple[dp.AbstractPrior, dp.AbstractEvidence]]:
-    huge = dp.Linear().observe([[1e200, 0.0, 0.0]], [1.0])
+    huge = dp.Linear(1.0).observe([[1e200, 0.0, 0.0]], [1.0])
     far = dp.EmpiricalPrior(np.full((2, DIM), 1e200))
     return [
         (PRIORS[0].make(), huge),
         (PRIORS[1].make(), huge),
-        (far, dp.Linear().observe(np.eye(DIM), np.ones(DIM))),
+        (far, dp.Linear(1.0).observe(np.eye(DIM), np.ones(DIM))),
     ]
 
 

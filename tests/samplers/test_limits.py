@@ -109,7 +109,7 @@ def test_many_parameters() -> None:
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_failed_draw_raises_or_says_so(name: str) -> None:
     sampler = SAMPLERS[name](dp.GaussianPrior(MEAN, COV))
-    huge = dp.Linear().observe([[1e200, 0.0, 0.0]], [1.0])
+    huge = dp.Linear(1.0).observe([[1e200, 0.0, 0.0]], [1.0])
     message = rf"`{type(sampler).__name__}`: a draw is not finite .* Likely causes: .* throw=False"
     with pytest.raises(eqx.EquinoxRuntimeError, match=message):
         sampler.sample_many(KEY, huge, 1024)
@@ -134,7 +134,7 @@ def test_without_evidence_draws_follow_the_prior() -> None:
     """In law, for the samplers whose chain is not compared with the plain one elsewhere."""
     for name in (*EXACT, "laplace"):
         sampler = SAMPLERS[name](dp.GaussianPrior(MEAN, COV))
-        draws, _ = sampler.sample_many(KEY, dp.Linear().observe(dim=DIM), 1024)
+        draws, _ = sampler.sample_many(KEY, dp.Linear(1.0).observe(dim=DIM), 1024)
         z = np.linalg.solve(np.linalg.cholesky(COV), (np.asarray(draws) - MEAN).T).T
         assert_mean(z, np.zeros(DIM))
         if name in EXACT:

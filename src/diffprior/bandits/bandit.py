@@ -21,7 +21,7 @@ from .packing import pack, unpack
 from .posterior import Posterior
 from .requests import MAX_DRAWS, Decision, Request, propensity
 from .streams import checked_seed, fresh_seed, seed_key, stream_keys
-from .updates import Observations, checked_max_rows, with_observations
+from .updates import Observations, checked_max_rows, rehearse, with_observations
 
 FILE_KIND = "diffprior.Bandit"
 TRIALS = 3  # draws that evidence of extreme observations must allow
@@ -185,12 +185,14 @@ class Bandit:
         refuse_after_fork("update")
         new = Observations(phi, reward, self._dim)
         with self._updating:
-            evidence = with_observations(self._evidence, new, self._max_rows, self._moments)
-            strained = self._strained or new.large(self._stds, self._noise_std)
-            if strained and self._fails(evidence):
+            evidence = self._with(self._evidence, new)
+            large = new.large(self._stds, self._noise_std)
+            if (large or self._strained) and self._fails(evidence):
+                raise ValueError(_UNUSABLE.format(self._dtype, new))
+            if large and self._fails(self._with(evidence, new)):  # with some room for what follows
                 raise ValueError(_UNUSABLE.format(self._dtype, new))
             with self._lock:
-                self._evidence, self._strained = evidence, strained
+                self._evidence, self._strained = evidence, self._strained or large
 
     def posterior(self, num_draws: int = 1000, *, seed: int | None = None) -> Posterior:
         """What the bandit believes about the parameters; no decision is changed by asking.
@@ -241,12 +243,15 @@ class Bandit:
         request = Request(np.zeros(shape), None, None, propensity_draws, self._dim)
         inputs = request.padded(self._dtype)
         evidence = self._evidence
+        rehearse(evidence, self._max_rows, self._moments)
+        self._fails(evidence)
         self._programs.decide(evidence, 0, *inputs)
         if request.num_draws is not None:
             self._programs.count_hits(evidence, 0, *inputs, 1, request.num_draws)
 
     def save(self, path: str | Path) -> None:
         """Write all that is needed to go on to one file: safetensors with a JSON header."""
+        refuse_after_fork("save")
         with self._lock:
             evidence, num_decisions = self._evidence, self._num_decisions
         arrays: dict[str, np.ndarray] = {}
@@ -306,6 +311,9 @@ class Bandit:
     def _noise_std(self) -> float:
         return float(getattr(self.likelihood, "noise_std", 1.0))
 
+    def _with(self, evidence: AbstractEvidence, new: Observations) -> AbstractEvidence:
+        return with_observations(evidence, new, self._max_rows, self._moments)
+
     def _fails(self, evidence: AbstractEvidence) -> bool:
         """Whether draws given this evidence fail."""
         shape: Float[np.ndarray, "1 8 d"] = np.zeros((1, 8, self._dim), self._dtype)
@@ -323,8 +331,8 @@ _FAILURE = (
 )
 
 _UNUSABLE = (
-    "`update`: expected observations given which parameters can be drawn in {}, got {}; rescale or "
-    "drop them, or set jax_enable_x64; nothing has been learnt from this call"
+    "`update`: expected observations given which, and those before, parameters can be drawn in {}, "
+    "got {}; rescale or drop them, or set jax_enable_x64; nothing has been learnt from this call"
 )
 
 

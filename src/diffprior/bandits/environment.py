@@ -88,7 +88,7 @@ def _realise(
         key = jax.random.fold_in(actions, number) if problem.fresh_actions else actions
         features = problem.features(key)
         means = problem.mean_rewards(theta, features)
-        return features, means, problem.rewards(jax.random.fold_in(noise, number), means)
+        return features, means, problem.rewards(jax.random.fold_in(noise, number), theta, features)
 
     over_rounds = jax.vmap(one, in_axes=(None, None, None, 0))
     over_runs = jax.vmap(over_rounds, in_axes=(0, 0, 0, None))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..checks import positive_int, real_numbers
+from ..checks import on_device, positive_int, real_numbers
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from .requests import dimensions
@@ -34,7 +34,7 @@ class Observations:
 
     def __str__(self) -> str:
         """How large they are."""
-        features, rewards = (np.max(np.abs(a)) for a in (self.features, self.rewards))
+        features, rewards = (np.max(np.abs(a), initial=0) for a in (self.features, self.rewards))
         return f"features up to {features:.3g} and rewards up to {rewards:.3g}"
 
 
@@ -49,6 +49,19 @@ def with_observations(
             evidence = evidence.bounded(max_rows - (piece.stop - piece.start), moments)
         evidence = evidence.extend(new.features[piece], new.rewards[piece])
     return evidence
+
+
+def rehearse(evidence: AbstractEvidence, max_rows: int | None, moments: Gaussian) -> None:
+    """Compile what updates need, by learning from made-up rows and forgetting them."""
+
+    def grown(n: int) -> AbstractEvidence:
+        features = np.random.default_rng(0).standard_normal((n, evidence.dim))
+        rows = (features, np.zeros(n), np.ones(n))
+        return evidence.add(*map(on_device, rows))
+
+    one = grown(1)
+    if max_rows is not None and one.bounded(0, moments) is not one:
+        grown(max_rows).bounded(max_rows - 1, moments)
 
 
 def checked_max_rows(max_rows: Any) -> int | None:

@@ -43,7 +43,7 @@ def rows_of_tasks(
     ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
         fresh_key, noise_key, choice_key = jax.random.split(key, 3)
         features = problem.features(fresh_key if problem.fresh_actions else actions_key)
-        rewards = problem.rewards(noise_key, problem.mean_rewards(theta, features))
+        rewards = problem.rewards(noise_key, theta, features)
         action = jax.random.randint(choice_key, (), 0, problem.num_actions)
         return features[action], rewards[action]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from ..checks import on_device, positive, positive_int, real_numbers
 from ..gaussian import Gaussian
@@ -35,10 +35,18 @@ class AbstractEvidence(eqx.Module):
         """
 
     @abc.abstractmethod
-    def expand(self, theta: Float[Array, " d"]) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
-        """Precision and shift of the second-order expansion of log p(h | .) at `theta`.
+    def expand(self, belief: Gaussian) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
+        """Precision and shift of the Gaussian evidence closest to this one under a belief.
 
-        The gradient of the log likelihood at `theta` is shift - precision theta.
+        The precision is minus the second derivative of log p(h | theta) averaged over theta ~
+        N(m, C), and the average of the first derivative is shift - precision m. A belief of zero
+        covariance (`Gaussian.point`) gives the second-order expansion at a point.
+
+        Args:
+            belief: about where the parameters are, mean (d,) and covariance (d, d).
+
+        Returns:
+            precision (d, d) and shift (d,).
         """
 
     @abc.abstractmethod
@@ -46,12 +54,18 @@ class AbstractEvidence(eqx.Module):
         """log p(h | theta), constants included."""
 
     @abc.abstractmethod
-    def squared_error(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
-        """sum (y - g(phi' theta))^2 over the history."""
+    def expected_log_likelihood(self, belief: Gaussian) -> Float[Array, ""]:
+        """log p(h | theta) averaged over theta ~ N(m, C), as in `expand`."""
 
     @abc.abstractmethod
-    def temper(self, temperature: Float[Array, ""] | float) -> "AbstractEvidence":
-        """The evidence counted 1 / temperature times."""
+    def squared_error(
+        self, theta: Float[Array, " d"]
+    ) -> tuple[Float[Array, ""], Float[Array, " d"]]:
+        """sum (y - g(phi' theta))^2 over the history, and its gradient (d,)."""
+
+    @abc.abstractmethod
+    def temper(self, temperature: Any) -> "AbstractEvidence":
+        """The evidence counted 1 / temperature times; the temperature may be traced."""
 
     @abc.abstractmethod
     def reparameterise(
@@ -108,6 +122,25 @@ class AbstractLikelihood(eqx.Module):
         """The mean function g: expected reward given eta = phi' theta (Eq. 1)."""
 
     @abc.abstractmethod
+    def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """log p(y | eta), element by element, constants included."""
+
+    @abc.abstractmethod
+    def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Independent rewards, one for each element of `eta`.
+
+        Rewards with random numbers in common come by `vmap` over `eta` with one key.
+        """
+
+    @abc.abstractmethod
+    def check_rewards(self, rewards: np.ndarray) -> None:
+        """Refuse rewards that this likelihood cannot produce.
+
+        Raises:
+            ValueError: naming the first of them and the fix.
+        """
+
+    @abc.abstractmethod
     def empty(self, dim: int, capacity: int = 0) -> AbstractEvidence:
         """Evidence of no observations.
 
@@ -141,6 +174,13 @@ class AbstractLikelihood(eqx.Module):
 def inverse_temperature(temperature: Any) -> Float[Array, ""]:
     """1 / temperature, checked."""
     return 1.0 / positive("temperature", temperature)
+
+
+def refuse_rewards(rewards: np.ndarray, bad: np.ndarray, expected: str, fix: str) -> None:
+    """Raise if any reward is bad, naming the first."""
+    if np.any(bad):
+        first = rewards[np.argmax(bad)]
+        raise ValueError(f"`rewards`: expected {expected}, got {first:g}; {fix}")
 
 
 def _checked_weights(weights: Any, n: int) -> np.ndarray | Array:

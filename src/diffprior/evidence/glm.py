@@ -1,57 +1,48 @@
 """Generalised linear models: what a family is, rows of history, and IRLS (Algorithm 1)."""
 
-import abc
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from ..checks import is_traced, on_device, positive_int
 from ..gaussian import Gaussian
-from ..linalg import cholesky, log_det_from_tril, solve_lower
+from ..linalg import cholesky, solve_lower
+from . import quadrature
 from .base import AbstractEvidence, AbstractLikelihood, inverse_temperature
+from .blocks import sum_over_rows
+from .history import Columns, capacity_for, merged, padded
 from .linear import LinearEvidence
-from .newton import find_mode, small_step
-
-MIN_CAPACITY = 128
+from .newton import Laplace, find_mode, laplace
 
 
 class AbstractFamily(AbstractLikelihood):
-    """An exponential family, log p(y | eta) = (y eta - b(eta)) / dispersion + c(y): Assumption 2.
+    """A likelihood whose log density is a concave function of eta = phi' theta: Assumption 2.
 
-    A new family defines `log_partition` (b), `mean` (g = b'), `variance` (g') and `check_rewards`.
+    A family of one's own defines `mean`, `log_density`, `sample` and `check_rewards`. The
+    derivatives of its log density come by automatic differentiation; define them too where a closed
+    form is faster or more accurate.
     """
 
-    @abc.abstractmethod
-    def log_partition(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """b, a convex function whose derivative is the mean function."""
+    def score(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The derivative of the log density in eta, element by element."""
+        return _derivative(lambda eta: self.log_density(y, eta), eta)
 
-    @abc.abstractmethod
-    def variance(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """g', the derivative of the mean function."""
-
-    @abc.abstractmethod
-    def check_rewards(self, rewards: np.ndarray) -> None:
-        """Refuse rewards outside the support."""
-
-    @property
-    def dispersion(self) -> Float[Array, ""] | float:
-        """What the exponent is divided by; 1 unless the family says otherwise."""
-        return 1.0
-
-    def log_base_measure(self, rewards: Float[Array, " n"]) -> Float[Array, " n"]:
-        """c, which does not depend on theta; needed only for log evidence in absolute terms."""
-        return jnp.zeros_like(rewards)
+    def curvature(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Minus the second derivative of the log density in eta; it may depend on y."""
+        return -_derivative(lambda eta: self.score(y, eta), eta)
 
     def empty(self, dim: int, capacity: int = 0) -> "GLMEvidence":
         """Evidence of no observations, with room for `capacity` rows inside a compiled program."""
-        return GLMEvidence.empty_of(self, positive_int("dim", dim), _capacity_for(capacity))
+        return GLMEvidence.empty_of(self, positive_int("dim", dim), capacity_for(capacity))
 
 
 class GLMEvidence(AbstractEvidence):
-    """Rows of a history. Unused rows up to the capacity, a power of two, have weight zero.
+    """Rows of a history, in arrays of a fixed capacity; unused rows have weight zero.
 
     `folded` is what is left of rows that were dropped: their second-order expansion.
     """
@@ -84,10 +75,6 @@ class GLMEvidence(AbstractEvidence):
         """Rows there is room for without another shape, and so without compiling anew."""
         return self.features.shape[0]
 
-    def linear_predictor(self, theta: Float[Array, " d"]) -> Float[Array, " capacity"]:
-        """eta for every row."""
-        return self.features @ theta + self.offsets
-
     @property
     def quadratic(self) -> bool:
         """The log likelihood is not quadratic in general."""
@@ -102,42 +89,81 @@ class GLMEvidence(AbstractEvidence):
         return result.posterior, jnp.where(result.converged, result.log_evidence, jnp.nan)
 
     @eqx.filter_jit
-    def expand(self, theta: Float[Array, " d"]) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
-        """Precision X'WX and shift X'(W X theta + y - g), W = g' / dispersion."""
-        precision, score = self.precision_and_score(theta)
-        return precision, precision @ theta + score
+    def expand(self, belief: Gaussian) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
+        """Expected curvature X'WX and shift X'(W X m + s) over theta ~ N(m, C).
+
+        W and s are the curvature and score of every row, averaged over its own eta ~
+        N(phi'm, phi'C phi). At a fixed point of `gaussian.tilt(*expand(belief))` the belief is the
+        Gaussian variational approximation of the posterior.
+        """
+
+        def rows(x: Array, y: Array, w: Array, offset: Array) -> tuple[Array, Array]:
+            eta = quadrature.places(x @ belief.mean + offset, jnp.sum((x @ belief.cov) * x, axis=1))
+            curvature = w * quadrature.average(self.family.curvature(y[:, None], eta))
+            score = w * quadrature.average(self.family.score(y[:, None], eta))
+            return (x * curvature[:, None]).T @ x, score @ x
+
+        precision, score = self._sum(rows)
+        precision = precision + self.folded.precision
+        folded_score = self.folded.shift - self.folded.precision @ belief.mean
+        return precision, precision @ belief.mean + score + folded_score
 
     def precision_and_score(
         self, theta: Float[Array, " d"]
     ) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
         """Minus the second derivative of log p(h | theta), and the first."""
-        eta = self.linear_predictor(theta)
-        scale = self.weights / self.family.dispersion
-        curvature = scale * self.family.variance(eta)
-        precision = (self.features * curvature[:, None]).T @ self.features
-        score = (scale * (self.rewards - self.family.mean(eta))) @ self.features
+
+        def rows(x: Array, y: Array, w: Array, offset: Array) -> tuple[Array, Array]:
+            eta = x @ theta + offset
+            curvature = w * self.family.curvature(y, eta)
+            return (x * curvature[:, None]).T @ x, (w * self.family.score(y, eta)) @ x
+
+        precision, score = self._sum(rows)
         folded_score = self.folded.shift - self.folded.precision @ theta
         return precision + self.folded.precision, score + folded_score
 
     @eqx.filter_jit
     def log_likelihood(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
         """log p(h | theta) of Assumption 2, constants included."""
-        rows = self.log_likelihood_at(self.linear_predictor(theta))
-        return rows + self.folded.log_likelihood(theta)
+
+        def rows(x: Array, y: Array, w: Array, offset: Array) -> Array:
+            log_densities = self.family.log_density(y, x @ theta + offset)
+            return jnp.sum(w * jnp.where(w > 0, log_densities, 0.0))
+
+        return self._sum(rows) + self.folded.log_likelihood(theta)
 
     @eqx.filter_jit
-    def squared_error(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
-        """sum (y - g(phi' theta))^2 over the history; of folded rows, -2 log p(y | theta)."""
-        residuals = self.rewards - self.family.mean(self.linear_predictor(theta))
-        return jnp.sum(self.weights * residuals**2) + self.folded.squared_error(theta)
+    def expected_log_likelihood(self, belief: Gaussian) -> Float[Array, ""]:
+        """The mean of log p(h | theta) over theta ~ N(m, C), row by row as in `expand`."""
 
-    def log_likelihood_at(self, eta: Float[Array, " capacity"]) -> Float[Array, ""]:
-        """log p(y | theta) of the rows, given the linear predictor of every one."""
-        exponent = (self.rewards * eta - self.family.log_partition(eta)) / self.family.dispersion
-        log_densities = exponent + self.family.log_base_measure(self.rewards)
-        return jnp.sum(self.weights * jnp.where(self.weights > 0, log_densities, 0.0))
+        def rows(x: Array, y: Array, w: Array, offset: Array) -> Array:
+            eta = quadrature.places(x @ belief.mean + offset, jnp.sum((x @ belief.cov) * x, axis=1))
+            log_densities = quadrature.average(self.family.log_density(y[:, None], eta))
+            return jnp.sum(w * jnp.where(w > 0, log_densities, 0.0))
 
-    def temper(self, temperature: Float[Array, ""] | float) -> "GLMEvidence":
+        return self._sum(rows) + self.folded.expected_log_likelihood(belief)
+
+    @eqx.filter_jit
+    def squared_error(
+        self, theta: Float[Array, " d"]
+    ) -> tuple[Float[Array, ""], Float[Array, " d"]]:
+        """sum (y - g(phi' theta))^2 over the history and its gradient; of folded rows,
+        -2 log p(y | theta)."""
+
+        def rows(x: Array, y: Array, w: Array, offset: Array) -> tuple[Array, Array]:
+            eta = x @ theta + offset
+            residual = y - self.family.mean(eta)
+            slope = _derivative(self.family.mean, eta)
+            return jnp.sum(w * residual**2), (-2.0 * w * residual * slope) @ x
+
+        folded = self.folded.squared_error(theta)
+        return jax.tree.map(jnp.add, self._sum(rows), folded)
+
+    def _sum(self, rows: Callable[..., Any]) -> Any:
+        columns = (self.features, self.rewards, self.weights, self.offsets)
+        return sum_over_rows(rows, columns, self.num_rows)
+
+    def temper(self, temperature: Any) -> "GLMEvidence":
         """The evidence counted 1 / temperature times."""
         weights = inverse_temperature(temperature) * self.weights
         folded = self.folded.temper(temperature)
@@ -147,14 +173,11 @@ class GLMEvidence(AbstractEvidence):
         self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
     ) -> "GLMEvidence":
         """The same evidence as a function of z, where theta = offset + scale z."""
+        features = self.features @ scale
+        offsets = self.features @ offset + self.offsets
+        folded = self.folded.reparameterise(offset, scale)
         return eqx.tree_at(
-            lambda e: (e.features, e.offsets, e.folded),
-            self,
-            (
-                self.features @ scale,
-                self.linear_predictor(offset),
-                self.folded.reparameterise(offset, scale),
-            ),
+            lambda e: (e.features, e.offsets, e.folded), self, (features, offsets, folded)
         )
 
     def check_rewards(self, rewards: np.ndarray) -> None:
@@ -173,48 +196,45 @@ class GLMEvidence(AbstractEvidence):
         if is_traced(self, features, rewards, weights):
             return self._add_traced(features, rewards, weights)
         if int(self.num_rows) + n > self.capacity:
-            merged = self._merged()
-            if 2 * (int(merged.num_rows) + n) <= self.capacity:
-                return merged.add(features, rewards, weights)
+            fewer = self._with_rows(*merged(self._rows()))
+            if 2 * (int(fewer.num_rows) + n) <= self.capacity:
+                return fewer.add(features, rewards, weights)
         new = (features, rewards, weights, np.zeros(n))
         pairs = zip(self._rows(), new, strict=True)
         return self._with_rows(*(np.concatenate([old, rows]) for old, rows in pairs))
 
-    def _rows(self) -> tuple[np.ndarray, ...]:
+    def _rows(self) -> Columns:
         """Features, rewards, weights and offsets of the rows in use."""
         used = int(self.num_rows)
         columns = (self.features, self.rewards, self.weights, self.offsets)
-        return tuple(np.asarray(column)[:used] for column in columns)
+        features, rewards, weights, offsets = (np.asarray(column)[:used] for column in columns)
+        return features, rewards, weights, offsets
 
     def _with_rows(self, *columns: np.ndarray) -> "GLMEvidence":
         """The evidence with these rows instead; never of a smaller capacity."""
-        used = len(columns[0])
-        room = max(_capacity_for(used), self.capacity)
-        padded = (np.pad(c, [(0, room - used)] + [(0, 0)] * (c.ndim - 1)) for c in columns)
-        features, rewards, weights, offsets = map(on_device, padded)
-        num_rows = on_device(np.asarray(used, np.int32))
-        rows = (features, rewards, weights, offsets)
-        return GLMEvidence(self.family, *rows, num_rows, self.folded)
-
-    def _merged(self) -> "GLMEvidence":
-        """Equal rows as one row that has their weights, at the place of the first."""
-        features, rewards, weights, offsets = self._rows()
-        table = np.column_stack([features, rewards, offsets])
-        _, first, which = np.unique(table, axis=0, return_index=True, return_inverse=True)
-        order = np.argsort(first)
-        kept = first[order]
-        totals = np.bincount(which.reshape(-1), weights)[order].astype(weights.dtype)
-        return self._with_rows(features[kept], rewards[kept], totals, offsets[kept])
+        features, rewards, weights, offsets = columns
+        used = len(rewards)
+        room = self.capacity if used <= self.capacity else capacity_for(used)
+        rows = padded((features, rewards, weights, offsets), room)
+        return GLMEvidence(
+            self.family,
+            on_device(rows[0]),
+            on_device(rows[1]),
+            on_device(rows[2]),
+            on_device(rows[3]),
+            on_device(np.asarray(used, np.int32)),
+            self.folded,
+        )
 
     def bounded(self, max_rows: int, prior: Gaussian) -> "GLMEvidence":
         """The evidence in at most `max_rows` rows: equal rows merged, and if that is not enough,
         the older half and more folded into their expansion at the mode under `prior`."""
         if int(self.num_rows) <= max_rows:
             return self
-        merged = self._merged()
-        if int(merged.num_rows) <= max_rows // 2:
-            return merged
-        return merged.fold(irls(prior, merged).posterior.mean, max_rows // 2)
+        fewer = self._with_rows(*merged(self._rows()))
+        if int(fewer.num_rows) <= max_rows // 2:
+            return fewer
+        return fewer.fold(irls(prior, fewer).posterior.mean, max_rows // 2)
 
     def fold(self, theta: Float[Array, " d"], keep: int) -> "GLMEvidence":
         """All but the newest `keep` rows replaced by their second-order expansion at `theta`."""
@@ -230,11 +250,10 @@ class GLMEvidence(AbstractEvidence):
         rewards: Float[Array, " n"],
         weights: Float[Array, " n"],
     ) -> "GLMEvidence":
-        start, n = self.num_rows, features.shape[0]
-        full = start + n > self.capacity
+        n = features.shape[0]
         start = eqx.error_if(
-            start,
-            full,
+            self.num_rows,
+            self.num_rows + n > self.capacity,
             f"`append`: expected at most {self.capacity} rows inside a compiled program, "
             "got more; make room with `likelihood.empty(dim, capacity=...)`",
         )
@@ -257,31 +276,23 @@ class GLMEvidence(AbstractEvidence):
 @eqx.filter_jit
 def _as_linear(evidence: GLMEvidence, theta: Float[Array, " d"]) -> LinearEvidence:
     """The second-order expansion at `theta`, as evidence of a linear model."""
-    precision, shift = evidence.expand(theta)
+    precision, score = evidence.precision_and_score(theta)
+    shift = precision @ theta + score
     at_zero = evidence.log_likelihood(theta) - theta @ (shift - 0.5 * precision @ theta)
     zero = jnp.zeros_like(at_zero)
     return LinearEvidence(precision, shift, -2.0 * at_zero, zero, jnp.ones_like(at_zero))
 
 
-class IRLSResult(eqx.Module):
-    """The Laplace approximation, log p(h) under it, and how the search for the mode went."""
-
-    posterior: Gaussian
-    log_evidence: Float[Array, ""]
-    converged: Bool[Array, ""]
-    num_iterations: Int[Array, ""]
-
-
 @eqx.filter_jit
 def irls(
     prior: Gaussian, evidence: GLMEvidence, start: Float[Array, " d"] | None = None
-) -> IRLSResult:
+) -> Laplace:
     """Iteratively reweighted least squares: Algorithm 1.
 
-    Deviations: the dispersion is carried; the iteration is Newton's in units of the prior,
-    theta = mean + L z, so that no covariance is inverted; steps are damped until they descend
-    (Levenberg and Marquardt), so that separable data and extreme features converge too. The search
-    begins at `start`, by default near the prior mean.
+    Deviations: the curvature is that of the log density, dispersion and all; the iteration is
+    Newton's in units of the prior, theta = mean + L z, so that no covariance is inverted; steps are
+    damped until they descend (Levenberg and Marquardt), so that separable data and extreme features
+    converge too. The search begins at `start`, by default near the prior mean.
     """
     tril = cholesky(prior.cov)
     local = evidence.reparameterise(prior.mean, tril)
@@ -290,33 +301,33 @@ def irls(
     else:
         z = jnp.clip(solve_lower(tril, (start - prior.mean)[:, None])[:, 0], -30.0, 30.0)
     search = find_mode(local.log_likelihood, local.precision_and_score, z)
-    precision, score = local.precision_and_score(search.z)
-    hessian_tril = cholesky(jnp.eye(z.shape[0], dtype=z.dtype) + precision)
-    left = solve_lower(hessian_tril, (search.z - score)[:, None])  # in posterior deviations
-    converged = search.converged | (jnp.max(jnp.abs(left)) <= 8 * small_step(z.dtype))
-    half_cov = solve_lower(hessian_tril, tril.T)
-    posterior = Gaussian(prior.mean + tril @ search.z, half_cov.T @ half_cov)
-    log_evidence = -search.objective - 0.5 * log_det_from_tril(hessian_tril)
-    return IRLSResult(posterior, log_evidence, converged, search.num_iterations)
+    return laplace(prior.mean, tril, search, *local.precision_and_score(search.z))
 
 
 def _first_guess(local: GLMEvidence) -> Float[Array, " d"]:
     """The prior mean, or if that is likelier, the mode of the expansion about a predictor of zero
     in every row; where features are large, the prior mean can be far from any mode."""
     family = local.family
-    origin = jnp.zeros_like(local.rewards)
-    scale = local.weights / family.dispersion
-    curvature = scale * family.variance(origin)
-    pull = scale * (local.rewards - family.mean(origin)) - curvature * local.offsets
-    precision = (local.features * curvature[:, None]).T @ local.features + local.folded.precision
+
+    def rows(x: Array, y: Array, w: Array, offset: Array) -> tuple[Array, Array]:
+        origin = jnp.zeros_like(offset)
+        curvature = w * family.curvature(y, origin)
+        pull = w * family.score(y, origin) - curvature * offset
+        return (x * curvature[:, None]).T @ x, pull @ x
+
+    precision, pull = jax.tree.map(
+        jnp.add, local._sum(rows), (local.folded.precision, local.folded.shift)
+    )
     tril = cholesky(jnp.eye(local.dim, dtype=precision.dtype) + precision)
-    half = solve_lower(tril, (pull @ local.features + local.folded.shift)[:, None])
+    half = solve_lower(tril, pull[:, None])
     guess = solve_lower(tril, jnp.eye(local.dim, dtype=tril.dtype)).T @ half[:, 0]
     gain = local.log_likelihood(guess) - 0.5 * guess @ guess
     better = gain > local.log_likelihood(jnp.zeros_like(guess))
     return jnp.where(better & jnp.all(jnp.isfinite(guess)), guess, 0.0)
 
 
-def _capacity_for(num_rows: int) -> int:
-    """The power of two, at least MIN_CAPACITY, that holds `num_rows` rows."""
-    return max(MIN_CAPACITY, 1 << max(num_rows - 1, 0).bit_length())
+def _derivative(
+    function: Callable[[Array], Array], eta: Float[Array, "..."]
+) -> Float[Array, "..."]:
+    """Of a function that acts element by element."""
+    return jax.jvp(function, (eta,), (jnp.ones_like(eta),))[1]

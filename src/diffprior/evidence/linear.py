@@ -3,9 +3,11 @@
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jax.scipy.stats import norm
+from jaxtyping import Array, Float, Key
 
 from ..checks import positive, positive_int
 from ..gaussian import Gaussian
@@ -50,8 +52,8 @@ class LinearEvidence(AbstractEvidence):
         posterior, log_mass = gaussian.tilt(self.precision, self.shift)
         return posterior, log_mass + self._log_likelihood_at_zero()
 
-    def expand(self, theta: Float[Array, " d"]) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
-        """Precision and shift; the log likelihood is quadratic, so `theta` does not matter."""
+    def expand(self, belief: Gaussian) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
+        """Precision and shift; the log likelihood is quadratic, so `belief` does not matter."""
         return self.precision, self.shift
 
     @eqx.filter_jit
@@ -60,16 +62,25 @@ class LinearEvidence(AbstractEvidence):
         return theta @ (self.shift - 0.5 * self.precision @ theta) + self._log_likelihood_at_zero()
 
     @eqx.filter_jit
-    def squared_error(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
-        """sum (y - phi' theta)^2 over the history."""
-        scaled = self.sum_squares + theta @ (self.precision @ theta - 2.0 * self.shift)
-        return self.noise_std**2 * jnp.maximum(scaled, 0.0)
+    def expected_log_likelihood(self, belief: Gaussian) -> Float[Array, ""]:
+        """log p(h | m) - tr(precision C) / 2 for theta ~ N(m, C)."""
+        return self.log_likelihood(belief.mean) - 0.5 * jnp.sum(self.precision * belief.cov)
+
+    @eqx.filter_jit
+    def squared_error(
+        self, theta: Float[Array, " d"]
+    ) -> tuple[Float[Array, ""], Float[Array, " d"]]:
+        """sum (y - phi' theta)^2 over the history, and its gradient."""
+        pull = self.precision @ theta - self.shift
+        scaled = self.sum_squares + theta @ (pull - self.shift)
+        variance = self.noise_std**2
+        return variance * jnp.maximum(scaled, 0.0), 2.0 * variance * pull
 
     def _log_likelihood_at_zero(self) -> Float[Array, ""]:
         log_norm = jnp.log(jnp.sqrt(2 * jnp.pi) * self.noise_std)
         return -0.5 * self.sum_squares - self.count * log_norm
 
-    def temper(self, temperature: Float[Array, ""] | float) -> "LinearEvidence":
+    def temper(self, temperature: Any) -> "LinearEvidence":
         """The evidence counted 1 / temperature times."""
         factor = inverse_temperature(temperature)
         statistics = (self.precision, self.shift, self.sum_squares, self.count)
@@ -119,24 +130,51 @@ class LinearEvidence(AbstractEvidence):
 
 
 class Linear(AbstractLikelihood):
-    """y = phi' theta + noise, noise ~ N(0, noise_std^2): Assumption 1."""
+    """y = phi' theta + noise, noise ~ N(0, noise_std^2): Assumption 1.
 
-    noise_std: Float[Array, ""]
+    Args:
+        noise_std: standard deviation of the rewards around their mean, in units of the reward.
+            None, the default, says that it is not known: no evidence can be made with it, but it
+            can be estimated from logs.
+    """
 
-    def __init__(self, noise_std: Any = 1.0) -> None:
-        self.noise_std = positive(
-            "noise_std", noise_std, "pass the standard deviation of the rewards around their mean"
-        )
+    noise_std: Float[Array, ""] | None
+
+    def __init__(self, noise_std: Any = None) -> None:
+        self.noise_std = None if noise_std is None else positive("noise_std", noise_std, _NOISE)
 
     def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
         """The identity."""
         return eta
 
+    def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """log N(y; eta, noise_std^2)."""
+        return norm.logpdf(y, eta, self._known_noise())
+
+    def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The mean and noise."""
+        return eta + self._known_noise() * jax.random.normal(key, eta.shape, eta.dtype)
+
+    def check_rewards(self, rewards: np.ndarray) -> None:
+        """Any finite reward is possible."""
+
     def empty(self, dim: int, capacity: int = 0) -> LinearEvidence:
         """Evidence of no observations; statistics need no room, so `capacity` has no effect."""
         positive_int("dim", dim)
-        dtype = self.noise_std.dtype
+        noise_std = self._known_noise()
+        dtype = noise_std.dtype
         zero = jnp.zeros((), dtype)
         return LinearEvidence(
-            jnp.zeros((dim, dim), dtype), jnp.zeros(dim, dtype), zero, zero, self.noise_std
+            jnp.zeros((dim, dim), dtype), jnp.zeros(dim, dtype), zero, zero, noise_std
         )
+
+    def _known_noise(self) -> Float[Array, ""]:
+        if self.noise_std is None:
+            raise ValueError(
+                "`noise_std`: expected the noise of the rewards, got None; pass "
+                f"Linear(noise_std=...), {_NOISE[5:]}, or learn it from logs with `learn`"
+            )
+        return self.noise_std
+
+
+_NOISE = "pass the standard deviation of the rewards around their mean"

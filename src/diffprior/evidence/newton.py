@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from ..linalg import cholesky, solve_lower
+from ..gaussian import Gaussian
+from ..linalg import cholesky, log_det_from_tril, solve_lower
 
 MAX_ITERATIONS = 500
 
@@ -63,6 +64,34 @@ def find_mode(
     zero = jnp.zeros((), start.dtype)
     first = Search(start, objective(start), zero, jnp.array(False), jnp.zeros((), jnp.int32))
     return jax.lax.while_loop(going_on, step, first)
+
+
+class Laplace(eqx.Module):
+    """Laplace's approximation, log p(h) under it, and how the search for the mode went."""
+
+    posterior: Gaussian
+    log_evidence: Float[Array, ""]
+    converged: Bool[Array, ""]
+    num_iterations: Int[Array, ""]
+
+
+def laplace(
+    mean: Float[Array, " d"],
+    tril: Float[Array, "d d"],
+    search: Search,
+    precision: Float[Array, "d d"],
+    score: Float[Array, " d"],
+) -> Laplace:
+    """The approximation about the mode that was found, where theta = mean + tril z; `precision` and
+    `score` are those at the mode, of z."""
+    z = search.z
+    hessian_tril = cholesky(jnp.eye(z.shape[0], dtype=z.dtype) + precision)
+    left = solve_lower(hessian_tril, (z - score)[:, None])  # in posterior deviations
+    converged = search.converged | (jnp.max(jnp.abs(left)) <= 8 * small_step(z.dtype))
+    half_cov = solve_lower(hessian_tril, tril.T)
+    posterior = Gaussian(mean + tril @ z, half_cov.T @ half_cov)
+    log_evidence = -search.objective - 0.5 * log_det_from_tril(hessian_tril)
+    return Laplace(posterior, log_evidence, converged, search.num_iterations)
 
 
 def small_step(dtype: jnp.dtype) -> float:

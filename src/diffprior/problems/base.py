@@ -1,17 +1,13 @@
 """The contract of a bandit problem: where parameters, actions and rewards come from (Section 5)."""
 
 import abc
-import functools
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from ..evidence.base import AbstractLikelihood
-from ..evidence.families import Identity, Logistic, Poisson
-from ..evidence.linear import Linear
 
 
 class AbstractProblem(eqx.Module):
@@ -40,35 +36,11 @@ class AbstractProblem(eqx.Module):
         """r(x, a; theta) of every action: the likelihood's mean function of phi' theta (Eq. 1)."""
         return self.likelihood.mean(features @ theta)
 
-    def rewards(self, key: Key[Array, ""], means: Float[Array, " k"]) -> Float[Array, " k"]:
-        """What each action would have paid this round: common random numbers for all of them."""
-        return sample_rewards(self.likelihood, key, means)
+    def rewards(
+        self, key: Key[Array, ""], theta: Float[Array, " d"], features: Float[Array, "k d"]
+    ) -> Float[Array, " k"]:
+        """What each action would have paid this round: common random numbers for all of them.
 
-
-@functools.singledispatch
-def sample_rewards(
-    likelihood: AbstractLikelihood, key: Key[Array, ""], means: Float[Array, " k"]
-) -> Float[Array, " k"]:
-    """Rewards with these means, all functions of the same random numbers."""
-    name = type(likelihood).__name__
-    raise ValueError(
-        f"`likelihood`: expected one whose rewards can be drawn, got {name}; "
-        "define `rewards(self, key, means)` in the problem"
-    )
-
-
-@sample_rewards.register(Linear)
-@sample_rewards.register(Identity)
-def _gaussian(likelihood: Linear | Identity, key: Key[Array, ""], means: Array) -> Array:
-    return means + likelihood.noise_std * jax.random.normal(key, (), means.dtype)
-
-
-@sample_rewards.register(Logistic)
-def _bernoulli(likelihood: Logistic, key: Key[Array, ""], means: Array) -> Array:
-    return (jax.random.uniform(key, (), means.dtype) < means).astype(means.dtype)
-
-
-@sample_rewards.register(Poisson)
-def _poisson(likelihood: Poisson, key: Key[Array, ""], means: Array) -> Array:
-    counts = jax.vmap(lambda mean: jax.random.poisson(key, mean))(means)
-    return jnp.asarray(counts, means.dtype)
+        They follow the likelihood; a problem with a `mean_rewards` of its own defines this too.
+        """
+        return jax.vmap(lambda eta: self.likelihood.sample(key, eta))(features @ theta)

@@ -225,10 +225,11 @@ class Study:
     def about(self) -> dict[str, Any]:
         """What the numbers of this study depend on, whichever agent it is."""
         likelihood = self.problem.likelihood
+        noise_std = likelihood.noise_std if isinstance(likelihood, Linear) else None
         return {
             "problem": self.name,
             "likelihood": type(likelihood).__name__,
-            "noise": float(likelihood.noise_std) if isinstance(likelihood, Linear) else None,
+            "noise": None if noise_std is None else float(noise_std),
             "samples": self.materials.digest,
             "seed": self.seed,
         }

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from ..checks import positive_int
@@ -37,11 +36,11 @@ def from_unit(prior: DiffusionPrior, z: Float[Array, " d"]) -> Float[Array, " d"
     return prior.offset + prior.scale @ z
 
 
-def first_guess(local: AbstractEvidence) -> Float[Array, " d"]:
-    """Where a likelihood that is not quadratic is first expanded: its mode under N(0, I)."""
-    if local.quadratic:
-        return jnp.zeros(local.dim)
-    return local.condition(Gaussian(jnp.zeros(local.dim), jnp.eye(local.dim)))[0].mean
+def first_belief(local: AbstractEvidence) -> Gaussian:
+    """What a likelihood that is not quadratic is first expanded under: its Laplace posterior under
+    N(0, I)."""
+    standard = Gaussian.standard(local.dim)
+    return standard if local.quadratic else local.condition(standard)[0]
 
 
 def chain_noise(key: Key[Array, ""], process: ReverseProcess, dim: int) -> tuple[Array, Array]:

@@ -42,16 +42,13 @@ class DPS(AbstractSampler):
         def step(s_t: Array, inputs: Any) -> tuple[Array, None]:
             stage, stage_inputs, noise = inputs
 
-            def root_error(s: Array) -> tuple[Array, Array]:
-                s_0 = prior.denoiser.mean_at(stage_inputs, s)
-                error = local.squared_error(s_0)
-                positive = error > 0
-                return jnp.where(positive, jnp.sqrt(jnp.where(positive, error, 1.0)), 0.0), s_0
-
-            gradient, s_0 = jax.grad(root_error, has_aux=True)(s_t)
+            s_0, pull_back = jax.vjp(lambda s: prior.denoiser.mean_at(stage_inputs, s), s_t)
+            error, gradient = local.squared_error(s_0)
+            # zeta_t = 1 / sqrt(error); nothing pulls where there is no error
+            scale = jnp.where(error > 0, 1.0 / jnp.sqrt(jnp.where(error > 0, error, 1.0)), 0.0)
+            (pull,) = pull_back(scale * gradient)
             mean = stage.weight_clean * s_0 + stage.weight_noisy * s_t
-            # zeta_t grad(error) with zeta_t = 1 / sqrt(error) is twice the gradient of the root
-            return mean + jnp.sqrt(stage.beta_tilde) * noise - 2.0 * gradient, None
+            return mean + jnp.sqrt(stage.beta_tilde) * noise - pull, None
 
         inputs = (process.stages, process.denoiser_stages, noises)
         z, _ = jax.lax.scan(step, s_T, inputs)

@@ -14,7 +14,14 @@ from ..linalg import eigh
 from ..priors.diffusion import DiffusionPrior, reverse_law
 from ..schedule import Schedule
 from .base import AbstractSampler, Info, checked_temperature
-from .chain import EXPANSIONS, chain_noise, draw_from, first_guess, from_unit, to_unit
+from .chain import (
+    EXPANSIONS,
+    chain_noise,
+    draw_from,
+    first_belief,
+    from_unit,
+    to_unit,
+)
 
 
 class EvidenceDPS(AbstractSampler):
@@ -22,8 +29,8 @@ class EvidenceDPS(AbstractSampler):
 
     With linear evidence of precision Lam and shift b, p(s_0 | s_t, h) is the prior under Gaussian
     evidence of precision snr_t I + Lam and shift scale_t s_t + b, so the prior's own denoiser gives
-    its mean and covariance, and no likelihood is approximated. A generalised linear model is
-    expanded to second order at the denoised mean of every stage.
+    its mean and covariance, and no likelihood is approximated. The score and curvature of a
+    generalised linear model are averaged over the denoised Gaussian of the stage before.
     """
 
     prior: DiffusionPrior
@@ -49,41 +56,41 @@ class EvidenceDPS(AbstractSampler):
         first_noise, noises = chain_noise(key, process, prior.dim)
         denoise = _denoiser_with(prior, local)
         zero = jnp.zeros_like(first_noise)
-        clean = denoise(zero[0], zero, first_guess(local))
+        clean = denoise(zero[0], zero, first_belief(local))
         last = process.stages.snr[0] / (1.0 + process.stages.snr[0])  # alpha_bar_T
         identity = jnp.eye(prior.dim, dtype=zero.dtype)
         start = Gaussian(jnp.sqrt(last) * clean.mean, last * clean.cov + (1.0 - last) * identity)
 
         def step(state: Any, inputs: Any) -> tuple[Any, None]:
-            s_t, guess = state
+            s_t, belief = state
             stage, noise = inputs
-            s_0 = denoise(stage.snr, stage.shift_scale * s_t, guess)
-            return (draw_from(reverse_law(stage, s_t, s_0), noise), s_0.mean), None
+            s_0 = denoise(stage.snr, stage.shift_scale * s_t, belief)
+            return (draw_from(reverse_law(stage, s_t, s_0), noise), s_0), None
 
-        state = (draw_from(start, first_noise), clean.mean)
+        state = (draw_from(start, first_noise), clean)
         (z, _), _ = jax.lax.scan(step, state, (process.stages, noises))
         theta = from_unit(prior, z)
         return theta, Info.of(theta)
 
 
 def _denoiser_with(prior: DiffusionPrior, local: AbstractEvidence) -> Any:
-    """Mean and covariance of s_0 given isotropic evidence and the task's own; `guess` is where a
-    likelihood that is not quadratic is first expanded."""
+    """Mean and covariance of s_0 given isotropic evidence and the task's own; `belief` is what a
+    likelihood that is not quadratic is first expanded under."""
     denoise = prior.denoiser.denoise
     if local.quadratic:
-        precision, shift = local.expand(jnp.zeros_like(prior.offset))
+        precision, shift = local.expand(Gaussian.point(jnp.zeros_like(prior.offset)))
         spectral = eigh(precision).nonnegative()
 
-        def linear(snr: Array, noisy_shift: Array, guess: Array) -> Gaussian:
+        def linear(snr: Array, noisy_shift: Array, belief: Gaussian) -> Gaussian:
             return denoise(spectral.shifted(snr), noisy_shift + shift)
 
         return linear
 
-    def expanding(snr: Array, noisy_shift: Array, guess: Array) -> Gaussian:
+    def expanding(snr: Array, noisy_shift: Array, belief: Gaussian) -> Gaussian:
         for _ in range(EXPANSIONS):
-            precision, shift = local.expand(guess)
-            s_0 = denoise(eigh(precision).nonnegative().shifted(snr), noisy_shift + shift)
-            guess = s_0.mean
-        return s_0
+            precision, shift = local.expand(belief)
+            spectral = eigh(precision).nonnegative().shifted(snr)
+            belief = denoise(spectral, noisy_shift + shift)
+        return belief
 
     return expanding

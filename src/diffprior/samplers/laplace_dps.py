@@ -65,7 +65,7 @@ def _linear_chain(
     """Theorem 2. Sigma_t is a multiple of I, so one eigendecomposition of the evidence diagonalises
     every stage."""
     first_noise, noises = chain_noise(key, process, prior.dim)
-    precision, shift = local.expand(jnp.zeros_like(first_noise))
+    precision, shift = local.expand(Gaussian.point(jnp.zeros_like(first_noise)))
     spectral = eigh(precision)
     values, rotated_shift = jnp.maximum(spectral.values, 0.0), spectral.rotate(shift)
 

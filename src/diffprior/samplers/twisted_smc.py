@@ -18,7 +18,7 @@ from .chain import (
     EXPANSIONS,
     chosen_schedule,
     draw_from,
-    first_guess,
+    first_belief,
     from_unit,
     to_unit,
 )
@@ -61,14 +61,17 @@ class TwistedSMC(AbstractSampler):
         shape = (self.num_particles, prior.dim)
         s_T = jax.random.normal(start_key, shape, process.residual.dtype)
         first, rest = _split_first(process)
-        guess = jnp.broadcast_to(first_guess(local), s_T.shape)
+        guess = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (self.num_particles, *leaf.shape)),
+            first_belief(local),
+        )
         beliefs = _believe(prior, local, first, s_T, guess)
         cloud = _Cloud(s_T, beliefs, beliefs.log_potential, jnp.zeros((), s_T.dtype), s_T[0, 0])
 
         def step(cloud: _Cloud, inputs: Any) -> tuple[_Cloud, Float[Array, ""]]:
             stage, stage_inputs, key = inputs
             cloud, s, log_ratio = _move(key, cloud, stage)
-            beliefs = _believe(prior, local, stage_inputs, s, cloud.beliefs.posterior.mean)
+            beliefs = _believe(prior, local, stage_inputs, s, cloud.beliefs.posterior)
             gain = log_ratio + beliefs.log_potential - cloud.beliefs.log_potential
             cloud = cloud._replace(s=s, beliefs=beliefs, log_weights=cloud.log_weights + gain)
             return cloud, cloud.effective_size
@@ -109,9 +112,9 @@ def _believe(
     local: AbstractEvidence,
     stage_inputs: Any,
     s: Float[Array, "k d"],
-    guess: Float[Array, "k d"],
+    guess: Gaussian,
 ) -> _Beliefs:
-    def one(s: Float[Array, " d"], guess: Float[Array, " d"]) -> _Beliefs:
+    def one(s: Float[Array, " d"], guess: Gaussian) -> _Beliefs:
         s_0 = prior.denoiser.denoise_at(stage_inputs, s)
         return _Beliefs(s_0, *_condition(s_0, local, guess))
 
@@ -119,20 +122,21 @@ def _believe(
 
 
 def _condition(
-    belief: Gaussian, local: AbstractEvidence, guess: Float[Array, " d"]
+    belief: Gaussian, local: AbstractEvidence, guess: Gaussian
 ) -> tuple[Gaussian, Float[Array, ""]]:
     """The belief after the evidence and log p(h) under it: of a likelihood that is not quadratic,
-    under its expansion at `guess` and again at what follows. The weights make up for the rest."""
+    under its expansion about `guess` and again about what follows. The weights make up for the
+    rest."""
     if local.quadratic:
         return local.condition(belief)
     for _ in range(EXPANSIONS):
         precision, shift = local.expand(guess)
-        about_guess = Gaussian(belief.mean - guess, belief.cov)
-        change, log_mass = about_guess.tilt(precision, shift - precision @ guess)
-        posterior = Gaussian(guess + change.mean, change.cov)
-        log_potential = local.log_likelihood(guess) + log_mass
-        guess = posterior.mean
-    return posterior, log_potential
+        about_guess = Gaussian(belief.mean - guess.mean, belief.cov)
+        change, log_mass = about_guess.tilt(precision, shift - precision @ guess.mean)
+        spread = 0.5 * jnp.sum(precision * guess.cov)
+        log_potential = local.expected_log_likelihood(guess) + spread + log_mass
+        guess = Gaussian(guess.mean + change.mean, change.cov)
+    return guess, log_potential
 
 
 def _move(

@@ -1,0 +1,56 @@
+"""Sums over the rows of a history in blocks, so that one program serves every number of rows."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.custom_batching import custom_vmap
+from jaxtyping import Array, Int
+
+BLOCK = 64  # rows that are summed at once
+
+
+def sum_over_rows(
+    function: Callable[..., Any], columns: tuple[Array, ...], num_rows: Int[Array, ""]
+) -> Any:
+    """The sum over blocks of `function(*block of every column)`, a tree of arrays.
+
+    Blocks beyond `num_rows` are not visited; rows beyond it in the last block are, and must count
+    for nothing. The loop has a dynamic length, which reverse-mode differentiation cannot pass.
+    """
+    capacity = columns[0].shape[0]
+    if capacity <= BLOCK:
+        return function(*columns)
+
+    def block(index: Any) -> Any:
+        start = index * BLOCK
+        return function(*(jax.lax.dynamic_slice_in_dim(c, start, BLOCK) for c in columns))
+
+    def add(index: Any, total: Any) -> Any:
+        return jax.tree.map(jnp.add, total, block(index))
+
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(block, 0))
+    num_blocks = (_longest(num_rows) + (BLOCK - 1)) // BLOCK
+    return jax.lax.fori_loop(0, num_blocks, add, nothing)
+
+
+def room_for(num_rows: int) -> int:
+    """The smallest capacity for so many rows: itself, or whole blocks."""
+    return num_rows if num_rows <= BLOCK else -(-num_rows // BLOCK) * BLOCK
+
+
+@custom_vmap
+def _longest(num_rows: Int[Array, ""]) -> Int[Array, ""]:
+    """The largest number of rows of all histories side by side.
+
+    So the loop is as long for all of them, and blocks are slices instead of gathered rows.
+    """
+    return num_rows
+
+
+@_longest.def_vmap
+def _longest_of_many(
+    axis_size: int, in_batched: list[bool], num_rows: Int[Array, " n"]
+) -> tuple[Int[Array, ""], bool]:
+    return _longest(jnp.max(num_rows)), False
