@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench clean
+.PHONY: help setup demo test docs bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,10 @@ test: $(STAMP) ## check format, lint and types, then test in double and single p
 	JAX_ENABLE_X64=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 	JAX_ENABLE_X64=0 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m float32
 
+docs: $(STAMP) ## build the documentation site, strictly
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo build/site/index.html
+
 bench: $(STAMP) ## measure what decisions cost, side by side with rivals
 	$(BIN)/diffprior bench --json results/bench.json
 
@@ -33,5 +37,5 @@ clean: ## remove the virtual environment, caches and build outputs
 # As a variable rather than an option, the constraints hold for the build backend too.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable '.[experiments,dev]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable '.[experiments,docs,dev]'
 	@touch $@

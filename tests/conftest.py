@@ -1,13 +1,29 @@
 """Settings of every test: strict arithmetic, checked shapes and repeatable examples."""
 
+import importlib.metadata
 import itertools
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
-import hypothesis
-import jax
-import pytest
-from jaxtyping import install_import_hook
+# Compiled programs are kept in one folder, which workers and the programs that tests start share;
+# threads of linear algebra beside those of two workers would only wait for each other.
+PROGRAMS = (
+    Path(__file__).parents[1] / ".pytest_cache" / f"jax-{importlib.metadata.version('jaxlib')}"
+)
+for name, value in {
+    "JAX_COMPILATION_CACHE_DIR": str(PROGRAMS),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}.items():
+    os.environ.setdefault(name, value)
+
+import hypothesis  # noqa: E402
+import jax  # noqa: E402
+import pytest  # noqa: E402
+from jaxtyping import install_import_hook  # noqa: E402
 
 jax.config.update("jax_enable_x64", os.environ.get("JAX_ENABLE_X64", "1") != "0")
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -109,9 +109,11 @@ def test_public_name_has_docstring(name: str) -> None:
 
 
 def test_exported_names_are_the_documented_names() -> None:
-    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    documented = re.findall(r"^### `(\w+)", page, flags=re.MULTILINE)
-    assert sorted(documented) == sorted(diffprior.__all__)
+    pages = (ROOT / "docs" / "reference").glob("*.md")
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    documented = re.findall(r"^::: diffprior\.(\w+(?:\.\w+)?)$", text, flags=re.MULTILINE)
+    wanted = [*diffprior.__all__, *(f"evaluate.{name}" for name in diffprior.evaluate.__all__)]
+    assert sorted(documented) == sorted(wanted)
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import diffprior as dp
 from diffprior import cli
-from diffprior.evaluate.log_evidence import LogEvidence
+from diffprior.evaluate.estimates import LogEvidence
 from diffprior.problems import mnist, movielens
 from diffprior.reproduce import commands, data, overlap, real
 from diffprior.reproduce import study as study_module

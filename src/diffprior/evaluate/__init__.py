@@ -12,7 +12,7 @@ from .distances import (
     earth_movers_distance,
     prior_distances,
 )
-from .log_evidence import LogEvidence, estimate_log_evidence, log_evidence
+from .estimates import LogEvidence, estimate_log_evidence, log_evidence
 from .posterior import PosteriorQuality, posterior_quality
 from .tasks import Tasks
 

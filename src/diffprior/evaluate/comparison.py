@@ -12,7 +12,7 @@ from ..evidence.base import AbstractLikelihood
 from ..priors.base import AbstractPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
-from .log_evidence import LogEvidence, estimate_log_evidence
+from .estimates import LogEvidence, estimate_log_evidence
 from .tables import plus_minus, standard_error, text_table
 from .tasks import as_tasks
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ..evaluate.distances import prior_distances
-from ..evaluate.log_evidence import LogEvidence, estimate_log_evidence
+from ..evaluate.estimates import LogEvidence, estimate_log_evidence
 from ..evaluate.tasks import Tasks
 from ..evidence.base import AbstractLikelihood
 from ..evidence.families import Logistic

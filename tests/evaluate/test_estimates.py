@@ -8,7 +8,7 @@ from scipy import integrate, special, stats
 import diffprior as dp
 from diffprior.evaluate import Tasks, compare, estimate_log_evidence, log_evidence
 from diffprior.evaluate.comparison import chosen_mixture
-from diffprior.evaluate.log_evidence import log_mean
+from diffprior.evaluate.estimates import log_mean
 
 PRIOR = dp.MixturePrior([0.3, 0.7], [[-2.0], [3.0]], [[[1.0]], [[4.0]]])
 GAUSSIAN = dp.GaussianPrior([1.5], [[8.4]])
