@@ -13,6 +13,7 @@ from .evidence.base import AbstractEvidence, AbstractLikelihood
 from .evidence.families import Identity, Logistic, NegativeBinomial, Poisson
 from .evidence.glm import AbstractFamily, GLMEvidence
 from .evidence.linear import Linear, LinearEvidence
+from .files.base import load, load_bytes
 from .gaussian import Gaussian
 from .logs.logs import Logs
 from .logs.statistics import TaskStatistics
@@ -82,6 +83,8 @@ __all__ = [
     "Uniform",
     "best_sampler",
     "keep_compiled",
+    "load",
+    "load_bytes",
     "mixture",
     "mnist",
     "movielens",

@@ -125,3 +125,13 @@ def _smallest_scaled_eigenvalue(matrices: np.ndarray) -> float:
     stds = np.sqrt(variances)
     correlations = matrices / (stds[..., :, None] * stds[..., None, :])
     return float(np.min(np.linalg.eigvalsh(correlations)))
+
+
+def plausible_covariance(name: str, value: Any) -> None:
+    """Refuse matrices that no rounding makes of a covariance: asymmetric, or clearly negative."""
+    matrices = np.asarray(value, dtype=np.float64)
+    scale = np.max(np.abs(matrices), initial=0.0)
+    if not np.allclose(matrices, np.swapaxes(matrices, -1, -2), rtol=1e-3, atol=1e-3 * scale):
+        raise ValueError(f"`{name}`: expected a symmetric matrix, got one that is not")
+    if matrices.size and np.min(np.linalg.eigvalsh(matrices)) < -1e-3 * scale:
+        raise ValueError(f"`{name}`: expected no negative eigenvalue, got one")

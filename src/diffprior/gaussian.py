@@ -5,14 +5,21 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from .checks import plausible_covariance
+from .files.base import Serialisable
 from .linalg import cholesky, inverse_from_tril, log_det_from_tril, solve_lower, symmetrise
 
 
-class Gaussian(eqx.Module):
+class Gaussian(eqx.Module, Serialisable):
     """N(mean, cov)."""
 
     mean: Float[Array, " d"]
     cov: Float[Array, "d d"]
+
+    def validate(self) -> None:
+        """Refuse a covariance that is none."""
+        super().validate()
+        plausible_covariance("cov", self.cov)
 
     @staticmethod
     def standard(dim: int, dtype: jnp.dtype | None = None) -> "Gaussian":

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .checks import positive_int
+from .files.base import Serialisable
 
 
 class Stages(NamedTuple):
@@ -29,7 +30,7 @@ class Stages(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Serialisable):
     """alpha_bar at stages 0 to T, and what Eqs. (13) and (14) derive from it."""
 
     alpha_bar: tuple[float, ...]

@@ -1,15 +1,11 @@
 """Files of bandits: complete, and safe to read."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from safetensors import safe_open
-from safetensors.numpy import save_file
 
 import diffprior as dp
 from bandits.helpers import standard_prior
@@ -84,67 +80,3 @@ def test_a_copy_explores_on_its_own(tmp_path: Path) -> None:
     assert actions_of(copies[0], 60) != actions_of(copies[1], 60)
     again = [Bandit.load(tmp_path / "a", seed=3) for _ in range(2)]
     assert actions_of(again[0], 9) == actions_of(again[1], 9)
-
-
-def edited(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Rewrite the header of a saved bandit."""
-    with safe_open(path, framework="numpy") as file:
-        header = json.loads(file.metadata()["diffprior"])
-        arrays = {name: file.get_tensor(name) for name in file.keys()}
-    change(header)
-    save_file(arrays, path, metadata={"diffprior": json.dumps(header)})
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda h: h.update(kind="diffprior.DiffusionPrior"),
-            "expected a file of diffprior.Bandit",
-        ),
-        (lambda h: h.pop("sampler"), "does not hold a whole bandit"),
-        (lambda h: h["sampler"].update({"class": "os.system"}), "class 'os.system'.*not defined"),
-        (lambda h: h["sampler"]["fields"].pop("temperature"), "does not fit this version's Exact"),
-        (lambda h: h.update(evidence=h["likelihood"]), "evidence of another model"),
-        (lambda h: h.update(sampler=h["likelihood"]), "`prior`"),
-    ],
-)
-def test_a_damaged_file_is_refused(
-    change: Callable[[dict[str, Any]], None], message: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "x"
-    Bandit(standard_prior(), dp.Linear(0.5)).save(path)
-    edited(path, change)
-    with pytest.raises(ValueError, match=message):
-        Bandit.load(path)
-
-
-class Odd(dp.AbstractLikelihood):
-    """Holds what no file can keep."""
-
-    what: Any
-
-    def mean(self, eta: jax.Array) -> jax.Array:
-        return eta
-
-    def empty(self, dim: int, capacity: int = 0) -> dp.LinearEvidence:
-        return dp.Linear(1.0).empty(dim)
-
-
-def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="`save`.*got function at likelihood.what"):
-        Bandit(standard_prior(), Odd(print_nothing)).save(tmp_path / "x")
-    with pytest.raises(ValueError, match="`save`.*NaN or infinity in likelihood.what"):
-        Bandit(standard_prior(), Odd(np.array([np.nan]))).save(tmp_path / "x")
-
-
-def print_nothing() -> None:
-    """A function."""
-
-
-def test_a_class_of_ones_own_is_kept(tmp_path: Path) -> None:
-    bandit = Bandit(standard_prior(), Odd((1, "a", None, np.arange(3))))
-    bandit.save(tmp_path / "x")
-    number, letter, nothing, array = Bandit.load(tmp_path / "x").likelihood.what
-    assert (number, letter, nothing) == (1, "a", None)
-    np.testing.assert_array_equal(array, np.arange(3))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from diffprior.reproduce import parts as module
-from diffprior.reproduce.parts import AbstractWatch, Part, Parts, write_whole
+from diffprior.reproduce.parts import AbstractWatch, Part, Parts
 
 SAMPLES = np.random.default_rng(0).standard_normal((209, 2))
 
@@ -101,19 +101,6 @@ def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(TypeError):  # no JSON
         Parts(tmp_path).numbers("a", {}, object)
     assert not list(tmp_path.iterdir())
-
-
-def test_files_are_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "a.txt"
-    write_whole(file, "old")
-
-    def fail(*_: object) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(module.os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_whole(file, "new")
-    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_priors_are_learned_once(tmp_path: Path, unlearned: list[int]) -> None:

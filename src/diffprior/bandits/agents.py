@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from ..checks import on_device
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
+from ..files.base import Serialisable
 from ..gaussian import Gaussian
 from ..samplers.base import AbstractSampler
 
@@ -24,7 +25,7 @@ class Choice(NamedTuple):
     failed: Bool[Array, ""]
 
 
-class AbstractAgent(eqx.Module):
+class AbstractAgent(eqx.Module, Serialisable):
     """Picks the action of the highest index; what it knows is the evidence."""
 
     likelihood: eqx.AbstractVar[AbstractLikelihood]

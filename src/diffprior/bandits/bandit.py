@@ -1,8 +1,6 @@
 """The bandit that one puts into a product: NumPy in, decisions out."""
 
-import tempfile
 import threading
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,23 +9,21 @@ from jaxtyping import Float
 
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
-from ..priors.files import read_file, write_file
 from ..samplers.base import AbstractSampler
 from .agents import AbstractAgent, ThompsonSampling
 from .choose import as_agent, dim_of
 from .decisions import DecisionPrograms
 from .forking import refuse_after_fork
-from .packing import pack, unpack
 from .posterior import Posterior
 from .requests import MAX_DRAWS, Decision, Request, propensity
+from .storage import AbstractStoredBandit
 from .streams import checked_seed, fresh_seed, seed_key, stream_keys
 from .updates import Observations, checked_max_rows, rehearse, with_observations
 
-FILE_KIND = "diffprior.Bandit"
 TRIALS = 3  # draws that evidence of extreme observations must allow
 
 
-class Bandit:
+class Bandit(AbstractStoredBandit):
     """Decisions one call at a time, by Thompson sampling unless another agent is given.
 
     The decisions that follow from a seed and a history are those of run 0 of `simulate` with the
@@ -249,47 +245,6 @@ class Bandit:
         if request.num_draws is not None:
             self._programs.count_hits(evidence, 0, *inputs, 1, request.num_draws)
 
-    def save(self, path: str | Path) -> None:
-        """Write all that is needed to go on to one file: safetensors with a JSON header."""
-        refuse_after_fork("save")
-        with self._lock:
-            evidence, num_decisions = self._evidence, self._num_decisions
-        arrays: dict[str, np.ndarray] = {}
-        parts = {"sampler": self.sampler, "likelihood": self.likelihood, "evidence": evidence}
-        header = {name: pack(part, name, arrays) for name, part in parts.items()}
-        header |= {"seed": self._seed, "num_decisions": num_decisions}
-        header["max_rows"] = self._max_rows
-        write_file(path, FILE_KIND, header, arrays)
-
-    @staticmethod
-    def load(path: str | Path, *, seed: int | None = None, keep_seed: bool = False) -> "Bandit":
-        """Read a bandit that `save` wrote; nothing in a file is run.
-
-        It gets a fresh seed, so that copies of a file explore independently, unless `seed` is
-        given, or `keep_seed` asks for the very decisions that the saved bandit would have taken.
-        """
-        header, arrays = read_file(path, FILE_KIND)
-        try:
-            sampler, likelihood, evidence = (
-                unpack(header[name], arrays) for name in ("sampler", "likelihood", "evidence")
-            )
-            saved_seed, num_decisions = header["seed"], header["num_decisions"]
-            max_rows = header["max_rows"]
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"`path`: {path} does not hold a whole bandit; save anew") from error
-        seed = saved_seed if seed is None and keep_seed else seed
-        bandit = Bandit(sampler, likelihood, seed=seed, max_rows=max_rows)
-        if type(evidence) is not type(bandit.evidence) or evidence.dim != bandit.evidence.dim:
-            raise ValueError(f"`path`: {path} holds evidence of another model; save it anew")
-        bandit._evidence, bandit._num_decisions = evidence, int(num_decisions)
-        return bandit
-
-    def __reduce__(self) -> Any:
-        """What pickle and `copy` keep: the bytes of the file."""
-        with tempfile.TemporaryDirectory() as folder:
-            self.save(Path(folder) / "bandit")
-            return _from_bytes, ((Path(folder) / "bandit").read_bytes(),)
-
     def __repr__(self) -> str:
         """Agent, likelihood, size and seed."""
         agent = self._agent
@@ -334,9 +289,3 @@ _UNUSABLE = (
     "`update`: expected observations given which, and those before, parameters can be drawn in {}, "
     "got {}; rescale or drop them, or set jax_enable_x64; nothing has been learnt from this call"
 )
-
-
-def _from_bytes(blob: bytes) -> Bandit:
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "bandit").write_bytes(blob)
-        return Bandit.load(Path(folder) / "bandit", keep_seed=True)

@@ -29,6 +29,11 @@ class LinUCB(AbstractAgent):
         self.likelihood = checked_likelihood(likelihood)
         self.width = positive("width", width, "pass a number of standard deviations, such as 2")
 
+    def validate(self) -> None:
+        """Refuse a width that is not positive."""
+        super().validate()
+        positive("width", self.width)
+
     @property
     def dim(self) -> int:
         """Number of parameters d."""
@@ -66,6 +71,12 @@ class EpsilonGreedy(AbstractAgent):
         self.epsilon = positive("epsilon", epsilon, "pass a probability, such as 0.05")
         if self.epsilon > 1:
             raise ValueError(f"`epsilon`: expected a probability, got {epsilon:g}; try 0.05")
+
+    def validate(self) -> None:
+        """Refuse a probability that is none."""
+        super().validate()
+        if not 0 < float(self.epsilon) <= 1:
+            raise ValueError(f"`epsilon`: expected a probability, got {self.epsilon}")
 
     @property
     def dim(self) -> int:

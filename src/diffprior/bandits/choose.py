@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from ..priors.adaptor import PriorDenoiser
 from ..priors.base import AbstractPrior
+from ..priors.diffusion import DiffusionPrior
 from ..samplers.base import AbstractSampler
 from ..samplers.choose import best_sampler
 from .agents import AbstractAgent, ThompsonSampling
@@ -37,3 +39,11 @@ def dim_of(agent: AbstractAgent) -> int:
             "for any number; pass dim=, as in Uniform(likelihood, dim=5)"
         )
     return agent.dim
+
+
+def known_prior(agent: AbstractAgent) -> tuple[AbstractPrior, ...]:
+    """The prior that a user would know the agent's by, if it has one."""
+    prior = agent.sampler.prior if isinstance(agent, ThompsonSampling) else None
+    if isinstance(prior, DiffusionPrior) and isinstance(prior.denoiser, PriorDenoiser):
+        prior = prior.denoiser.prior
+    return (prior,) if isinstance(prior, AbstractPrior) else ()

@@ -8,10 +8,11 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from ..checks import on_device, positive, positive_int, real_numbers
+from ..files.base import Serialisable
 from ..gaussian import Gaussian
 
 
-class AbstractEvidence(eqx.Module):
+class AbstractEvidence(eqx.Module, Serialisable):
     """p(h | theta) for a history h, as a function of theta."""
 
     @property
@@ -114,7 +115,7 @@ class AbstractEvidence(eqx.Module):
         return self.extend(phi[None], y[None], weight[None])
 
 
-class AbstractLikelihood(eqx.Module):
+class AbstractLikelihood(eqx.Module, Serialisable):
     """How rewards arise from parameters; `observe` turns data into evidence."""
 
     @abc.abstractmethod

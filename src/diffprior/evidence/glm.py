@@ -65,6 +65,16 @@ class GLMEvidence(AbstractEvidence):
         features, none = on_device(np.zeros((capacity, dim))), on_device(np.zeros((), np.int32))
         return GLMEvidence(family, features, row, row, row, none, folded)
 
+    def validate(self) -> None:
+        """Refuse more rows than there is room for, and rewards that cannot be."""
+        super().validate()
+        num_rows, weights = int(self.num_rows), np.asarray(self.weights)
+        if not 0 <= num_rows <= self.capacity:
+            raise ValueError(f"`num_rows`: expected 0 to {self.capacity}, got {num_rows}")
+        if np.any(weights < 0) or np.any(weights[num_rows:] > 0) or self.folded.dim != self.dim:
+            raise ValueError("`weights`: expected none below 0, and none beyond `num_rows`")
+        self.check_rewards(np.asarray(self.rewards)[weights > 0])
+
     @property
     def dim(self) -> int:
         """Number of parameters d."""

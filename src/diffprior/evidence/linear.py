@@ -9,7 +9,7 @@ import numpy as np
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float, Key
 
-from ..checks import positive, positive_int
+from ..checks import plausible_covariance, positive, positive_int
 from ..gaussian import Gaussian
 from .base import AbstractEvidence, AbstractLikelihood, inverse_temperature
 
@@ -33,6 +33,13 @@ class LinearEvidence(AbstractEvidence):
         """The evidence exp(-theta' precision theta / 2 + shift' theta)."""
         zero = jnp.zeros_like(shift[0])
         return LinearEvidence(precision, shift, zero, zero, jnp.ones_like(shift[0]))
+
+    def validate(self) -> None:
+        """Refuse statistics that no history has."""
+        super().validate()
+        plausible_covariance("precision", self.precision)
+        if not (float(self.count) >= 0 and float(self.noise_std) > 0):
+            raise ValueError("`count`: expected no negative count, and positive `noise_std`")
 
     @property
     def dim(self) -> int:
@@ -142,6 +149,11 @@ class Linear(AbstractLikelihood):
 
     def __init__(self, noise_std: Any = None) -> None:
         self.noise_std = None if noise_std is None else positive("noise_std", noise_std, _NOISE)
+
+    def validate(self) -> None:
+        """Refuse a noise that is not positive."""
+        super().validate()
+        positive("noise_std", self.noise_std)
 
     def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
         """The identity."""

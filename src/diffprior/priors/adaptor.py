@@ -1,12 +1,14 @@
 """Any prior as a denoiser in unit coordinates, and any object with four members as a prior."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
+from ..checks import on_device
 from ..gaussian import Gaussian
 from ..linalg import Spectral, cholesky, eigh, solve_lower, symmetrise
 from ..schedule import Schedule
@@ -33,6 +35,21 @@ class PriorDenoiser(AbstractDenoiser):
     prior: AbstractPrior
     offset: Float[Array, " d"]
     inverse_scale: Float[Array, "d d"]
+
+    former_kinds: ClassVar[tuple[str, ...]] = ("ClosedFormDenoiser",)
+
+    @classmethod
+    def upgrade(cls, fields: dict[str, Any], version: int) -> dict[str, Any]:
+        """Version 0.1.0 kept the prior in unit coordinates."""
+        dim = fields["prior"].dim
+        unit = {"offset": on_device(np.zeros(dim)), "inverse_scale": on_device(np.eye(dim))}
+        return unit | fields
+
+    def validate(self) -> None:
+        """Refuse a prior of another dimension."""
+        super().validate()
+        if self.prior.dim != self.dim:
+            raise ValueError(f"`prior`: expected {self.dim} parameters, got {self.prior.dim}")
 
     @staticmethod
     def of(

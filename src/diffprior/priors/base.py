@@ -11,12 +11,13 @@ from jaxtyping import Array, Float, Int, Key
 from ..checks import real_array, real_numbers
 from ..evidence.base import AbstractEvidence
 from ..evidence.linear import LinearEvidence
+from ..files.base import Serialisable
 from ..gaussian import Gaussian
 
 COMPARE_UP_TO = 128  # weights that are searched faster all at once than by bisection
 
 
-class AbstractPrior(eqx.Module):
+class AbstractPrior(eqx.Module, Serialisable):
     """p(theta), and the mean and covariance of theta under Gaussian evidence."""
 
     @property

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from ..files.base import Serialisable
 from ..gaussian import Gaussian
 from ..linalg import Spectral, bounded_factor, symmetrise
 from ..schedule import Schedule
@@ -23,7 +24,7 @@ VARIANCE_RATIO = 1e-3  # smallest variance allowed, over that under a Gaussian p
 LARGEST_VARIANCE = 16.0  # largest variance allowed, over the prior's
 
 
-class AbstractDenoiser(eqx.Module):
+class AbstractDenoiser(eqx.Module, Serialisable):
     """Mean and covariance of s_0 given Gaussian evidence, in unit coordinates."""
 
     @property
@@ -100,6 +101,13 @@ class NetworkDenoiser(AbstractDenoiser):
             jnp.zeros(dim, jnp.float32),
             isotropic,
         )
+
+    def validate(self) -> None:
+        """Refuse a first layer of another width."""
+        super().validate()
+        num_features = 2 if self.isotropic else self.dim * (self.dim + 1)
+        if self.weights_in.shape[0] != self.dim + num_features:
+            raise ValueError(f"`weights_in`: expected {self.dim + num_features} inputs")
 
     @property
     def dim(self) -> int:
@@ -236,6 +244,12 @@ class StagewiseDenoiser(AbstractDenoiser):
             jnp.zeros((t, dim), jnp.float32),
             grid,
         )
+
+    def validate(self) -> None:
+        """Refuse more or fewer regressors than stages."""
+        super().validate()
+        if self.weights_1.shape[0] != self.grid.num_stages:
+            raise ValueError(f"`weights_1`: expected {self.grid.num_stages} regressors")
 
     @property
     def dim(self) -> int:

@@ -3,8 +3,7 @@
 import dataclasses
 import sys
 import time
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from ..checks import choice, positive_int
+from ..files.base import Serialisable
 from ..gaussian import Gaussian
 from ..linalg import cholesky, eigh, solve_lower
 from ..schedule import Schedule, Stages
@@ -23,16 +23,8 @@ from .base import (
     natural_evidence,
 )
 from .denoisers import AbstractDenoiser
-from .files import read_file, write_file
 from .report import FitReport, StageLoss, look_at_samples
 from .residuals import exact_residual, held_out_residual
-from .stored import (
-    denoiser_arrays,
-    denoiser_header,
-    in_default_precision,
-    stored_denoiser,
-    stored_report,
-)
 from .training import Fitted, fit_network, fit_stagewise
 from .whitening import split, whitening
 
@@ -40,7 +32,6 @@ GENERAL_UP_TO = 10  # parameters; beyond, EvidenceDPS strays (benchmarks/dimensi
 RESIDUAL_STAGES = 33  # at which the error of the denoiser is tabulated
 PRIOR_STAGES = 64  # stages of the chain that draws from the prior
 EXACT_DRAWS = 1024  # of prior samples, for the mean variance given by a prior's own denoiser
-FILE_KIND = "diffprior.DiffusionPrior"
 
 
 class ReverseProcess(NamedTuple):
@@ -62,9 +53,11 @@ class ReverseProcess(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Metadata:
+class Metadata(Serialisable):
     """What is carried along but not compared, so that a compiled program that serves one prior
     serves every other of the same shape."""
+
+    former_kinds: ClassVar[tuple[str, ...]] = ("Aside",)
 
     report: FitReport | None = dataclasses.field(compare=False)
 
@@ -156,6 +149,20 @@ class DiffusionPrior(AbstractPrior):
 
     from_denoiser = from_prior  # its name before any prior would do
 
+    @classmethod
+    def upgrade(cls, fields: dict[str, Any], version: int) -> dict[str, Any]:
+        """In version 0.1.0 the metadata had another name."""
+        return {"metadata" if name == "about" else name: v for name, v in fields.items()}
+
+    def validate(self) -> None:
+        """Refuse residuals, scales or a denoiser that do not fit together."""
+        super().validate()
+        steps, residual = np.diff(self.residual_log_snr), np.asarray(self.residual)
+        if not (residual.size and np.all(residual > 0) and np.all(steps > 0)):
+            raise ValueError("`residual`: expected positive numbers at increasing log_snr")
+        if not np.all(np.diagonal(self.scale) > 0) or self.denoiser.dim != self.dim:
+            raise ValueError("`scale`: expected a triangular matrix as wide as the denoiser")
+
     @property
     def dim(self) -> int:
         """Number of parameters d."""
@@ -203,31 +210,11 @@ class DiffusionPrior(AbstractPrior):
         )
         return ReverseProcess(stages, self.denoiser.stages(schedule), jnp.exp(log_residual))
 
-    def save(self, path: str | Path) -> None:
-        """Write the prior to one file: safetensors with a JSON header. Never code."""
-        if isinstance(self.denoiser, PriorDenoiser):
-            raise ValueError(
-                "`save`: expected a learned prior, got a closed form; keep its parameters instead"
-            )
-        arrays = {name: np.asarray(getattr(self, name)) for name in _FRAME}
-        arrays |= denoiser_arrays(self.denoiser)
-        header = {
-            **denoiser_header(self.denoiser),
-            "alpha_bar": list(self.schedule.alpha_bar),
-            "report": None if self.report is None else dataclasses.asdict(self.report),
-        }
-        write_file(path, FILE_KIND, header, arrays)
 
-    @staticmethod
-    def load(path: str | Path) -> "DiffusionPrior":
-        """Read a prior that `save` wrote. A file that is not one is refused; no code is run."""
-        header, arrays = read_file(path, FILE_KIND)
-        try:
-            return _from_file(header, arrays)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise ValueError(
-                f"`path`: {path} does not describe a prior ({error}); it was altered; save it anew"
-            ) from error
+def in_default_precision(denoiser: AbstractDenoiser) -> AbstractDenoiser:
+    """A denoiser in the precision that JAX computes in unless told otherwise."""
+    dtype = jnp.result_type(float)
+    return jax.tree.map(lambda leaf: leaf.astype(dtype), denoiser)
 
 
 def _default_schedule(preset: str) -> Schedule:
@@ -246,30 +233,6 @@ def _learn(
         return fit_stagewise(train, held_out, schedule, seed=seed, progress=progress)
     isotropic = train.shape[1] > GENERAL_UP_TO
     return fit_network(train, held_out, isotropic=isotropic, seed=seed, progress=progress)
-
-
-_FRAME = ("offset", "scale", "residual_log_snr", "residual")
-
-
-def _from_file(header: dict[str, Any], arrays: dict[str, np.ndarray]) -> DiffusionPrior:
-    schedule = Schedule(tuple(float(a) for a in header["alpha_bar"]))
-    frame = {name: arrays.pop(name) for name in _FRAME}
-    dim, grid = frame["offset"].shape[0], frame["residual"].shape[0]
-    shapes = {"offset": (dim,), "scale": (dim, dim), "residual": (grid,)}
-    if {name: a.shape for name, a in frame.items()} != shapes | {"residual_log_snr": (grid,)}:
-        raise ValueError("arrays of unexpected names or shapes")
-    if not (np.all(frame["residual"] > 0) and np.all(np.diff(frame["residual_log_snr"]) > 0)):
-        raise ValueError("residuals that are not positive or not in order")
-    offset, scale, residual_log_snr, residual = (jnp.asarray(frame[name]) for name in _FRAME)
-    return DiffusionPrior(
-        offset,
-        scale,
-        stored_denoiser(header, arrays, dim, schedule),
-        residual_log_snr,
-        residual,
-        schedule,
-        Metadata(stored_report(header["report"])),
-    )
 
 
 def _stage_losses(log_snr: np.ndarray, residual: np.ndarray) -> tuple[StageLoss, ...]:

@@ -5,10 +5,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from ..checks import positive_int, real_array
 from ..evidence.base import AbstractEvidence
+from ..files.kinds import require_finite
 from ..gaussian import Gaussian
 from .base import AbstractClosedFormPrior, centred, checked_samples, log_normalise, pick
 
@@ -39,6 +41,13 @@ class EmpiricalPrior(AbstractClosedFormPrior):
     def fit(samples: Any) -> "EmpiricalPrior":
         """The samples as they are."""
         return EmpiricalPrior(checked_samples(samples, at_least=1))
+
+    def validate(self) -> None:
+        """Refuse atoms that are not finite and weights that are none; a weight may be zero."""
+        require_finite({"atoms": self.atoms})
+        weights = np.exp(np.asarray(self.log_weights, np.float64))
+        if 0 in self.atoms.shape or not abs(weights.sum() - 1) < 1e-3:
+            raise ValueError("`log_weights`: expected logarithms of probabilities, got others")
 
     @property
     def dim(self) -> int:

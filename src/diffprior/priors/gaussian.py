@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from ..checks import covariance, positive_int, real_array
+from ..checks import covariance, plausible_covariance, positive_int, real_array
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import cholesky
@@ -38,6 +38,11 @@ class GaussianPrior(AbstractClosedFormPrior):
                 "`samples`: expected parameters that vary independently, got a singular "
                 "covariance; drop constant or dependent columns, or collect more samples"
             ) from error
+
+    def validate(self) -> None:
+        """Refuse a covariance that is none."""
+        super().validate()
+        plausible_covariance("cov", self.cov)
 
     @property
     def dim(self) -> int:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from ..checks import covariance, positive_int, real_array
+from ..checks import covariance, plausible_covariance, positive_int, real_array
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import cholesky
@@ -88,6 +88,14 @@ class MixturePrior(AbstractClosedFormPrior):
         log_weights, means, covs = (np.asarray(leaf, np.float64) for leaf in components)
         offset, scale = np.asarray(offset), np.asarray(scale)
         return MixturePrior(np.exp(log_weights), offset + means @ scale.T, scale @ covs @ scale.T)
+
+    def validate(self) -> None:
+        """Refuse weights or covariances that are none."""
+        super().validate()
+        plausible_covariance("covs", self.covs)
+        weights = np.asarray(self.weights)
+        if not (np.all(weights >= 0) and abs(weights.sum() - 1) < 1e-3):
+            raise ValueError(f"`weights`: expected probabilities, got {weights}")
 
     @property
     def dim(self) -> int:

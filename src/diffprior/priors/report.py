@@ -5,13 +5,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..files.base import Serialisable
+
 
 class FitWarning(UserWarning):
     """Samples that a prior can be fitted to, though perhaps not to good effect."""
 
 
 @dataclass(frozen=True)
-class StageLoss:
+class StageLoss(Serialisable):
     """Mean squared error per coordinate of s_0 given s_t, on held-out samples, in unit coordinates.
 
     `noisy` is the error of s_t / sqrt(alpha_bar) itself, `constant` that of the prior mean, and
@@ -26,7 +28,7 @@ class StageLoss:
 
 
 @dataclass(frozen=True)
-class FitReport:
+class FitReport(Serialisable):
     """How a prior was fitted. `str(report)` is a table."""
 
     num_samples: int

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .parts import Parts, write_whole
+from ..files.atomic import write_whole
+from .parts import Parts
 from .report import Block, closing, page
 
 REPORT = "report.html"

@@ -4,20 +4,20 @@ import abc
 import hashlib
 import importlib.metadata
 import json
-import os
 import re
-import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from ..files.atomic import write_whole
+from ..files.base import Serialisable
 from ..priors.diffusion import DiffusionPrior
-from ..priors.files import read_file, write_file
 from ..priors.report import FitWarning
 from ..schedule import Schedule
 
@@ -28,6 +28,15 @@ class Part(NamedTuple):
     name: str
     seconds: float
     kept: bool
+
+
+@dataclass(frozen=True)
+class KeptArrays(Serialisable):
+    """Arrays by name, what they are known by, and how long they took."""
+
+    about: str
+    seconds: float
+    arrays: dict[str, np.ndarray]
 
 
 class AbstractWatch(abc.ABC):
@@ -100,7 +109,7 @@ class Parts:
         path = self._path(about, ".arrays")
 
         def write(result: dict[str, np.ndarray], seconds: float) -> None:
-            write_file(path, "arrays", {"about": about, "seconds": seconds}, result)
+            KeptArrays(json.dumps(about), seconds, result).save(path)
 
         return self._kept_or_run(shown or name, self._read_arrays(path, about), run, write)
 
@@ -174,10 +183,10 @@ class Parts:
         if not self._usable(path):
             return None
         try:
-            header, arrays = read_file(path, "arrays")
-            return (arrays, header["seconds"]) if header["about"] == about else None
-        except (ValueError, KeyError):
+            found = KeptArrays.load(path)
+        except ValueError:
             return None
+        return (found.arrays, found.seconds) if found.about == json.dumps(about) else None
 
     def _load(self, path: Path) -> DiffusionPrior | None:
         if not self._usable(path):
@@ -192,19 +201,6 @@ class Parts:
         usable = path.is_file() and not (self._fresh and path not in self._asked_for)
         self._asked_for.add(path)
         return usable
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
 
 
 def package_version() -> str:

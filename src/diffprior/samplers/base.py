@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from ..checks import positive, positive_int
 from ..evidence.base import AbstractEvidence
+from ..files.base import Serialisable
 from ..priors.base import AbstractPrior
 
 Sampler = TypeVar("Sampler", bound="AbstractSampler")
@@ -41,7 +42,7 @@ class Info(eqx.Module):
         )
 
 
-class AbstractSampler(eqx.Module):
+class AbstractSampler(eqx.Module, Serialisable):
     """Draws from (an approximation of) p(theta | h).
 
     `temperature` counts the evidence 1 / temperature times: below 1 the posterior is narrower and
@@ -51,6 +52,11 @@ class AbstractSampler(eqx.Module):
 
     prior: eqx.AbstractVar[AbstractPrior]
     temperature: eqx.AbstractVar[Float[Array, ""] | float]
+
+    def validate(self) -> None:
+        """Refuse a temperature that is not positive."""
+        super().validate()
+        checked_temperature(self.temperature)
 
     @abc.abstractmethod
     def draw(

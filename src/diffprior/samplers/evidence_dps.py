@@ -39,13 +39,14 @@ class EvidenceDPS(AbstractSampler):
 
     def __init__(self, prior: Any, *, steps: int = 20, temperature: Any = 1.0) -> None:
         self.prior = DiffusionPrior.from_prior(prior)
-        if not self.prior.denoiser.general:
-            raise ValueError(
-                "`prior`: expected one that denoises any Gaussian evidence, got one for isotropic "
-                "evidence only; use LaplaceDPS, TwistedSMC or DPS with it, or fit without preset"
-            )
+        _check_general(self.prior)
         self.schedule = Schedule.log_snr(positive_int("steps", steps))
         self.temperature = checked_temperature(temperature)
+
+    def validate(self) -> None:
+        """Refuse a prior that denoises isotropic evidence only."""
+        super().validate()
+        _check_general(self.prior)
 
     def draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
@@ -94,3 +95,11 @@ def _denoiser_with(prior: DiffusionPrior, local: AbstractEvidence) -> Any:
         return belief
 
     return expanding
+
+
+def _check_general(prior: DiffusionPrior) -> None:
+    if not prior.denoiser.general:
+        raise ValueError(
+            "`prior`: expected one that denoises any Gaussian evidence, got one for isotropic "
+            "evidence only; use LaplaceDPS, TwistedSMC or DPS with it, or fit without preset"
+        )

@@ -43,6 +43,11 @@ class LaplaceDPS(AbstractSampler):
         self.schedule = chosen_schedule(self.prior, steps, 20, Schedule.cosine)
         self.temperature = checked_temperature(temperature)
 
+    def validate(self) -> None:
+        """Refuse a covariance that does not exist."""
+        super().validate()
+        choice("covariance", self.covariance, ("fitted", "paper"))
+
     def draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Info]:

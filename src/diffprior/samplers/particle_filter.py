@@ -46,6 +46,13 @@ class ParticleFilter(AbstractSampler):
         self.num_rounds = positive_int("num_rounds", num_rounds)
         self.temperature = checked_temperature(temperature)
 
+    def validate(self) -> None:
+        """Refuse particles of another prior, or no rounds."""
+        super().validate()
+        positive_int("num_rounds", self.num_rounds)
+        if 0 in self.particles.shape or self.particles.shape[1] != self.prior.dim:
+            raise ValueError(f"`particles`: expected {self.prior.dim} columns")
+
     def draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Info]:

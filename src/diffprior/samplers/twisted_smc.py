@@ -51,6 +51,11 @@ class TwistedSMC(AbstractSampler):
         self.schedule = chosen_schedule(self.prior, steps, 20, Schedule.log_snr)
         self.temperature = checked_temperature(temperature)
 
+    def validate(self) -> None:
+        """Refuse a number of particles that is none."""
+        super().validate()
+        positive_int("num_particles", self.num_particles)
+
     def draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Info]:

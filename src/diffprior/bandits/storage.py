@@ -1,0 +1,143 @@
+"""Bandits in files and bytes: all that is needed to go on."""
+
+import abc
+import threading
+from typing import Any
+
+from ..checks import choice
+from ..evidence.base import AbstractEvidence
+from ..files.atomic import AnyPath, write_whole
+from ..files.base import Serialisable, from_bytes, from_path, kinds_in, to_bytes
+from .agents import AbstractAgent
+from .choose import known_prior
+from .forking import refuse_after_fork
+from .streams import checked_seed, fresh_seed
+
+
+class AbstractStoredBandit(abc.ABC, Serialisable):
+    """What a bandit keeps, and how it is kept."""
+
+    _agent: AbstractAgent
+    _evidence: AbstractEvidence
+    _seed: int
+    _num_decisions: int
+    _max_rows: int | None
+    _strained: bool
+    _lock: threading.Lock
+
+    @property
+    @abc.abstractmethod
+    def evidence(self) -> AbstractEvidence:
+        """What has been learnt so far."""
+
+    def to_bytes(self, *, prior: str = "whole") -> bytes:
+        """All that is needed to go on, as bytes.
+
+        Args:
+            prior: "whole", or "digest" to name the prior instead of carrying it; who reads the
+                bytes must then have the prior.
+
+        Returns:
+            What `from_bytes` reads, of one moment.
+
+        Raises:
+            ValueError: A class of one's own holds what cannot be kept, such as a function.
+        """
+        refuse_after_fork("save")
+        choice("prior", prior, ("whole", "digest"))
+        apart = known_prior(self._agent) if prior == "digest" else ()
+        return to_bytes(self, apart)
+
+    def save(self, path: AnyPath, *, prior: str = "whole") -> None:
+        """Write all that is needed to go on to a file, whole or not at all.
+
+        Args:
+            path: Where to write; the folder must exist.
+            prior: As of `to_bytes`.
+
+        Raises:
+            ValueError: A class of one's own holds what cannot be kept, such as a function.
+            OSError: The file cannot be written; an old one is then as it was.
+        """
+        write_whole(path, self.to_bytes(prior=prior))
+
+    @classmethod
+    def from_bytes(
+        cls, blob: Any, *, seed: int | None = None, keep_seed: bool = False, prior: Any = None
+    ) -> Any:
+        """Read a bandit that `to_bytes` wrote; the options are those of `load`."""
+        return from_bytes(blob, cls, *_options(seed, keep_seed, prior))
+
+    @classmethod
+    def load(
+        cls, path: AnyPath, *, seed: int | None = None, keep_seed: bool = False, prior: Any = None
+    ) -> Any:
+        """Read a bandit that `save` wrote, in this version or an earlier one.
+
+        Args:
+            path: The file; it may come from anywhere, nothing in it is run.
+            seed: As of a bandit; None for a fresh one, so that copies of a file explore on their
+                own.
+            keep_seed: Whether to keep the seed, for the very decisions that the saved bandit would
+                have taken.
+            prior: The prior that the file names by its digest.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: The file is damaged, holds no bandit, or names another prior.
+        """
+        return from_path(path, cls, *_options(seed, keep_seed, prior))
+
+    def __reduce__(self) -> Any:
+        """What pickle and `copy` keep: the bytes, and classes whose modules must be imported."""
+        return _copied, (type(self), self.to_bytes(), kinds_in(self))
+
+    @classmethod
+    def file_hints(cls) -> dict[str, Any]:
+        """The fields that are kept, and what each may hold."""
+        return {
+            "agent": AbstractAgent,
+            "evidence": AbstractEvidence,
+            "seed": int,
+            "num_decisions": int,
+            "max_rows": int | None,
+            "strained": bool,
+        }
+
+    def file_fields(self) -> dict[str, Any]:
+        """The fields that are kept, and what each holds, of one moment."""
+        with self._lock:
+            return {name: getattr(self, f"_{name}") for name in self.file_hints()}
+
+    @classmethod
+    def upgrade(cls, fields: dict[str, Any], version: int) -> dict[str, Any]:
+        """Version 0.1.0 did not look for extreme observations."""
+        return {"strained": False} | fields
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Any:
+        """A bandit that goes on where another was."""
+        make: Any = cls
+        bandit = make(fields["agent"], seed=fields["seed"], max_rows=fields["max_rows"])
+        evidence, num_decisions = fields["evidence"], fields["num_decisions"]
+        if type(evidence) is not type(bandit.evidence) or evidence.dim != bandit.evidence.dim:
+            raise ValueError("`evidence`: expected that of the agent's model, got another")
+        if num_decisions < 0:
+            raise ValueError(f"`num_decisions`: expected none below 0, got {num_decisions}")
+        bandit._evidence, bandit._num_decisions = evidence, num_decisions
+        bandit._strained = fields["strained"]
+        return bandit
+
+
+def _copied(cls: Any, blob: bytes, kinds: tuple[type, ...]) -> Any:
+    return cls.from_bytes(blob, keep_seed=True)
+
+
+def _options(
+    seed: int | None, keep_seed: bool, prior: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Objects that a file may name by digest, and fields to replace in it."""
+    given = () if prior is None else (prior,)
+    if keep_seed and seed is None:
+        return given, {}
+    return given, {"seed": fresh_seed() if seed is None else checked_seed(seed)}

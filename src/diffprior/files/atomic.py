@@ -1,0 +1,116 @@
+"""Files written whole or not at all."""
+
+import contextlib
+import os
+import re
+import secrets
+import stat
+import sys
+import time
+from pathlib import Path
+
+PATIENCE = 60.0  # seconds after which a temporary file that nobody writes to is litter
+HOST = re.sub(r"[^A-Za-z0-9]", "", getattr(os, "uname", lambda: [""] * 2)()[1])[:32]
+
+AnyPath = str | os.PathLike[str]
+
+
+def write_whole(path: AnyPath, content: bytes | str) -> None:
+    """Write a file so that whoever reads it finds the old content or the new, never a part.
+
+    The content goes to a temporary file in the same folder, which then takes the file's place. An
+    existing file keeps its permissions, a new one gets those of the umask, and a symbolic link
+    stays one. What killed processes left behind while writing the same file is removed.
+
+    Args:
+        path: Where to write; the folder must exist.
+        content: Bytes, or text that is written in UTF-8.
+
+    Raises:
+        FileNotFoundError: If there is no such folder.
+        ValueError: If the path is that of a folder or a device.
+        OSError: If writing fails, for instance on a full disk; the old file is then as it was.
+    """
+    target = Path(os.path.realpath(path))
+    found = _status(target)
+    _remove_litter(target)
+    temporary = target.with_name(f"{_prefix(target)}{HOST}-{os.getpid()}-{secrets.token_hex(4)}")
+    mode = 0o666 if found is None else stat.S_IMODE(found.st_mode) & 0o777
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            if found is not None:
+                _keep_permissions(handle, found)
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(handle)
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    _sync_folder(target.parent)
+
+
+def _status(target: Path) -> os.stat_result | None:
+    """The status of the file, None if there is none; what cannot be replaced is refused."""
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"`path`: expected an existing folder, found none at {target.parent}; create it first"
+        )
+    try:
+        found = os.stat(target)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError(f"`path`: expected a file, got a folder or device at {target}; rename it")
+    return found
+
+
+def _keep_permissions(handle: int, found: os.stat_result) -> None:
+    if sys.platform == "win32":
+        return
+    with contextlib.suppress(PermissionError):
+        os.fchown(handle, found.st_uid, found.st_gid)
+    os.fchmod(handle, stat.S_IMODE(found.st_mode))
+
+
+def _prefix(target: Path) -> str:
+    return f".{target.name}.writing-"
+
+
+def _remove_litter(target: Path) -> None:
+    """Remove temporary files of this target that no living process writes to."""
+    prefix = _prefix(target)
+    with os.scandir(target.parent) as entries:
+        left = [entry.path for entry in entries if entry.name.startswith(prefix)]
+    for path in left:
+        with contextlib.suppress(OSError):
+            if _is_litter(path, path.rpartition(prefix)[2]):
+                os.unlink(path)
+
+
+def _is_litter(path: str, owner: str) -> bool:
+    """Whether the process that made a temporary file is gone, or has not written for long."""
+    host, _, rest = owner.partition("-")
+    process = rest.partition("-")[0]
+    if host == HOST and process.isdecimal() and sys.platform != "win32":
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            return True
+        except (PermissionError, OverflowError):
+            pass
+    return time.time() - os.stat(path).st_mtime > PATIENCE
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name last through a loss of power, where folders can be synchronised."""
+    if sys.platform == "win32":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,152 @@
+"""One small object of every kind that is kept, and files taken apart and put together again."""
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.testing import assert_array_equal
+
+import diffprior as dp
+from cases import LIKELIHOODS, PRIORS, SAMPLERS, diffusion, problem
+from diffprior.files.kinds import Kind
+from diffprior.priors.denoisers import NetworkDenoiser, StagewiseDenoiser
+from diffprior.priors.diffusion import Metadata
+from diffprior.priors.report import FitReport, StageLoss
+from diffprior.reproduce.parts import KeptArrays
+
+REPORT = FitReport(
+    100, 20, 1.25, (0.9, float("nan")), 1, (StageLoss(-7.0, 0.9, 2.0, 1.0, 0.9),), ()
+)
+
+
+def network(isotropic: bool = False) -> NetworkDenoiser:
+    """A small network of random weights in the default precision."""
+    made = NetworkDenoiser.initialise(jax.random.key(0), 3, width=4, depth=2, isotropic=isotropic)
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), made)
+
+
+def stagewise(grid: dp.Schedule) -> StagewiseDenoiser:
+    """Small regressors of random weights in the default precision."""
+    with jax.numpy_dtype_promotion("standard"):
+        made = StagewiseDenoiser.initialise(jax.random.key(0), 3, grid, width=4)
+    return jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), made)
+
+
+def learned(denoiser: Any = None, schedule: dp.Schedule | None = None) -> dp.DiffusionPrior:
+    """A learned prior as `fit` returns it, though with random weights."""
+    rng = np.random.default_rng(3)
+    return dp.DiffusionPrior(
+        jnp.asarray(rng.standard_normal(3)),
+        jnp.asarray(np.linalg.cholesky(np.eye(3) + 0.3)),
+        network() if denoiser is None else denoiser,
+        jnp.asarray([-7.0, 1.0, 9.0]),
+        jnp.asarray([0.9, 0.3, 0.01]),
+        schedule or dp.Schedule.log_snr(4),
+        Metadata(REPORT),
+    )
+
+
+def paper() -> dp.DiffusionPrior:
+    """A prior of one regressor for each stage."""
+    grid = dp.Schedule.constant(3)
+    return learned(stagewise(grid), grid)
+
+
+@functools.cache
+def examples() -> dict[str, Kind]:
+    """An object of every kind, by a name."""
+    found: dict[str, Any] = {}
+    for case in LIKELIHOODS:
+        found[case.name] = case.make()
+        found[f"{case.name}-evidence"] = problem(0, 3, 5, case).evidence(case.make())
+    found |= {case.name: case.make() for case in PRIORS}
+    found |= {case.name: case.make(temperature=0.3) for case in SAMPLERS}
+    gaussian = PRIORS[0].make()
+    found |= {
+        "oracle": diffusion(),
+        "learned": learned(),
+        "paper": paper(),
+        "isotropic": learned(network(isotropic=True)),
+        "gaussian-law": gaussian.moments(),
+        "thompson": dp.ThompsonSampling(dp.Exact(gaussian), dp.Logistic()),
+        "linucb": dp.LinUCB(gaussian, dp.Linear(0.3)),
+        "epsilon": dp.EpsilonGreedy(gaussian, dp.Linear(0.3)),
+        "uniform": dp.Uniform(dp.Poisson()),
+        "arrays": KeptArrays("{}", 1.5, {"a": np.arange(3), "b": np.zeros((2, 0))}),
+    }
+    return found | {"bandit": bandit(dp.Exact(gaussian))}
+
+
+def bandit(prior_or_sampler: Any, seed: int = 4) -> dp.Bandit:
+    """A bandit that has seen something."""
+    made = dp.Bandit(prior_or_sampler, dp.Linear(0.5), seed=seed)
+    made.update(np.eye(3), np.arange(3.0))
+    return made
+
+
+def contents(value: Any) -> Any:
+    """All that an object holds, as tuples and dictionaries of values and arrays."""
+    if isinstance(value, Kind):
+        return type(value).__name__, {k: contents(v) for k, v in value.file_fields().items()}
+    if isinstance(value, tuple):
+        return tuple(map(contents, value))
+    return {k: contents(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def assert_same(ours: Any, expected: Any, *, rtol: float = 0.0) -> None:
+    """Both hold the same; arrays are of the same type and dtype, and equal up to `rtol`."""
+    _assert_same(contents(ours), contents(expected), rtol)
+
+
+def _assert_same(ours: Any, expected: Any, rtol: float) -> None:
+    assert isinstance(ours, jax.Array) == isinstance(expected, jax.Array)
+    assert isinstance(ours, jax.Array) or type(ours) is type(expected)
+    if isinstance(expected, jax.Array | np.ndarray):
+        if rtol == 0:
+            assert ours.dtype == expected.dtype
+            assert_array_equal(ours, expected)
+        else:
+            np.testing.assert_allclose(ours, expected, rtol=rtol, atol=1e-30)
+    elif isinstance(expected, tuple | dict):
+        assert len(ours) == len(expected)
+        for key in expected if isinstance(expected, dict) else range(len(expected)):
+            _assert_same(ours[key], expected[key], rtol)
+    else:
+        assert ours == expected or (ours != ours and expected != expected)
+
+
+def take_apart(blob: bytes) -> tuple[dict[str, Any], dict[str, Any], bytes]:
+    """The table of arrays, what the header says about the object, and the data."""
+    length = int.from_bytes(blob[:8], "little")
+    header = json.loads(blob[8 : 8 + length])
+    about = json.loads(header.pop("__metadata__")["diffprior"])
+    return header, about, blob[8 + length :]
+
+
+def put_together(header: dict[str, Any], about: Any, data: bytes) -> bytes:
+    """A file of these parts with honest checksums: what a forger would write."""
+    if isinstance(about, dict) and "checksums" in about:
+        entries = {name: entry for name, entry in header.items() if isinstance(entry, dict)}
+        places = {name: entry.get("data_offsets") for name, entry in entries.items()}
+        about["checksums"] = {
+            name: hashlib.blake2b(data[slice(*place)], digest_size=16).hexdigest()
+            for name, place in places.items()
+            if isinstance(place, list) and all(type(n) is int for n in place)
+        }
+    text = about if isinstance(about, str) else json.dumps(about)
+    plain = json.dumps({"__metadata__": {"checksum": "", "diffprior": text}, **header})
+    seal = hashlib.blake2b(plain.encode(), digest_size=16).hexdigest()
+    sealed = plain.replace('""', f'"{seal}"', 1).encode()
+    return len(sealed).to_bytes(8, "little") + sealed + data
+
+
+def forged(blob: bytes, change: Callable[[dict[str, Any], dict[str, Any]], Any]) -> bytes:
+    """The file with its header changed, and checksums that fit the change."""
+    header, about, data = take_apart(blob)
+    change(header, about)
+    return put_together(header, about, data)

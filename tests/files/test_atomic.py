@@ -1,0 +1,141 @@
+"""The writer: whole or not at all, with the permissions there were, and no litter."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diffprior.files import atomic
+from diffprior.files.atomic import write_whole
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_a_new_file_follows_the_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_whole(tmp_path / "file", b"new")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
+def test_an_existing_file_keeps_its_mode(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    path.chmod(mode)
+    write_whole(path, "new")
+    assert path.read_text() == "new" and path.stat().st_mode & 0o7777 == mode
+
+
+def test_the_umask_of_the_process_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> int:
+        raise AssertionError("the umask belongs to all threads")
+
+    monkeypatch.setattr(os, "umask", refuse)
+    write_whole(tmp_path / "file", b"new")
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    target, link, again = tmp_path / "here" / "target", tmp_path / "link", tmp_path / "again"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    again.symlink_to(link)
+    for text in ("new", "newer"):  # at first the link leads to nothing
+        write_whole(again, text)
+        assert link.is_symlink() and again.is_symlink() and target.read_text() == text
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_failing_write_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def fail(*_: Any) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(atomic.os, step, fail)
+    with pytest.raises(OSError, match="no space left"):
+        write_whole(path, "new")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
+    """A limit on the size of files, which fails in the kernel as a full disk does."""
+    path = tmp_path / "file"
+    path.write_text("old")
+    code = (
+        "import resource, runpy, signal, sys\n"
+        "write_whole = runpy.run_path(sys.argv[2])['write_whole']\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "write_whole(sys.argv[1], b'x' * 100_000)"
+    )
+    command = [sys.executable, "-c", code, str(path), atomic.__file__]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode != 0 and "File too large" in done.stderr
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("kind", ["folder", "device", "missing"])
+def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+    if kind == "missing":
+        with pytest.raises(FileNotFoundError, match="`path`: expected an existing folder"):
+            write_whole(tmp_path / "none" / "file", b"")
+        return
+    path = tmp_path if kind == "folder" else Path("/dev/null")
+    with pytest.raises(ValueError, match="`path`: expected a file, got a folder or device"):
+        write_whole(path, b"")
+    assert kind == "folder" or Path("/dev/null").is_char_device()
+
+
+def test_killed_processes_leave_whole_files_and_no_litter(tmp_path: Path) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("kills.py")), str(tmp_path), "30"]
+    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert found["unreadable"] == found["litter_left"] == 0 and found["killed"] == 30
+    assert found["littered"] >= 3, "kills must hit the writing for this test to say something"
+
+
+def test_only_litter_of_the_same_file_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, host = tmp_path / "file", atomic.HOST
+    busy = tmp_path / f".file.writing-{host}-{os.getpid()}-00"  # of a living process
+    elsewhere = tmp_path / ".file.writing-elsewhere-1-00"  # whose process cannot be looked up
+    others = tmp_path / f".file2.writing-{host}-999999999-00"
+    unlike = tmp_path / ".file.notes"
+    for made in (busy, elsewhere, others, unlike):
+        made.write_text("")
+    write_whole(path, b"")
+    assert set(tmp_path.iterdir()) == {path, busy, elsewhere, others, unlike}
+    long_ago = time.time() - 2 * atomic.PATIENCE
+    for made in (busy, elsewhere, others, unlike):
+        os.utime(made, (long_ago, long_ago))
+    write_whole(path, b"")
+    assert set(tmp_path.iterdir()) == {path, others, unlike}
+
+
+def test_threads_may_write_the_same_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    texts = [letter * 50_000 for letter in "abcd"]
+
+    def write(text: str) -> None:
+        for _ in range(10):
+            write_whole(path, text)
+
+    threads = [threading.Thread(target=write, args=(text,)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert path.read_text() in texts and list(tmp_path.iterdir()) == [path]

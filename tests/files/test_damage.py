@@ -1,0 +1,365 @@
+"""Damaged and forged files: refused with a message or loaded equal, fast and in little memory."""
+
+import copy
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import diffprior as dp
+from diffprior.files.container import MAX_HEADER
+from files.helpers import (
+    assert_same,
+    bandit,
+    examples,
+    forged,
+    learned,
+    paper,
+    put_together,
+    take_apart,
+)
+
+SMALL = dp.GaussianPrior(np.array([1.0, 0.1]), np.eye(2))
+
+
+def refused_or_equal(blob: bytes, expected: Any) -> bool:
+    """Whether the bytes are refused, with a message; if not, they must hold the same object."""
+    try:
+        found = dp.load_bytes(blob)
+    except ValueError as error:
+        assert str(error).startswith("`blob`: this ")
+        return True
+    assert_same(found, expected)
+    return False
+
+
+# ---- damage
+
+
+def test_every_flipped_byte_is_refused() -> None:
+    blob = SMALL.to_bytes()
+    assert len(blob) < 1000
+    for place in range(len(blob)):
+        for flip in (1 << place % 8, 0xFF):
+            damaged = bytearray(blob)
+            damaged[place] ^= flip
+            assert refused_or_equal(bytes(damaged), SMALL), f"byte {place} may be {damaged[place]}"
+
+
+def test_every_truncation_and_extension_is_refused() -> None:
+    blob = SMALL.to_bytes()
+    for length in range(len(blob)):
+        assert refused_or_equal(blob[:length], SMALL)
+    assert refused_or_equal(blob + b"\0", SMALL) and refused_or_equal(blob + blob, SMALL)
+
+
+def test_flipped_bits_of_large_arrays_are_refused() -> None:
+    blob, rng = paper().to_bytes(), random.Random(0)
+    header = int.from_bytes(blob[:8], "little") + 8
+    for _ in range(100):
+        damaged = bytearray(blob)
+        damaged[rng.randrange(header, len(blob))] ^= 1 << rng.randrange(8)
+        with pytest.raises(ValueError, match="the checksum of '.*' is another"):
+            dp.load_bytes(bytes(damaged))
+
+
+class Trap:
+    """Unpickling this makes a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.path),)
+
+
+def test_no_code_is_run(tmp_path: Path) -> None:
+    trap, path = tmp_path / "sprung", tmp_path / "file"
+    path.write_bytes(pickle.dumps(Trap(trap)))
+    with pytest.raises(ValueError, match="`path`: .*is not a whole file of diffprior"):
+        dp.load(path)
+    for name in ("os.system", "builtins.eval", "diffprior.files.atomic.write_whole", "Kind"):
+        forgery = forged(SMALL.to_bytes(), lambda _, a, n=name: a["object"].update(kind=n))
+        with pytest.raises(ValueError, match=f"speaks of a class '{name}' that is not defined"):
+            dp.load_bytes(forgery)
+    assert not trap.exists()
+
+
+def test_what_is_no_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="`path`: expected a file, found none at .*absent"):
+        dp.load(tmp_path / "absent")
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(ValueError, match="`path`: expected a file, got a folder or device"):
+            dp.GaussianPrior.load(path)
+
+
+# ---- forgery: checksums that fit, and a content that does not
+
+
+def fields(about: dict[str, Any], *path: str) -> dict[str, Any]:
+    """The fields of an object within the file."""
+    node = about["object"]
+    for name in path:
+        node = node["fields"][name]
+    return node["fields"]
+
+
+def values(blob: bytes, name: str, new: Any) -> bytes:
+    """The file with the numbers of one array replaced."""
+    header, about, data = take_apart(blob)
+    start, stop = header[name]["data_offsets"]
+    code = {"F32": "<f4", "F64": "<f8", "I32": "<i4"}[header[name]["dtype"]]
+    numbers = np.full(header[name]["shape"], new, code).tobytes()
+    assert len(numbers) == stop - start
+    return put_together(header, about, data[:start] + numbers + data[stop:])
+
+
+FORGED_NUMBERS = [
+    ("gaussian", "mean", np.nan, "expected finite numbers"),
+    ("gaussian", "cov", np.inf, "expected finite numbers"),
+    ("gaussian", "cov", -1.0, "negative eigenvalue"),
+    ("gaussian", "cov", np.arange(9.0).reshape(3, 3), "symmetric"),
+    ("mixture", "weights", -0.5, "probabilities"),
+    ("mixture", "weights", 0.5, "probabilities"),
+    ("mixture", "covs", -1.0, "negative eigenvalue"),
+    ("empirical", "log_weights", 0.0, "logarithms of probabilities"),
+    ("empirical", "log_weights", np.nan, "logarithms of probabilities"),
+    ("empirical", "atoms", np.nan, "expected finite numbers"),
+    ("learned", "residual", 0.0, "positive numbers at increasing"),
+    ("learned", "residual_log_snr", 1.0, "positive numbers at increasing"),
+    ("learned", "scale", 0.0, "triangular matrix"),
+    ("learned", "denoiser.weights_out", np.inf, "expected finite numbers"),
+    ("linear", "noise_std", 0.0, "positive number"),
+    ("linear-evidence", "count", -1.0, "negative count"),
+    ("linear-evidence", "precision", -1.0, "negative eigenvalue"),
+    ("linear-evidence", "noise_std", -1.0, "positive `noise_std`"),
+    ("logistic-evidence", "num_rows", -5, "expected 0 to"),
+    ("logistic-evidence", "num_rows", 2**30, "expected 0 to"),
+    ("logistic-evidence", "num_rows", 3, "none beyond `num_rows`"),
+    ("logistic-evidence", "weights", -1.0, "none below 0"),
+    ("logistic-evidence", "rewards", 0.5, "expected 0 or 1"),
+    ("poisson-evidence", "rewards", -1.0, "counts"),
+    ("linucb", "width", 0.0, "positive number"),
+    ("epsilon", "epsilon", 1.5, "probability"),
+]
+
+
+@pytest.mark.parametrize(("name", "field", "new", "message"), FORGED_NUMBERS)
+def test_forged_numbers_are_refused(name: str, field: str, new: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"`blob`: .*{message}"):
+        dp.load_bytes(values(examples()[name].to_bytes(), field, new))
+
+
+Change = Callable[[dict[str, Any], dict[str, Any]], Any]
+FORGED_HEADERS: list[tuple[str, Change, str]] = [
+    ("bandit", lambda h, a: fields(a).update(num_decisions=None), "num_decisions is None"),
+    ("bandit", lambda h, a: fields(a).update(num_decisions=-1), "number of decisions of -1"),
+    ("bandit", lambda h, a: fields(a).update(num_decisions=True), "num_decisions is True"),
+    ("bandit", lambda h, a: fields(a).update(num_decisions=1.5), "num_decisions is 1.5"),
+    ("bandit", lambda h, a: fields(a).update(max_rows="all"), "max_rows is 'all'"),
+    ("bandit", lambda h, a: fields(a).update(max_rows=3), "`max_rows`"),
+    ("bandit", lambda h, a: fields(a).update(seed="x"), "seed is 'x'"),
+    ("bandit", lambda h, a: fields(a).pop("seed"), r"fields \['seed'\] missing"),
+    ("bandit", lambda h, a: fields(a).update(agent=None), "belong to no object"),
+    ("learned", lambda h, a: fields(a).update(extra=1), r"fields \['extra'\] missing or unknown"),
+    ("learned", lambda h, a: fields(a, "schedule").update(alpha_bar=3), "alpha_bar is 3"),
+    ("learned", lambda h, a: fields(a, "schedule").update(alpha_bar=[1.0, "x"]), "alpha_bar is"),
+    ("learned", lambda h, a: fields(a, "schedule").update(alpha_bar=[1.0, 2.0]), "decreasing"),
+    ("learned", lambda h, a: fields(a, "denoiser").update(isotropic="no"), "isotropic is 'no'"),
+    ("learned", lambda h, a: fields(a, "denoiser").update(isotropic=True), "expected 5 inputs"),
+    ("learned", lambda h, a: fields(a).update(metadata={"float": "nan"}), "metadata is nan"),
+    ("learned", lambda h, a: a["object"].update(version=99), "of version 99"),
+    ("learned", lambda h, a: a["object"].update(version="1"), "of version '1'"),
+    ("learned", lambda h, a: a["object"].update(kind=["x"]), "class .* not defined"),
+    ("learned", lambda h, a: a["object"].update(kind="AbstractPrior"), "not defined"),
+    ("learned", lambda h, a: a.update(object=[]), "belong to no object"),
+    ("learned", lambda h, a: a.update(format=3), "is of format 3, not 2"),
+    ("learned", lambda h, a: a["object"].update(fields=[]), "has no meaning at ''"),
+    ("laplace-dps", lambda h, a: fields(a).update(covariance="x"), "`covariance`"),
+    ("twisted-smc", lambda h, a: fields(a).update(num_particles=0), "`num_particles`"),
+    ("particle-filter", lambda h, a: fields(a).update(num_rounds=-1), "`num_rounds`"),
+    ("gaussian", lambda h, a: fields(a).update(mean="abc"), "belong to no object"),
+    ("gaussian", lambda h, a: fields(a).update(mean={"array": "cov"}), "no meaning at 'mean'"),
+    ("gaussian", lambda h, a: h["mean"].update(dtype="I32"), "another size|mean is"),
+    ("gaussian", lambda h, a: h["mean"].update(dtype="(20000,10000)f8"), "has dtype"),
+    ("gaussian", lambda h, a: h["mean"].update(dtype=["F64"]), "has dtype"),
+    ("gaussian", lambda h, a: h["mean"].update(shape=[-3]), "no proper shape"),
+    ("gaussian", lambda h, a: h["mean"].update(shape=[True]), "no proper shape"),
+    ("gaussian", lambda h, a: h["mean"].update(shape=[10**30]), "no proper shape"),
+    ("gaussian", lambda h, a: h["mean"].update(shape=[3] + 9 * [1]), "no proper shape"),
+    ("gaussian", lambda h, a: h["mean"].update(shape=[3, 1]), "mean is an array"),
+    ("gaussian", lambda h, a: h["mean"].update(shape=[3, 10**9]), "of another size"),
+    ("gaussian", lambda h, a: h["mean"].update(data_offsets=[0, 1]), "another size"),
+    ("gaussian", lambda h, a: h["mean"].update(data_offsets="x"), "no proper shape"),
+    ("gaussian", lambda h, a: h.pop("mean"), "leave gaps|are listed"),
+    ("gaussian", lambda h, a: h.update(mean=h["cov"]), "overlap"),
+    ("gaussian", lambda h, a: h.update(mean=3), "is not described"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "message"), FORGED_HEADERS)
+def test_forged_headers_are_refused(name: str, change: Change, message: str) -> None:
+    with pytest.raises(ValueError, match=f"`blob`: .*({message})"):
+        dp.load_bytes(forged(examples()[name].to_bytes(), change))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "3", "null", '"kind"', "{", '{"a":1,"a":2}', '{"a":NaN}', "[" * 100_000, "\ud800"],
+)
+def test_a_header_that_is_no_table_is_refused(text: str) -> None:
+    raw = text.encode(errors="surrogatepass")
+    with pytest.raises(ValueError, match="`blob`: this is not a whole file"):
+        dp.load_bytes(len(raw).to_bytes(8, "little") + raw)
+    with pytest.raises(ValueError, match="`blob`: this "):
+        dp.load_bytes(put_together({}, text, b""))
+
+
+def test_shapes_must_agree_within_an_object() -> None:
+    """Three means of two numbers for two components of three: each shape alone is possible."""
+
+    def transpose(header: dict[str, Any], _: Any) -> None:
+        header["means"]["shape"] = header["means"]["shape"][::-1]
+
+    prior = dp.MixturePrior(np.ones(2) / 2, np.zeros((2, 3)), np.stack([np.eye(3)] * 2))
+    with pytest.raises(ValueError, match=r"means is an array of float32 of shape \(3, 2\)"):
+        dp.load_bytes(forged(prior.to_bytes(), transpose))
+
+
+def test_parts_must_fit_together() -> None:
+    """Honest parts of two files, put into one."""
+    header, about, data = take_apart(learned().to_bytes())
+    for name in ("denoiser.bias_out", "denoiser.weights_out"):
+        wide = copy.deepcopy(header)
+        wide[name]["shape"][-1:] = [wide[name]["shape"][-1], 1]
+        with pytest.raises(ValueError, match="`blob`: .*is an array of float32 of shape"):
+            dp.load_bytes(put_together(wide, about, data))
+    ours = bandit(dp.GaussianPrior(np.zeros(3), np.eye(3)))
+    logistic = dp.Bandit(dp.GaussianPrior(np.zeros(3), np.eye(3)), dp.Logistic(), seed=0)
+    header, about, data = take_apart(ours.to_bytes())
+    other = take_apart(logistic.to_bytes())[1]
+    fields(about, "agent")["likelihood"] = fields(other, "agent")["likelihood"]
+    keep = {k: v for k, v in header.items() if k != "agent.likelihood.noise_std"}
+    with pytest.raises(ValueError, match="`blob`: "):
+        dp.load_bytes(put_together(keep, about, data))
+
+
+# ---- time and memory
+
+PROBE = """
+import resource, sys, time
+import diffprior as dp
+dp.load(sys.argv[1])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+begin = time.perf_counter()
+refused = 0
+for path in sys.argv[2:]:
+    try:
+        dp.load(path)
+    except ValueError:
+        refused += 1
+used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+print(refused, used / 1024, time.perf_counter() - begin)
+"""
+
+
+def bombs(folder: Path) -> list[Path]:
+    """Small files that claim to be large, and large ones with nothing in them."""
+    made = []
+
+    def write(name: str, blob: bytes, size: int = 0) -> None:
+        made.append(folder / name)
+        made[-1].write_bytes(blob)
+        os.truncate(made[-1], max(size, len(blob)))
+
+    header, about, data = take_apart(SMALL.to_bytes())
+    three = 3 * 10**9
+    unlisted = {"dtype": "U8", "shape": [three], "data_offsets": [len(data), len(data) + three]}
+    write("unlisted", put_together(header | {"more": unlisted}, about, data), three)
+    blob = put_together(header | {"more": unlisted}, about, data)
+    write("unlisted, exact", blob, len(blob) + three)
+    side = 20_000
+    large = {
+        "cov": {"dtype": "F64", "shape": [side, side], "data_offsets": [0, 8 * side**2]},
+        "mean": {
+            "dtype": "F64",
+            "shape": [side],
+            "data_offsets": [8 * side**2, 8 * side**2 + 8 * side],
+        },
+    }
+    blob = put_together(large, about, b"")
+    write("large", blob, len(blob) + 8 * side**2 + 8 * side)
+    write("claimed", put_together(large, about, data))
+    write("long header", (2**40).to_bytes(8, "little") + b"{" * 100, three)
+    write("long length", b"\xff" * 8 + b" " * 100)
+    lists = b"[" + b"[]," * (MAX_HEADER // 3 - 2) + b"1]"
+    write("lists", len(lists).to_bytes(8, "little") + lists)
+    digits = b"[" + b"9" * (MAX_HEADER - 10) + b"]"
+    write("digits", len(digits).to_bytes(8, "little") + digits)
+    about["object"]["fields"]["mean"] = {"dict": {str(n): [] for n in range(50_000)}}
+    write("keys", put_together(header, about, data))
+    number = {"number": 1.0, "dtype": "(20000,10000)f8"}
+    old = {"kind": "diffprior.Bandit", "version": 1, "shapes": {}, "sampler": number}
+    write("old bomb", put_together({}, old, b""))
+    return made
+
+
+def test_bombs_are_refused_in_little_memory(tmp_path: Path) -> None:
+    SMALL.save(tmp_path / "good")
+    made = bombs(tmp_path)
+    command = [sys.executable, "-c", PROBE, str(tmp_path / "good"), *map(str, made)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    refused, megabytes, seconds = map(float, done.stdout.split())
+    assert refused == len(made) and megabytes < 100 and seconds < 20
+
+
+LETTERS = [None, True, -1, 0, 3, 2**70, 1.5, "", "x", "F64", "mean", [], {}, [[]], {"array": "jax"}]
+
+
+def mutated(value: Any, rng: random.Random) -> Any:
+    """A JSON value with one thing in it changed."""
+    if isinstance(value, dict) and value and rng.random() < 0.85:
+        key = rng.choice(sorted(value))
+        if rng.random() < 0.15:
+            return {k: v for k, v in value.items() if k != key}
+        if rng.random() < 0.1:
+            return value | {rng.choice(["more", "mean", "kind"]): rng.choice(LETTERS)}
+        return value | {key: mutated(value[key], rng)}
+    if isinstance(value, list) and value and rng.random() < 0.85:
+        place = rng.randrange(len(value))
+        return value[:place] + [mutated(value[place], rng)] + value[place + 1 :]
+    return rng.choice(LETTERS)
+
+
+def test_a_thousand_crafted_headers() -> None:
+    """Refused, or loaded as some object that could be saved: never another error, never slowly."""
+    rng, loaded = random.Random(1), 0
+    blobs = [examples()[name].to_bytes() for name in ("gaussian", "bandit", "linear-evidence")]
+    begin = time.perf_counter()
+    for number in range(1000):
+        header, about, data = take_apart(blobs[number % len(blobs)])
+        both = {"header": header, "about": about}
+        for _ in range(rng.randint(1, 3)):
+            both = mutated(both, rng)
+        try:
+            crafted = put_together(both["header"], both["about"], data)
+        except (AttributeError, KeyError, TypeError):
+            crafted = len(text := json.dumps(both).encode()).to_bytes(8, "little") + text + data
+        try:
+            found = dp.load_bytes(crafted)
+        except ValueError as error:
+            assert str(error).startswith("`blob`: this ")
+        else:
+            loaded += 1
+            assert dp.load_bytes(found.to_bytes()) is not None
+    assert loaded < 200 and time.perf_counter() - begin < 60
