@@ -163,7 +163,7 @@ def test_forged_numbers_are_refused(name: str, field: str, new: Any, message: st
 Change = Callable[[dict[str, Any], dict[str, Any]], Any]
 FORGED_HEADERS: list[tuple[str, Change, str]] = [
     ("bandit", lambda h, a: fields(a).update(num_decisions=None), "num_decisions is None"),
-    ("bandit", lambda h, a: fields(a).update(num_decisions=-1), "number of decisions of -1"),
+    ("bandit", lambda h, a: fields(a).update(num_decisions=-1), "expected none below 0, got -1"),
     ("bandit", lambda h, a: fields(a).update(num_decisions=True), "num_decisions is True"),
     ("bandit", lambda h, a: fields(a).update(num_decisions=1.5), "num_decisions is 1.5"),
     ("bandit", lambda h, a: fields(a).update(max_rows="all"), "max_rows is 'all'"),
