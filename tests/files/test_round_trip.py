@@ -6,7 +6,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -44,7 +44,8 @@ def kinds_within(value: Any) -> set[str]:
 def test_there_is_an_example_of_every_kind() -> None:
     tried = set().union(*(kinds_within(contents(value)) for value in examples().values()))
     ours = {kind for kind, cls in known_kinds().items() if cls.__module__.startswith("diffprior")}
-    assert {kind for kind in ours if kind_of(known_kinds()[kind]) == kind} <= tried
+    now = {kind for kind in ours if kind_of(known_kinds()[kind]) == kind}
+    assert now - {"WrappedPrior"} <= tried
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -182,6 +183,13 @@ class Mine(dp.AbstractLikelihood):
         return dp.Linear(1.0).empty(dim)
 
 
+class Pair(NamedTuple):
+    """More than a tuple."""
+
+    a: int
+    b: int
+
+
 def nothing() -> None:
     """A function."""
 
@@ -197,17 +205,41 @@ def test_a_class_of_ones_own_is_kept() -> None:
         (nothing, "got function at what"),
         ((1, [2]), "got list at what.1"),
         ({1: 2}, "got dict at what"),
+        (jax.Array.__new__, "got builtin_function_or_method at what"),
+        (Pair(1, 2), "got Pair at what"),
         (jnp.array([jnp.nan]), "`what`: expected finite numbers"),
         (np.array(["a"]), "got <U1 at what"),
         (np.zeros(1, np.longdouble), "got (long double|float128|longdouble) at what"),
         (tuple("x" * 60 for _ in range(20_000)), "at most 1048576 bytes besides arrays"),
     ],
-    ids=["function", "list", "dict", "nan", "text", "longdouble", "long"],
+    ids=["function", "list", "dict", "method", "pair", "nan", "text", "longdouble", "long"],
 )
 def test_what_cannot_be_kept_is_refused(what: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"`save`: .*{message}"):
         Mine(what).save(tmp_path / "file")
     assert not list(tmp_path.iterdir())
+
+
+class Foreign:
+    """A prior that is none of ours."""
+
+    dim = 2
+
+    def sample(self, key: Any, num_samples: int) -> np.ndarray:
+        return np.zeros((num_samples, 2))
+
+    def denoise(self, precision: Any, shift: Any) -> dp.Gaussian:
+        return self.moments()
+
+    def moments(self) -> dp.Gaussian:
+        return dp.Gaussian.standard(2)
+
+
+def test_a_foreign_prior_is_not_kept() -> None:
+    with pytest.raises(
+        ValueError, match="`save`: expected a prior derived .*, got Foreign; derive"
+    ):
+        dp.DiffusionPrior.from_prior(Foreign()).to_bytes()
 
 
 def test_a_field_with_a_default_reads_old_files() -> None:

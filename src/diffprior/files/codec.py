@@ -35,7 +35,7 @@ def encode(value: Any, path: str, arrays: dict[str, np.ndarray], apart: Mapping[
     if isinstance(value, jax.Array):
         arrays[path] = _compact(np.asarray(value))
         return {"array": "jax"}
-    if isinstance(value, tuple):
+    if type(value) is tuple:
         return [encode(item, f"{path}.{i}", arrays, apart) for i, item in enumerate(value)]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         items = {k: encode(v, f"{path}.{k}", arrays, apart) for k, v in value.items()}

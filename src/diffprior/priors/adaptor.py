@@ -158,6 +158,13 @@ class WrappedPrior(AbstractPrior):
         is_leaf = jax.tree_util.all_leaves([prior])
         return WrappedPrior(None, _Reference(prior)) if is_leaf else WrappedPrior(prior, None)
 
+    def file_fields(self) -> dict[str, Any]:
+        """Refused: files cannot tell what the object is."""
+        raise ValueError(
+            f"`save`: expected a prior derived from AbstractPrior, got {type(self.wrapped).__name__};"
+            " derive its class from it, so that files know its fields"
+        )
+
     @property
     def wrapped(self) -> Any:
         """The object itself."""
