@@ -168,6 +168,7 @@ FORGED_HEADERS: list[tuple[str, Change, str]] = [
     ("bandit", lambda h, a: fields(a).update(num_decisions=1.5), "num_decisions is 1.5"),
     ("bandit", lambda h, a: fields(a).update(max_rows="all"), "max_rows is 'all'"),
     ("bandit", lambda h, a: fields(a).update(max_rows=3), "`max_rows`"),
+    ("bandit", lambda h, a: fields(a).update(max_rows=10**10), "`max_rows`: expected at most"),
     ("bandit", lambda h, a: fields(a).update(seed="x"), "seed is 'x'"),
     ("bandit", lambda h, a: fields(a).pop("seed"), r"fields \['seed'\] missing"),
     ("bandit", lambda h, a: fields(a).update(agent=None), "belong to no object"),

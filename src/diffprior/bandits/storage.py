@@ -13,6 +13,8 @@ from .choose import known_prior
 from .forking import refuse_after_fork
 from .streams import checked_seed, fresh_seed
 
+SMALL_ROOM = 2**17  # numbers: an eighth of what a file may ask memory for without holding it
+
 
 class AbstractStoredBandit(abc.ABC, Serialisable):
     """What a bandit keeps, and how it is kept."""
@@ -117,6 +119,7 @@ class AbstractStoredBandit(abc.ABC, Serialisable):
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Any:
         """A bandit that goes on where another was."""
+        _check_room(fields["evidence"], fields["max_rows"])
         make: Any = cls
         bandit = make(fields["agent"], seed=fields["seed"], max_rows=fields["max_rows"])
         evidence, num_decisions = fields["evidence"], fields["num_decisions"]
@@ -124,9 +127,17 @@ class AbstractStoredBandit(abc.ABC, Serialisable):
             raise ValueError("`evidence`: expected that of the agent's model, got another")
         if num_decisions < 0:
             raise ValueError(f"`num_decisions`: expected none below 0, got {num_decisions}")
-        bandit._evidence, bandit._num_decisions = evidence, num_decisions
+        bandit._evidence = evidence.with_capacity(fields["max_rows"] or 0)
+        bandit._num_decisions = num_decisions
         bandit._strained = fields["strained"]
         return bandit
+
+
+def _check_room(evidence: AbstractEvidence, max_rows: int | None) -> None:
+    """Refuse room for far more rows than a file of this size would have been written with."""
+    capacity = max(getattr(evidence, "capacity", 0), SMALL_ROOM // evidence.dim)
+    if max_rows is not None and max_rows > 8 * capacity:
+        raise ValueError(f"`max_rows`: expected at most {8 * capacity}, got {max_rows}")
 
 
 def _copied(cls: Any, blob: bytes, kinds: tuple[type, ...]) -> Any:

@@ -87,6 +87,11 @@ class AbstractEvidence(eqx.Module, Serialisable):
     ) -> "AbstractEvidence":
         """Evidence with rows added; the arguments have been checked."""
 
+    def with_capacity(self, capacity: int) -> "AbstractEvidence":
+        """The same evidence with room for at least `capacity` rows. Evidence without rows is as it
+        is."""
+        return self
+
     def bounded(self, max_rows: int, prior: Gaussian) -> "AbstractEvidence":
         """The same evidence in at most `max_rows` rows; at little cost in accuracy, where `prior`
         has about the mean and covariance of the parameters. Evidence without rows is as it is."""

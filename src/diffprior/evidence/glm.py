@@ -14,7 +14,7 @@ from ..gaussian import Gaussian
 from ..linalg import cholesky, solve_lower
 from . import quadrature
 from .base import AbstractEvidence, AbstractLikelihood, inverse_temperature
-from .blocks import sum_over_rows
+from .blocks import room_for, sum_over_rows
 from .history import Columns, capacity_for, merged, padded
 from .linear import LinearEvidence
 from .newton import Laplace, find_mode, laplace
@@ -69,7 +69,7 @@ class GLMEvidence(AbstractEvidence):
         """Refuse more rows than there is room for, and rewards that cannot be."""
         super().validate()
         num_rows, weights = int(self.num_rows), np.asarray(self.weights)
-        if not 0 <= num_rows <= self.capacity:
+        if not 0 <= num_rows <= self.capacity or room_for(self.capacity) != self.capacity:
             raise ValueError(f"`num_rows`: expected 0 to {self.capacity}, got {num_rows}")
         if np.any(weights < 0) or np.any(weights[num_rows:] > 0) or self.folded.dim != self.dim:
             raise ValueError("`weights`: expected none below 0, and none beyond `num_rows`")
@@ -234,6 +234,14 @@ class GLMEvidence(AbstractEvidence):
             on_device(rows[3]),
             on_device(np.asarray(used, np.int32)),
             self.folded,
+        )
+
+    def with_capacity(self, capacity: int) -> "GLMEvidence":
+        """The same rows, with room for `capacity` or for as many as there are."""
+        used = max(capacity_for(capacity), int(self.num_rows))
+        rows = [on_device(column) for column in padded(self._rows(), used)]
+        return GLMEvidence(
+            self.family, rows[0], rows[1], rows[2], rows[3], self.num_rows, self.folded
         )
 
     def bounded(self, max_rows: int, prior: Gaussian) -> "GLMEvidence":

@@ -153,7 +153,8 @@ class Linear(AbstractLikelihood):
     def validate(self) -> None:
         """Refuse a noise that is not positive."""
         super().validate()
-        positive("noise_std", self.noise_std)
+        if self.noise_std is not None:
+            positive("noise_std", self.noise_std)
 
     def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
         """The identity."""

@@ -161,8 +161,8 @@ class WrappedPrior(AbstractPrior):
     def file_fields(self) -> dict[str, Any]:
         """Refused: files cannot tell what the object is."""
         raise ValueError(
-            f"`save`: expected a prior derived from AbstractPrior, got {type(self.wrapped).__name__};"
-            " derive its class from it, so that files know its fields"
+            "`save`: expected a prior derived from AbstractPrior, got "
+            f"{type(self.wrapped).__name__}; derive its class from it, so that files know its fields"
         )
 
     @property

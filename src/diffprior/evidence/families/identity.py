@@ -24,6 +24,11 @@ class Identity(AbstractFamily):
     def __init__(self, noise_std: Any = 1.0) -> None:
         self.noise_std = positive("noise_std", noise_std)
 
+    def validate(self) -> None:
+        """Refuse a noise that is not positive."""
+        super().validate()
+        positive("noise_std", self.noise_std)
+
     def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
         """The identity."""
         return eta

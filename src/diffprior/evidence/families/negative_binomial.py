@@ -34,6 +34,11 @@ class NegativeBinomial(AbstractFamily):
             "dispersion", dispersion, "the variance is mean + mean^2 / dispersion"
         )
 
+    def validate(self) -> None:
+        """Refuse a dispersion that is not positive."""
+        super().validate()
+        positive("dispersion", self.dispersion)
+
     def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
         """exp(eta), up to exp(80)."""
         return jnp.exp(jnp.minimum(eta, 80.0))
