@@ -237,12 +237,10 @@ class GLMEvidence(AbstractEvidence):
         )
 
     def with_capacity(self, capacity: int) -> "GLMEvidence":
-        """The same rows, with room for `capacity` or for as many as there are."""
-        used = max(capacity_for(capacity), int(self.num_rows))
-        rows = [on_device(column) for column in padded(self._rows(), used)]
-        return GLMEvidence(
-            self.family, rows[0], rows[1], rows[2], rows[3], self.num_rows, self.folded
-        )
+        """The same rows, with room for at least `capacity` rows."""
+        room = max(capacity_for(capacity), self.capacity)
+        rows = tuple(on_device(column) for column in padded(self._rows(), room))
+        return eqx.tree_at(lambda e: (e.features, e.rewards, e.weights, e.offsets), self, rows)
 
     def bounded(self, max_rows: int, prior: Gaussian) -> "GLMEvidence":
         """The evidence in at most `max_rows` rows: equal rows merged, and if that is not enough,

@@ -160,9 +160,10 @@ class WrappedPrior(AbstractPrior):
 
     def file_fields(self) -> dict[str, Any]:
         """Refused: files cannot tell what the object is."""
+        name = type(self.wrapped).__name__
         raise ValueError(
-            "`save`: expected a prior derived from AbstractPrior, got "
-            f"{type(self.wrapped).__name__}; derive its class from it, so that files know its fields"
+            f"`save`: expected a prior derived from AbstractPrior, got {name}; derive its class "
+            "from it, so that files know its fields"
         )
 
     @property
