@@ -66,8 +66,8 @@ def read_dsjson(path: str | Path, *, task: str, intercept: bool = True) -> Logs:
         task: field of the shared context that names the task, such as "user" or "User.id".
         intercept: put a feature that is always 1 before the others.
 
-    Features are those of the action taken, numbers as they are and text as indicator columns, less the
-    commonest value of each field.
+    Features are those of the action taken, numbers as they are and text as indicator columns, less
+    the commonest value of each field.
     Lines that were not activated (`_skipLearn`) and lines without a decision are left out.
     """
     tasks, rewards, rows = [], [], []

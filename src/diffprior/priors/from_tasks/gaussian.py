@@ -1,0 +1,159 @@
+"""A Gaussian prior, and the noise with it, by accelerated expectation maximisation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from .algebra import lower, symmetric
+from .components import Components
+from .em import Block, Mapper, expectations, in_threads, maximise
+from .linear import LinearBlock
+
+MAX_STEPS = 2000
+FLOOR = 1e-8  # of the starting variance: no direction is ever without spread
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianFit:
+    """The Gaussian, the noise if it was estimated, log evidence over tasks, and how it went."""
+
+    components: Components
+    noise_std: float | None
+    log_evidence: float
+    num_steps: int
+    converged: bool
+
+
+def fit_gaussian(
+    blocks: Sequence[Block],
+    *,
+    estimate_noise: bool = False,
+    start: Components | None = None,
+    tolerance: float = 1e-11,
+    max_steps: int = MAX_STEPS,
+    mapper: Mapper = in_threads,
+) -> GaussianFit:
+    """Maximum marginal likelihood of N(mean, cov), of the noise too with `estimate_noise`.
+
+    Closed-form EM, whose steps are extrapolated by SQUAREM: two steps give a direction and a
+    length, a third from there; where that lowers the evidence, the plain step is kept.
+
+    Args:
+        blocks: evidence of the tasks.
+        estimate_noise: estimate the noise of linear rewards jointly.
+        start: where to begin; a wide guess from the tasks' own estimates by default.
+        tolerance: change of mean log evidence a task at which to stop, relative to its size.
+        max_steps: E-steps at most.
+        mapper: how to go over the blocks.
+
+    References:
+        Varadhan and Roland (2008), scheme S3, with a fallback instead of backtracking.
+    """
+    state = _State.first(blocks, start)
+    steps, converged = 0, False
+    while steps < max_steps and not converged:
+        one, value = _step(blocks, state, estimate_noise, mapper)
+        two, value_one = _step(blocks, one, estimate_noise, mapper)
+        jump = _extrapolate(state, one, two)
+        steps += 2
+        if jump is not None:
+            three, value_jump = _step(blocks, jump, estimate_noise, mapper)
+            steps += 1
+            two = three if value_jump >= value_one else two
+        gain = abs(value_one - value)
+        converged = gain <= tolerance * max(1.0, abs(value_one)) and _close(one, two)
+        state = two
+    _, value = _step(blocks, state, estimate_noise, mapper)
+    noise = float(np.exp(state.log_noise)) if estimate_noise else None
+    num_tasks = sum(block.num_tasks for block in blocks)
+    return GaussianFit(state.components, noise, value * num_tasks, steps, converged)
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    components: Components
+    log_noise: float  # of noise over that of the blocks where it is estimated
+
+    @staticmethod
+    def first(blocks: Sequence[Block], start: Components | None) -> "_State":
+        first = blocks[0]
+        noise = np.log(first.noise_std) if isinstance(first, LinearBlock) else 0.0
+        if start is None:
+            start = guess(blocks)
+        return _State(start, float(noise))
+
+    def vector(self) -> Float[np.ndarray, " v"]:
+        tril = lower(self.components.covs[0])
+        diagonal = np.log(np.diagonal(tril))
+        below = tril[np.tril_indices(len(tril), -1)]
+        return np.concatenate([self.components.means[0], diagonal, below, [self.log_noise]])
+
+    def at(self, vector: Float[np.ndarray, " v"]) -> "_State":
+        dim = self.components.dim
+        tril = np.diag(np.exp(np.clip(vector[dim : 2 * dim], -300, 300)))
+        tril[np.tril_indices(dim, -1)] = vector[2 * dim : -1]
+        return _State(Components.one(vector[:dim], tril @ tril.T), float(vector[-1]))
+
+
+def _step(
+    blocks: Sequence[Block], state: _State, estimate_noise: bool, mapper: Mapper
+) -> tuple[_State, float]:
+    """One EM step, and the mean log evidence a task before it."""
+    if estimate_noise:
+        noise = float(np.exp(state.log_noise))
+        blocks = [b.with_noise(noise) for b in blocks if isinstance(b, LinearBlock)]
+    sums = expectations(blocks, state.components, 0, mapper)
+    after = maximise(state.components, sums)
+    after = Components.one(after.means[0], _floored(after.covs[0], state.components.covs[0]))
+    log_noise = state.log_noise
+    if estimate_noise:
+        ratio = max(sums.squared_error, 1e-300) / sums.num_rows
+        log_noise = log_noise + 0.5 * float(np.log(ratio))
+    return _State(after, log_noise), sums.log_evidence / sums.num_tasks
+
+
+def _floored(
+    cov: Float[np.ndarray, "d d"], before: Float[np.ndarray, "d d"]
+) -> Float[np.ndarray, "d d"]:
+    """No variance falls by more than a factor in one step, so that rounding makes none negative."""
+    return cov + FLOOR * np.diag(np.diagonal(before)) * (
+        np.diagonal(cov) < 1e-6 * np.diagonal(before)
+    )
+
+
+def _extrapolate(zero: _State, one: _State, two: _State) -> _State | None:
+    a, b, c = zero.vector(), one.vector(), two.vector()
+    r, v = b - a, (c - b) - (b - a)
+    size = np.linalg.norm(v)
+    if not np.isfinite(size) or size < 1e-14:
+        return None
+    step = -np.linalg.norm(r) / size
+    if step > -1.0:
+        return None
+    step = max(step, -64.0)
+    vector = a - 2 * step * r + step**2 * v
+    return zero.at(vector) if np.all(np.isfinite(vector)) else None
+
+
+def _close(one: _State, two: _State) -> bool:
+    return bool(np.max(np.abs(one.vector() - two.vector())) < 1e-9)
+
+
+def guess(blocks: Sequence[Block]) -> Components:
+    """A Gaussian around the pooled estimate, wide enough for the tasks' own estimates."""
+    linear = [b for b in blocks if isinstance(b, LinearBlock)]
+    precision = symmetric(sum(b.precision.sum(axis=1) for b in linear))
+    shift = np.asarray(sum(b.shift.sum(axis=1) for b in linear))
+    num_tasks = sum(b.num_tasks for b in linear)
+    scale = np.sqrt(np.diagonal(precision))
+    inverse = np.linalg.pinv(precision / np.outer(scale, scale), rcond=1e-10) / np.outer(
+        scale, scale
+    )
+    mean = inverse @ shift
+    total = sum(float(b.sum_squares.sum()) for b in linear)
+    rows = max(sum(float(b.counts.sum()) for b in linear), 1.0)
+    spread = max(total - float(mean @ shift), 1e-12 * total, 1e-300) / rows
+    variance = max(spread, 1.0) * num_tasks / np.diagonal(precision)
+    return Components.one(mean, np.diag(variance))

@@ -1,0 +1,125 @@
+"""Mixtures of Gaussians from what tasks have shown: extreme deconvolution, several starts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from .algebra import lower
+from .components import Components
+from .em import Block, Mapper, Pull, expectations, in_threads, maximise
+
+MAX_STEPS = 150
+TOLERANCE = 2e-5  # nats a task and step
+PSEUDO_TASKS = 2.0  # strength of the pull that keeps covariances positive
+NARROW = 0.05  # that pull's covariance, as a share of the Gaussian's
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureFit:
+    """The components, mean log evidence of the tasks they were fitted to, and the steps taken."""
+
+    components: Components
+    log_evidence: float
+    num_steps: int
+
+
+def fit_mixture(
+    blocks: Sequence[Block],
+    gaussian: Components,
+    num_components: int,
+    *,
+    draws: Float[np.ndarray, "n d"],
+    seed: int = 0,
+    max_steps: int = MAX_STEPS,
+    mapper: Mapper = in_threads,
+) -> MixtureFit:
+    """Closed-form EM from k-means on posterior draws under the Gaussian.
+
+    Args:
+        blocks: evidence of the tasks.
+        gaussian: the Gaussian fitted to them.
+        num_components: number of components.
+        draws: a draw of theta given each task under the Gaussian.
+        seed: of the start.
+        max_steps: EM steps at most.
+        mapper: how to go over the blocks.
+
+    References:
+        Bovy, Hogg and Roweis (2011), Extreme deconvolution. Covariances are pulled to a small
+        share of the Gaussian's instead of being kept above a bound.
+    """
+    pull = Pull(PSEUDO_TASKS, NARROW * gaussian.covs[0])
+    components = cluster(draws, gaussian, num_components, seed)
+    return improve(blocks, components, pull, max_steps=max_steps, mapper=mapper)
+
+
+def improve(
+    blocks: Sequence[Block],
+    components: Components,
+    pull: Pull,
+    *,
+    max_steps: int = MAX_STEPS,
+    tolerance: float = TOLERANCE,
+    mapper: Mapper = in_threads,
+) -> MixtureFit:
+    """EM steps from given components until the evidence hardly rises."""
+    before = -np.inf
+    for step in range(max_steps):
+        sums = expectations(blocks, components, step, mapper)
+        value = sums.log_evidence / sums.num_tasks
+        components = maximise(components, sums, pull)
+        if value - before < tolerance:
+            break
+        before = value
+    return MixtureFit(components.pruned(1e-8), value, step + 1)
+
+
+def cluster(
+    draws: Float[np.ndarray, "n d"], gaussian: Components, num_components: int, seed: int
+) -> Components:
+    """Clusters of draws by k-means++ and a few of Lloyd's steps, in units of the Gaussian."""
+    tril = lower(gaussian.covs[0])
+    unit = np.linalg.solve(tril, (draws - gaussian.means[0]).T).T
+    rng = np.random.default_rng([seed, num_components])
+    centres = _spread_out(unit, num_components, rng)
+    for _ in range(10):
+        own = _nearest(unit, centres)
+        for k in range(num_components):
+            if np.any(own == k):
+                centres[k] = unit[own == k].mean(axis=0)
+    own = _nearest(unit, centres)
+    weights = np.bincount(own, minlength=num_components) + 1.0
+    dim = unit.shape[1]
+    covs = []
+    for k in range(num_components):
+        centred = unit[own == k] - centres[k]
+        covs.append(
+            (centred.T @ centred + (dim + 1) * 0.1 * np.eye(dim)) / (len(centred) + dim + 1)
+        )
+    return Components(
+        weights / weights.sum(),
+        gaussian.means[0] + centres @ tril.T,
+        np.einsum("ij,kjl,ml->kim", tril, np.array(covs), tril),
+    )
+
+
+def _spread_out(
+    unit: Float[np.ndarray, "n d"], count: int, rng: np.random.Generator
+) -> Float[np.ndarray, "k d"]:
+    centres = [unit[rng.integers(len(unit))]]
+    distance = np.sum((unit - centres[0]) ** 2, axis=1)
+    for _ in range(count - 1):
+        total = distance.sum()
+        place = rng.choice(len(unit), p=distance / total) if total > 0 else rng.integers(len(unit))
+        centres.append(unit[place])
+        distance = np.minimum(distance, np.sum((unit - centres[-1]) ** 2, axis=1))
+    return np.array(centres)
+
+
+def _nearest(
+    unit: Float[np.ndarray, "n d"], centres: Float[np.ndarray, "k d"]
+) -> Int[np.ndarray, " n"]:
+    squares = np.sum(centres**2, axis=1)
+    return np.argmin(squares[None] - 2.0 * unit @ centres.T, axis=1)
