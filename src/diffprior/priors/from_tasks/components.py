@@ -7,8 +7,6 @@ import numpy as np
 from jaxtyping import Float
 
 from ...logs.labels import seed_of
-from ..gaussian import GaussianPrior
-from ..mixture import MixturePrior
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,14 +21,6 @@ class Components:
     def one(mean: Float[np.ndarray, " d"], cov: Float[np.ndarray, "d d"]) -> "Components":
         """A single Gaussian."""
         return Components(np.ones(1), mean[None], cov[None])
-
-    @staticmethod
-    def of(prior: GaussianPrior | MixturePrior) -> "Components":
-        """The components of a prior."""
-        if isinstance(prior, GaussianPrior):
-            return Components.one(np.asarray(prior.mean, float), np.asarray(prior.cov, float))
-        parts = (prior.weights, prior.means, prior.covs)
-        return Components(*(np.asarray(part, np.float64) for part in parts))
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -51,12 +41,6 @@ class Components:
         centred = self.means - mean
         within = np.einsum("k,kij->ij", self.weights, self.covs)
         return mean, within + (centred * self.weights[:, None]).T @ centred
-
-    def prior(self) -> GaussianPrior | MixturePrior:
-        """As a prior of the package."""
-        if len(self) == 1:
-            return GaussianPrior(self.means[0], self.covs[0])
-        return MixturePrior(self.weights, self.means, self.covs)
 
     def pruned(self, below: float) -> "Components":
         """Without components of less weight."""

@@ -5,33 +5,17 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float
 
 from .algebra import lower
+from .block import AbstractBlock
 from .components import Components, Sums
 
 Result = TypeVar("Result")
 Mapper = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
-
-
-class Block(Protocol):
-    """Evidence of some tasks; picklable, and what it returns depends on nothing but itself."""
-
-    @property
-    def num_tasks(self) -> int: ...
-
-    def expect(self, components: Components, round_: int = 0) -> Sums: ...
-
-    def draw(self, components: Components, *numbers: int) -> Float[np.ndarray, "n d"]: ...
-
-    def mixed_log_evidence(self, components: Components) -> Float[np.ndarray, " n"]: ...
-
-    def kernel_log_evidence(
-        self, atoms: Float[np.ndarray, "m d"], cov: Float[np.ndarray, "d d"]
-    ) -> Float[np.ndarray, "n m"]: ...
 
 
 def in_threads(function: Callable[[Any], Result], blocks: Sequence[Any]) -> Iterator[Result]:
@@ -45,13 +29,16 @@ def in_threads(function: Callable[[Any], Result], blocks: Sequence[Any]) -> Iter
 
 
 def expectations(
-    blocks: Sequence[Block], components: Components, round_: int = 0, mapper: Mapper = in_threads
+    blocks: Sequence[AbstractBlock],
+    components: Components,
+    round_: int = 0,
+    mapper: Mapper = in_threads,
 ) -> Sums:
     """The E-step over all blocks, added in their order: the same from any number of shards."""
     return Sums.total(mapper(functools.partial(_expect, components, round_), blocks))
 
 
-def _expect(components: Components, round_: int, block: Block) -> Sums:
+def _expect(components: Components, round_: int, block: AbstractBlock) -> Sums:
     return block.expect(components, round_)
 
 
@@ -82,12 +69,12 @@ def maximise(components: Components, sums: Sums, pull: Pull | None = None) -> Co
 
 
 def log_evidences(
-    blocks: Sequence[Block], components: Components, mapper: Mapper = in_threads
+    blocks: Sequence[AbstractBlock], components: Components, mapper: Mapper = in_threads
 ) -> Float[np.ndarray, " n"]:
     """log p(h) of every task, in the order of the blocks."""
     parts = list(mapper(functools.partial(_log_evidence, components), blocks))
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _log_evidence(components: Components, block: Block) -> Float[np.ndarray, " n"]:
+def _log_evidence(components: Components, block: AbstractBlock) -> Float[np.ndarray, " n"]:
     return block.mixed_log_evidence(components)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from .algebra import lower, symmetric
+from .algebra import TINY, lower, symmetric
+from .block import AbstractBlock
 from .components import Components
-from .em import Block, Mapper, expectations, in_threads, maximise
+from .em import Mapper, expectations, in_threads, maximise
 from .linear import LinearBlock
 
 MAX_STEPS = 2000
@@ -27,7 +28,7 @@ class GaussianFit:
 
 
 def fit_gaussian(
-    blocks: Sequence[Block],
+    blocks: Sequence[AbstractBlock],
     *,
     estimate_noise: bool = False,
     start: Components | None = None,
@@ -77,7 +78,7 @@ class _State:
     log_noise: float  # of noise over that of the blocks where it is estimated
 
     @staticmethod
-    def first(blocks: Sequence[Block], start: Components | None) -> "_State":
+    def first(blocks: Sequence[AbstractBlock], start: Components | None) -> "_State":
         first = blocks[0]
         noise = np.log(first.noise_std) if isinstance(first, LinearBlock) else 0.0
         if start is None:
@@ -98,7 +99,7 @@ class _State:
 
 
 def _step(
-    blocks: Sequence[Block], state: _State, estimate_noise: bool, mapper: Mapper
+    blocks: Sequence[AbstractBlock], state: _State, estimate_noise: bool, mapper: Mapper
 ) -> tuple[_State, float]:
     """One EM step, and the mean log evidence a task before it."""
     if estimate_noise:
@@ -129,7 +130,7 @@ def _extrapolate(zero: _State, one: _State, two: _State) -> _State | None:
     size = np.linalg.norm(v)
     if not np.isfinite(size) or size < 1e-14:
         return None
-    step = -np.linalg.norm(r) / size
+    step = -float(np.linalg.norm(r) / size)
     if step > -1.0:
         return None
     step = max(step, -64.0)
@@ -141,19 +142,16 @@ def _close(one: _State, two: _State) -> bool:
     return bool(np.max(np.abs(one.vector() - two.vector())) < 1e-9)
 
 
-def guess(blocks: Sequence[Block]) -> Components:
-    """A Gaussian around the pooled estimate, wide enough for the tasks' own estimates."""
-    linear = [b for b in blocks if isinstance(b, LinearBlock)]
-    precision = symmetric(sum(b.precision.sum(axis=1) for b in linear))
-    shift = np.asarray(sum(b.shift.sum(axis=1) for b in linear))
-    num_tasks = sum(b.num_tasks for b in linear)
-    scale = np.sqrt(np.diagonal(precision))
-    inverse = np.linalg.pinv(precision / np.outer(scale, scale), rcond=1e-10) / np.outer(
-        scale, scale
-    )
-    mean = inverse @ shift
-    total = sum(float(b.sum_squares.sum()) for b in linear)
-    rows = max(sum(float(b.counts.sum()) for b in linear), 1.0)
-    spread = max(total - float(mean @ shift), 1e-12 * total, 1e-300) / rows
-    variance = max(spread, 1.0) * num_tasks / np.diagonal(precision)
-    return Components.one(mean, np.diag(variance))
+def guess(blocks: Sequence[AbstractBlock]) -> Components:
+    """A Gaussian around the pooled estimate, as wide as one task's own estimate is uncertain."""
+    pooled = [block.pooled() for block in blocks]
+    precision = symmetric(np.sum([p for p, _, _ in pooled], axis=0))
+    shift = np.sum([s for _, s, _ in pooled], axis=0)
+    num_tasks = sum(block.num_tasks for block in blocks)
+    scale = np.sqrt(np.maximum(np.diagonal(precision), TINY))
+    unit = precision / np.outer(scale, scale)
+    mean = np.linalg.pinv(unit, rcond=1e-10) @ (shift / scale) / scale
+    left = max(sum(squares for _, _, squares in pooled) - float(mean @ shift), 0.0)
+    rows = sum(float(block.counts.sum()) for block in blocks if isinstance(block, LinearBlock))
+    spread = max(left / max(rows, 1.0), 1.0)  # misfit over noise: what tasks differ by
+    return Components.one(mean, np.diag(spread * num_tasks / scale**2))

@@ -8,6 +8,7 @@ from jaxtyping import Float, UInt64
 
 from ...logs.statistics import TaskStatistics
 from .algebra import applied_to, congruence, gram, inverse_factor, lower, places
+from .block import AbstractBlock
 from .components import Components, Sums, memberships, task_noise
 
 TASKS_AT_ONCE = 1024
@@ -25,7 +26,7 @@ class Conditioned:
 
 
 @dataclass(frozen=True, eq=False)
-class LinearBlock:
+class LinearBlock(AbstractBlock):
     """Evidence of some tasks with linear rewards; triangles and vectors have tasks last."""
 
     hashes: UInt64[np.ndarray, " n"]
@@ -99,6 +100,10 @@ class LinearBlock:
         at_mean = 2.0 * components.means @ self.shift - moved[-1]
         shape = (*pull.shape[1:],)
         return inverse.reshape(self.dim, self.dim, *shape), log_det.reshape(shape), pull, at_mean
+
+    def pooled(self) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, " d"], float]:
+        """Precision and shift of all rows together, and their sum of squares."""
+        return self.precision.sum(axis=1), self.shift.sum(axis=1), float(self.sum_squares.sum())
 
     def log_evidence(self, components: Components) -> Float[np.ndarray, "n k"]:
         """log p(h) of every task under every component."""

@@ -7,8 +7,9 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from .algebra import lower
+from .block import AbstractBlock
 from .components import Components
-from .em import Block, Mapper, Pull, expectations, in_threads, maximise
+from .em import Mapper, Pull, expectations, in_threads, maximise
 
 MAX_STEPS = 150
 TOLERANCE = 2e-5  # nats a task and step
@@ -26,7 +27,7 @@ class MixtureFit:
 
 
 def fit_mixture(
-    blocks: Sequence[Block],
+    blocks: Sequence[AbstractBlock],
     gaussian: Components,
     num_components: int,
     *,
@@ -56,7 +57,7 @@ def fit_mixture(
 
 
 def improve(
-    blocks: Sequence[Block],
+    blocks: Sequence[AbstractBlock],
     components: Components,
     pull: Pull,
     *,

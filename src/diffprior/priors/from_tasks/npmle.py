@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float
 
+from .block import AbstractBlock
 from .components import Components
-from .em import Block
 
 MAX_ATOMS = 1600
 ROUNDS = 300
@@ -60,7 +60,7 @@ class Kernels:
 
 
 def kernels(
-    blocks: Sequence[Block],
+    blocks: Sequence[AbstractBlock],
     atoms: Float[np.ndarray, "m d"],
     cov: Float[np.ndarray, "d d"],
 ) -> Kernels:

@@ -16,7 +16,8 @@ from ...evidence.glm import AbstractFamily
 from ...logs.labels import seed_of
 from ...logs.logs import Logs
 from ...logs.statistics import segment_sums
-from .algebra import congruence, gram, inverse_factor, lower, places
+from .algebra import congruence, gram, inverse_factor, lower
+from .block import AbstractBlock
 from .components import Components, Sums, memberships
 from .linear import Conditioned, diagonal, expect_given
 
@@ -27,7 +28,7 @@ CLOSE = 1e-7  # step in prior standard deviations at which the mode is found
 
 
 @dataclass(frozen=True, eq=False)
-class RowsBlock:
+class RowsBlock(AbstractBlock):
     """Rows of some tasks, grouped by task, and the family that their rewards follow.
 
     `num_draws` points a task correct moments and evidence by importance; 0 leaves them Laplace's.
@@ -89,7 +90,8 @@ class RowsBlock:
             better = _objective(trial[0], new) >= _objective(value, z) - 1e-9
             z = np.where(better, new, z)
             value, score, precision = (
-                np.where(better, a, b) for a, b in zip(trial, (value, score, precision), strict=True)
+                np.where(better, a, b)
+                for a, b in zip(trial, (value, score, precision), strict=True)
             )
             damping = np.where(better, damping * 0.1, np.maximum(10.0 * damping, 1.0))
             damping[damping < 1e-2] = 0.0
@@ -142,6 +144,11 @@ class RowsBlock:
             np.moveaxis(sums[:, first:second].reshape(-1, num, self.dim), 0, -1),
             np.moveaxis(sums[:, second:].reshape(-1, num, len(rows)), 0, -1),
         )
+
+    def pooled(self) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, " d"], float]:
+        """Precision and shift of all rows, expanded at zero, and 0 for their misfit."""
+        _, score, precision = self.at(np.zeros((1, self.num_tasks, self.dim)))
+        return precision[0].sum(axis=1), score[0].sum(axis=1), 0.0
 
     @property
     def row_tasks(self) -> Int[np.ndarray, " r"]:
@@ -249,9 +256,7 @@ class RowsBlock:
             log_det = log_det - np.sum(np.log(np.diagonal(trils[k]))) - self.dim * np.log(SPREAD)
             norm = 0.5 * self.dim * np.log(2 * np.pi)
             with np.errstate(divide="ignore"):
-                parts.append(
-                    np.log(wide[k]) + log_det[None] - norm - 0.5 * np.sum(unit**2, axis=0)
-                )
+                parts.append(np.log(wide[k]) + log_det[None] - norm - 0.5 * np.sum(unit**2, axis=0))
         return log_sum(np.stack(parts))[0]
 
     def kernel_log_evidence(
@@ -327,9 +332,7 @@ def _blocks(
         stop = int(np.searchsorted(ends, before + rows_at_once, side="right"))
         stop = max(start + 1, min(stop, start + tasks_at_once))
         part = logs.select(order[start:stop])
-        yield RowsBlock(
-            family, part.hashes, part.starts, part.features, part.rewards, part.weights
-        )
+        yield RowsBlock(family, part.hashes, part.starts, part.features, part.rewards, part.weights)
         start = stop
 
 
