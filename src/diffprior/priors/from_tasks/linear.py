@@ -158,7 +158,7 @@ class LinearBlock(AbstractBlock):
         edges = np.cumsum(shares, axis=0)
         chosen = np.sum(uniform[None] * edges[-1:] > edges[:-1], axis=0)
         draws = np.empty_like(normal)
-        for k in np.unique(chosen):
+        for k in np.unique(chosen).tolist():
             own = chosen == k
             component = components.part(k, k + 1)
             inverse, _, pull, _ = self.select(own)._in_prior_units(component)
