@@ -12,9 +12,8 @@ help: ## list the targets
 setup: $(STAMP) ## make the virtual environment and install the package into it
 
 demo: $(STAMP) ## learn a prior, compare agents that use it with others, and write a report
-	$(BIN)/diffprior reproduce synthetic --quick --runs 256 --problem cross --out results/demo \
-		--agent TS --agent TunedTS --agent MixTS --agent LinUCB \
-		--agent 'DiffTS fitted' --agent EvidenceDPS --agent Exact
+	$(BIN)/diffprior reproduce synthetic --quick --runs 256 --problem corners --out results/demo \
+		--agent TS --agent MixTS --agent 'MixTS(K)' --agent EvidenceDPS --agent Exact
 
 test: $(STAMP) ## check format, lint and types, then test in double and single precision
 	$(BIN)/ruff format --check
@@ -27,12 +26,12 @@ docs: $(STAMP) ## build the documentation site, strictly
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo build/site/index.html
 
-bench: $(STAMP) ## measure what decisions cost, side by side with rivals
+bench: $(STAMP) ## measure what decisions cost, side by side with peers
 	$(BIN)/diffprior bench --json results/bench.json
 
 clean: ## remove the virtual environment, caches and build outputs
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # As a variable rather than an option, the constraints hold for the build backend too.
 $(STAMP): pyproject.toml constraints.txt

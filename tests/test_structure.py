@@ -50,7 +50,7 @@ MODULES = {
 def folder(name: str) -> str:
     """The folder of a module, or the module itself where it lies beside the folders."""
     first = name.split(".")[1]
-    return "reproduce" if first == "terminal" else first
+    return first
 
 
 def module_of(name: str) -> str | None:

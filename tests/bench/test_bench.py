@@ -1,53 +1,47 @@
-"""The suite: its rival is right, its counts are right, and it runs."""
+"""The benchmark: its peer is right, its counts are right, and its sections run."""
 
-import json
+import io
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import diffprior as dp
 from diffprior.bandits.environment import Environment
-from diffprior.bench import suite
-from diffprior.bench.arithmetic import matrix_rate, multiply_adds
-from diffprior.bench.rivals import library_decision, numpy_thompson_sampling
-from diffprior.bench.suite import Suite, untrained
+from diffprior.bench import foundation, quality, speed
+from diffprior.bench.arithmetic import matrix_rate
+from diffprior.bench.peers import library_decision, numpy_thompson_sampling
+from diffprior.bench.section import Bench, Measurement, clusters, table
+from diffprior.bench.sections import SECTIONS, USUAL
 from diffprior.bench.timing import take_turns
-from diffprior.cli import app
+from diffprior.reporting.cache import ResultCache
 
 
-def test_the_rival_in_numpy_has_the_regret_of_the_exact_agent() -> None:
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Priors are the mixtures themselves, with exact denoisers."""
+    monkeypatch.setattr(
+        Bench,
+        "prior",
+        lambda self, name, preset="default": dp.DiffusionPrior.from_denoiser(dp.mixture(name)),
+    )
+    return Bench(ResultCache(tmp_path), quick=True)
+
+
+def test_the_peer_in_numpy_has_the_regret_of_the_exact_agent() -> None:
     problem, runs, rounds = dp.synthetic("cross"), 400, 40
     prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
     ours = dp.simulate(problem, {"TS": dp.Exact(prior)}, runs, rounds).regret["TS"][:, -1]
-    world = Environment.of(problem, runs, 0)
-    features = np.asarray(world.rounds(jnp.arange(1)).features[:, 0])
+    environment = Environment.of(problem, runs, 0)
+    features = np.asarray(environment.rounds(jnp.arange(1)).features[:, 0])
     noise = np.random.default_rng(0).standard_normal((runs, rounds))
-    theirs = numpy_thompson_sampling(np.asarray(world.theta), features, noise, 0).sum(axis=1)
+    theirs = numpy_thompson_sampling(np.asarray(environment.theta), features, noise, 0).sum(axis=1)
     difference = ours - theirs
     error = difference.std(ddof=1) / np.sqrt(runs)
     assert error < 0.05 * theirs.mean()
     assert abs(difference.mean()) < 3 * error
-
-
-def test_multiply_adds_are_those_that_the_compiler_counts() -> None:
-    prior = untrained(2)
-    network = prior.denoiser
-    bias, x = jnp.zeros_like(network.bias_in), jnp.zeros_like(network.bias_out)
-    counted = (
-        jax.jit(lambda x, b: network.correction(x, b))
-        .lower(x, bias)
-        .compile()
-        .cost_analysis()["flops"]
-    )
-    sampler = dp.EvidenceDPS(prior, steps=7)
-    ours = multiply_adds(sampler) / (7 * 3)
-    assert 2 * ours <= counted < 2.2 * ours
-    assert multiply_adds(dp.TwistedSMC(prior, num_particles=5, steps=7)) == 5 * 7 * 3 * ours
-    assert multiply_adds(dp.LaplaceDPS(prior, steps=7)) == 7 * ours
 
 
 def test_turns_are_taken_and_the_first_is_told_apart() -> None:
@@ -58,35 +52,81 @@ def test_turns_are_taken_and_the_first_is_told_apart() -> None:
 
 
 def test_the_library_decides() -> None:
-    decide = library_decision(np.eye(3), seed=0)
-    assert decide is not None and decide() in (0, 1, 2)
+    assert library_decision(np.eye(3), seed=0)() in (0, 1, 2)
 
 
 def test_the_matrix_rate_is_that_of_a_machine() -> None:
     assert 1e8 < matrix_rate(size=256, repeats=3) < 1e16
 
 
-def test_the_command_measures_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "RUNS", 4)
-    monkeypatch.setattr(suite, "ROUNDS", 6)
-    prior = untrained(2)
-    monkeypatch.setattr(Suite, "prior", lambda self, name, preset="default": prior)
-    two = {"EvidenceDPS": dp.EvidenceDPS(prior, steps=3), "LaplaceDPS": dp.LaplaceDPS(prior)}
-    monkeypatch.setattr(Suite, "samplers", lambda self: two)
-    numbers = tmp_path / "bench.json"
-    arguments = ["bench", "--quick", "--out", str(tmp_path), "--json", str(numbers)]
-    result = CliRunner().invoke(app, [*arguments, "--section", "runs", "--section", "logistic"])
-    assert result.exit_code == 0, result.output
-    found = json.loads(numbers.read_text())
-    rows = found["runs"]["rows"]
-    assert set(rows) == set(two)
-    for row in rows.values():
-        assert row["ratio"] == row["seconds"]["median"] / row["NumPy"]["median"]
-    errors = found["logistic"]["errors"]
-    assert errors["1000"]["mean_in_deviations"] < 1e-6 < errors["10000"]["mean_in_deviations"]
-    assert (tmp_path / "report.html").read_text().count("<table") >= 2
+def test_a_bounded_history_is_measured() -> None:
+    """Rows within the bound move nothing, folded ones a little."""
+    sampler = dp.Exact(dp.GaussianPrior(np.zeros(2), np.eye(2)))
+    errors = {}
+    for size in (50, 400):
+        bandit = dp.Bandit(sampler, dp.Logistic(), seed=0, max_rows=128)
+        bandit.update(*speed._history(2, size))
+        errors[size] = speed.bounding_error(sampler, size, bandit)["mean off, deviations"]
+    assert errors[50] < 1e-6 < errors[400] < 1.0
 
 
-def test_an_unknown_section_is_refused(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["bench", "--out", str(tmp_path), "--section", "luck"])
-    assert result.exit_code == 2
+def test_the_exact_denoiser_has_no_error(bench: Bench) -> None:
+    for row in quality.denoiser(bench):
+        assert row.quantities["mean"] < 1e-3 and row.quantities["covariance"] < 1e-3
+        assert row.quantities["trace over exact"] == pytest.approx(1.0, abs=1e-3)
+
+
+def test_exact_draws_are_at_the_floor(bench: Bench) -> None:
+    true = dp.mixture("blobs")
+    wrong = dp.Exact(dp.GaussianPrior(np.zeros(2), 9 * np.eye(2)))
+    rows = quality._judged(
+        "blobs", true, {"exact": dp.Exact(true), "wrong": wrong}, bench, sizes=(5,)
+    )
+    exact, other = (row.quantities for row in rows)
+    assert rows[0].case == "blobs, exact, N = 5"
+    assert abs(exact["over floor"] - 1) < 5 * exact["s.e."] and other["over floor"] > 1.5
+
+
+def test_both_ways_of_conditioning_agree(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The program of the contenders, in this process."""
+    results = []
+    for kind in ("diffprior", "LAPACK"):
+        monkeypatch.setattr("sys.argv", ["worker", kind, "2", "3", "1"])
+        monkeypatch.setattr("sys.stdin", io.StringIO("go\n"))
+        with jax.numpy_dtype_promotion("standard"):
+            exec(foundation.WORKER, {"__name__": "worker"})
+        seconds, result = map(float, capsys.readouterr().out.split())
+        assert seconds > 0
+        results.append(result)
+    assert results[0] == pytest.approx(results[1], rel=1e-5)
+
+
+def test_contenders_take_turns_and_one_that_hangs_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = (
+        "import sys, time\n"
+        "for _ in sys.stdin:\n"
+        "    if sys.argv[1] == 'LAPACK': time.sleep(60)\n"
+        "    print(0.25, 1.0, flush=True)\n"
+    )
+    monkeypatch.setattr(foundation, "WORKER", answers)
+    monkeypatch.setattr(foundation, "NAMES", ("diffprior", "LAPACK"))
+    ours, hanging = foundation.compete(3, 10, rounds=2, timeout=2.0)
+    assert ours.case == "diffprior, d = 3, 20 calls" and hanging.quantities["note"].endswith(
+        "hangs"
+    )
+    assert ours.quantities["median, ms"] == pytest.approx(250 / foundation.NUM_LOOPS)
+
+
+def test_a_table_has_a_column_for_each_quantity() -> None:
+    found = table("title", [Measurement("a", {"x": 0.12345}), Measurement("b", {"y": 12345.6})])
+    assert found.columns == ("", "x", "y")
+    assert found.rows == [["a", "0.123", ""], ["b", "", "12,346"]]
+
+
+def test_sections_have_names_and_a_line() -> None:
+    assert set(USUAL) <= set(SECTIONS) and all(section.__doc__ for section in SECTIONS.values())
+    assert clusters(5).dim == 5

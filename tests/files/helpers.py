@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from diffprior.reproduce.parts import KeptArrays
 from numpy.testing import assert_array_equal
 
 import diffprior as dp
@@ -17,7 +18,6 @@ from diffprior.files.kinds import Kind
 from diffprior.priors.denoisers import NetworkDenoiser, StagewiseDenoiser
 from diffprior.priors.diffusion import Metadata
 from diffprior.priors.report import FitReport, StageLoss
-from diffprior.reproduce.parts import KeptArrays
 
 REPORT = FitReport(
     100, 20, 1.25, (0.9, float("nan")), 1, (StageLoss(-7.0, 0.9, 2.0, 1.0, 0.9),), ()

@@ -1,56 +1,52 @@
-"""Experiments small enough for a test: what is learned is not, or not really."""
+"""Experiments small enough for a test: nothing is really learned."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 import diffprior as dp
-from diffprior.priors import residuals, training
-from diffprior.reproduce.parts import Part, Parts
+from diffprior.reporting.cache import ResultCache
+from diffprior.reproduce.agents import LearnedPriors
+from diffprior.reproduce.experiment import Effort
+from diffprior.schedule import Schedule
 
 
 @pytest.fixture
-def unlearned(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Leave networks as they start, exact for a Gaussian, and hardly look at their residuals.
-
-    Counts how many there were.
-    """
-    count: list[int] = []
-
-    def optimise(params: object, *_: object) -> tuple[object, training.Fitted]:
-        count.append(1)
-        return params, training.Fitted((1.0,), 0)
-
-    monkeypatch.setattr(training, "optimise", optimise)
-    monkeypatch.setattr(residuals, "RESIDUAL_DRAWS", 50)
-    yield count
-
-
-@pytest.fixture(scope="session")
-def gaussian() -> dp.DiffusionPrior:
-    """A prior with its exact denoiser, which takes no time to learn."""
-    return dp.DiffusionPrior.from_denoiser(dp.GaussianPrior(np.zeros(2), np.eye(2)))
+def effort() -> Effort:
+    return Effort(
+        num_runs=4,
+        num_rounds=6,
+        temperatures=(0.5,),
+        temperature_runs=4,
+        num_samples=300,
+        sizes=(5,),
+        num_tasks=4,
+        num_draws=19,
+        coverage_tasks=4,
+        coverage_draws=19,
+    )
 
 
 @pytest.fixture
-def closed_form(
-    gaussian: dp.DiffusionPrior, monkeypatch: pytest.MonkeyPatch
-) -> list[dict[str, Any]]:
-    """Learned priors are this Gaussian; the list is of what they should have been learned with."""
-    asked: list[dict[str, Any]] = []
+def cache(tmp_path: Path) -> ResultCache:
+    return ResultCache(tmp_path / "kept")
 
-    def prior(parts: Parts, name: str, samples: np.ndarray, **options: Any) -> dp.DiffusionPrior:
-        asked.append({"name": name, "samples": len(samples), **options})
-        parts.done.append(Part(name, 1.0, False))
-        return gaussian
 
-    monkeypatch.setattr(Parts, "prior", prior)
+@pytest.fixture
+def learned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str, Schedule | None]]:
+    """Diffusion priors and mixtures are one Gaussian; the list is of what was asked for:
+    label, number of samples, preset and schedule."""
+    asked: list[tuple[str, int, str, Schedule | None]] = []
+
+    def diffusion(
+        priors: LearnedPriors, preset: str, schedule: Schedule | None = None
+    ) -> dp.GaussianPrior:
+        asked.append((priors.label, len(priors.samples), preset, schedule))
+        return dp.GaussianPrior.fit(priors.samples)
+
+    def mixture(priors: LearnedPriors, num_components: int | None) -> dp.GaussianPrior:
+        return dp.GaussianPrior.fit(priors.samples)
+
+    monkeypatch.setattr(LearnedPriors, "diffusion", diffusion)
+    monkeypatch.setattr(LearnedPriors, "mixture", mixture)
     return asked
-
-
-@pytest.fixture
-def parts(tmp_path: Path) -> Parts:
-    return Parts(tmp_path / "parts")

@@ -1,1 +1,1 @@
-"""What a decision costs, side by side with rivals on the same machine."""
+"""What decisions, draws and priors cost and how good they are, by section."""

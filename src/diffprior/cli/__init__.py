@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..bench.commands import bench
-from ..reproduce import commands as reproduce
-from . import fit, sample
+from . import bench, fit, reproduce, sample
 from .options import print_version
 
 app = typer.Typer(
@@ -21,7 +19,7 @@ app = typer.Typer(
 app.command()(fit.fit)
 app.command()(sample.sample)
 app.add_typer(reproduce.app, name="reproduce")
-app.command()(bench)
+app.command()(bench.bench)
 
 
 @app.callback()

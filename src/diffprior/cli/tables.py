@@ -3,8 +3,7 @@
 import csv
 import fnmatch
 import gzip
-import os
-import tempfile
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..extras import require
+from ..files.atomic import write_whole
 
 READ = ".csv, .tsv (also .gz), .npy or .parquet"
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -68,17 +68,12 @@ def read_table(path: Path, columns: Sequence[str] = ()) -> Table:
 def write_table(path: Path, rows: np.ndarray, names: Sequence[str] = ()) -> None:
     """Write rows of numbers to .npy or .csv, whole or not at all; `names` head a .csv."""
     check_ending(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            if path.suffix.lower() == ".npy":
-                np.save(file, rows)
-            else:
-                np.savetxt(file, rows, delimiter=",", header=",".join(names), comments="")
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    content = io.BytesIO()
+    if path.suffix.lower() == ".npy":
+        np.save(content, rows)
+    else:
+        np.savetxt(content, rows, delimiter=",", header=",".join(names), comments="")
+    write_whole(path, content.getvalue())
 
 
 def check_ending(path: Path) -> None:

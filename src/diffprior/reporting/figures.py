@@ -57,9 +57,9 @@ def new_figure(rows: int, columns: int, *, width: float, height: float) -> tuple
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def legend_below(figure: Any, axes: Sequence[Any], columns: int = 6) -> None:
+def legend_below(figure: Any, columns: int = 6) -> None:
     """One legend for the whole figure, under the axes, where it covers nothing."""
-    found = [axis.get_legend_handles_labels() for axis in axes]
+    found = [axis.get_legend_handles_labels() for axis in figure.axes]
     entries = {
         label: handle
         for handles, labels in found

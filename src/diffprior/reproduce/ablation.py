@@ -1,22 +1,27 @@
 """The ablation of Appendix C.3, on cross: training samples, stages, and what stages cost."""
 
+import dataclasses
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..bandits.agents import ThompsonSampling
 from ..problems.synthetic import synthetic
+from ..progress import Progress, progress
+from ..reporting.cache import ResultCache
+from ..reporting.page import Block, Columns, Heading, Text
+from ..reporting.report import picture, write_report
+from ..reporting.tables import Table, plus_minus
 from ..samplers.base import AbstractSampler
 from ..samplers.evidence_dps import EvidenceDPS
 from ..samplers.exact import Exact
 from ..samplers.laplace_dps import LaplaceDPS
 from ..schedule import Schedule
-from .agents import Materials
-from .output import save_figure, write_report
-from .parts import Parts, digest
-from .plots import ablation_figure
-from .report import Block, Figure, Heading, Table, Text, plus_minus
-from .study import Effort, past_tasks, play
+from .agents import CHOSEN, LearnedPriors, true_prior
+from .experiment import Effort, past_tasks, play
+from .figures import Curve, Panel, panels_figure
+from .results import Regret
 
 PROBLEM = "cross"
 SAMPLES = (100, 300, 1000, 3000, 10_000)
@@ -24,6 +29,22 @@ STAGES = (1, 2, 5, 10, 20, 50, 100, 200, 300)
 DEFAULT_UP_TO = 100  # stages of the default prior's chains: they need fewer
 PAPER = {1: "26", 50: "15", 100: "15", 200: "15", 300: "15"}  # regret read off Appendix C.3
 PRESET, FITTED, OURS = "DiffTS (paper's preset)", "DiffTS fitted (default prior)", "EvidenceDPS"
+MIXTURE = "MixTS(K)"
+
+
+@dataclass(frozen=True)
+class AblationResult:
+    """Regret by number of training samples and of stages; and what to compare with."""
+
+    settings: dict[str, str]
+    levels: dict[str, Regret]
+    by_samples: dict[int, dict[str, Regret]]
+    by_stages: dict[int, dict[str, Regret]]
+
+    @property
+    def summary(self) -> list[Table]:
+        """What a terminal shows."""
+        return [samples_table(self), stages_table(self)]
 
 
 def paper_schedule(num_stages: int) -> Schedule:
@@ -34,221 +55,155 @@ def paper_schedule(num_stages: int) -> Schedule:
 class Ablation:
     """Samplers on cross, by number of training samples and of stages."""
 
-    def __init__(self, parts: Parts, effort: Effort, seed: int) -> None:
-        self.problem, self.parts = synthetic(PROBLEM), parts
+    def __init__(self, cache: ResultCache, effort: Effort, seed: int, told: Progress) -> None:
+        self.problem, self.cache, self.told = synthetic(PROBLEM), cache, told
         self.effort, self.seed = effort, seed
         self.samples = past_tasks(self.problem, effort.num_samples, seed)
 
-    def by_samples(self, counts: tuple[int, ...]) -> list[dict[str, Any]]:
-        """Regret with priors learned from the first so many samples."""
-        rows = []
-        for count in counts:
-            few = self._materials(f"{count} samples", count)
-            paper, default = few.prior("paper"), few.prior("default")
-            samplers = {
-                PRESET: LaplaceDPS(paper, covariance="paper"),
-                FITTED: LaplaceDPS(default),
-                OURS: EvidenceDPS(default),
-            }
-            found = {n: self._play(n, s, {"samples": count}) for n, s in samplers.items()}
-            rows.append({"samples": count, "agents": found})
-        return rows
+    def levels(self) -> dict[str, Regret]:
+        """TS, and exact sampling with the true prior."""
+        standard = self.priors(len(self.samples))["N(0, I)"]
+        true = true_prior(self.problem, self.seed)
+        samplers: dict[str, Callable[[], AbstractSampler]]
+        samplers = {"TS": lambda: Exact(standard), "true prior": lambda: Exact(true)}
+        return self._regrets({}, samplers)
 
-    def by_stages(self, stages: tuple[int, ...]) -> list[dict[str, Any]]:
-        """Regret and time with so many stages; the default prior is the same for all."""
-        whole = self._materials(PROBLEM, len(self.samples))
-        rows = []
-        for count in stages:
-            paper = self.parts.prior(
-                f"prior, {count} stages",
-                self.samples,
-                preset="paper",
-                schedule=None if count == 100 else paper_schedule(count),
-                seed=self.seed,
-            )
-            samplers: dict[str, AbstractSampler] = {PRESET: LaplaceDPS(paper, covariance="paper")}
-            if count <= DEFAULT_UP_TO:
-                samplers[FITTED] = LaplaceDPS(whole.prior("default"), steps=count)
-                samplers[OURS] = EvidenceDPS(whole.prior("default"), steps=count)
-            found = {n: self._play(n, s, {"stages": count}) for n, s in samplers.items()}
-            rows.append({"stages": count, "agents": found})
-        return rows
-
-    def levels(self) -> dict[str, Any]:
-        """What to compare with: TS, and exact sampling with the true prior."""
-        whole = self._materials(PROBLEM, len(self.samples))
-        samplers = {"TS": Exact(whole.standard()), "true prior": Exact(whole.true())}  # type: ignore[arg-type]
-        return {name: self._play(name, sampler, {}) for name, sampler in samplers.items()}
-
-    def _materials(self, label: str, count: int) -> Materials:
-        samples = self.samples[:count]
-        return Materials(label, self.problem, samples, self.parts, self.seed)
-
-    def _play(self, name: str, sampler: AbstractSampler, varied: dict[str, int]) -> dict[str, Any]:
-        runs, rounds = self.effort.num_runs, self.effort.num_rounds
-        agent = ThompsonSampling(sampler, self.problem.likelihood)
-        what = "".join(f", {value} {key}" for key, value in varied.items())
-        settings: dict[str, Any] = {
-            "runs": runs,
-            "rounds": rounds,
-            "seed": self.seed,
-            "agent": name,
-            **varied,
+    def by_samples(self, count: int) -> dict[str, Regret]:
+        """Priors learned from the first so many samples."""
+        few = self.priors(count)
+        samplers: dict[str, Callable[[], AbstractSampler]] = {
+            MIXTURE: lambda: Exact(few[CHOSEN]),
+            PRESET: lambda: LaplaceDPS(few.diffusion("paper"), covariance="paper"),
+            FITTED: lambda: LaplaceDPS(few.diffusion("default")),
+            OURS: lambda: EvidenceDPS(few.diffusion("default")),
         }
-        settings["past"] = digest(self.samples)
-        row = self.parts.numbers(
-            f"regret, {name}{what}",
-            settings,
-            lambda: play(self.problem, agent, runs, rounds, self.seed),
-        )
-        kept = ("regret", "standard_error", "seconds", "compile_seconds", "failures")
-        return {key: row[key] for key in kept}
+        return self._regrets({"samples": count}, samplers)
+
+    def by_stages(self, count: int) -> dict[str, Regret]:
+        """So many stages; the default prior is the same for all."""
+        priors = self.priors(len(self.samples))
+        schedule = None if count == 100 else paper_schedule(count)
+        samplers: dict[str, Callable[[], AbstractSampler]] = {
+            PRESET: lambda: LaplaceDPS(priors.diffusion("paper", schedule), covariance="paper"),
+        }
+        if count <= DEFAULT_UP_TO:
+            samplers[FITTED] = lambda: LaplaceDPS(priors.diffusion("default"), steps=count)
+            samplers[OURS] = lambda: EvidenceDPS(priors.diffusion("default"), steps=count)
+        return self._regrets({"stages": count}, samplers)
+
+    def priors(self, count: int) -> LearnedPriors:
+        """What is learned from the first so many samples."""
+        label = f"{PROBLEM}, {count} samples"
+        return LearnedPriors(label, self.samples[:count], self.cache, self.seed)
+
+    def _regrets(
+        self, varied: dict[str, int], samplers: dict[str, Callable[[], AbstractSampler]]
+    ) -> dict[str, Regret]:
+        settings = {**dataclasses.asdict(self.effort), "seed": self.seed, **varied}
+        what = "".join(f", {value} {key}" for key, value in varied.items())
+        found = {}
+        for name, make in samplers.items():
+            self.told.describe(name + what)
+            play_it = functools.partial(self._play, make)
+            found[name] = self.cache.numbers(Regret, f"regret, {name}{what}", settings, play_it)
+        self.told.advance()
+        return found
+
+    def _play(self, make: Callable[[], AbstractSampler]) -> Regret:
+        agent = ThompsonSampling(make(), self.problem.likelihood)
+        return play(self.problem, agent, self.effort.num_runs, self.effort.num_rounds, self.seed)
 
 
-def ablation_experiment(
+def run_ablation(
     out: Path,
-    parts: Parts,
+    cache: ResultCache,
     *,
     effort: Effort | None = None,
     quick: bool = False,
-    samples: tuple[int, ...] | None = None,
-    stages: tuple[int, ...] | None = None,
     seed: int = 0,
-) -> dict[str, Any]:
-    """Run what is missing, draw the figure, write the report, and return the numbers."""
+) -> AblationResult:
+    """Run what is missing, draw the figure and write the report."""
     effort = effort or Effort()
-    samples = samples or (SAMPLES[::2] if quick else SAMPLES)
-    stages = stages or ((1, 5, 20) if quick else STAGES)
-    ablation = Ablation(parts, effort, seed)
-    few = sum(count <= DEFAULT_UP_TO for count in stages)
-    parts.watch.plan(2 + 5 * len(samples) + 2 * len(stages) + 2 * few + 1)
-    levels = ablation.levels()
-    by_samples, by_stages = ablation.by_samples(samples), ablation.by_stages(stages)
-    panels = _panels(by_samples, by_stages, levels, effort.num_runs)
-    figure = save_figure(out, "ablation", ablation_figure, panels)
-    settings = {
-        "problem": PROBLEM,
-        "runs": str(effort.num_runs),
-        "rounds": str(effort.num_rounds),
-        "seed": str(seed),
-    }
-    blocks = _blocks(figure, by_samples, by_stages, levels, effort.num_runs)
-    write_report(out, "Ablation on cross", blocks, settings, parts)
-    return {
-        "experiment": "ablation",
-        "settings": settings,
-        "levels": levels,
-        "samples": by_samples,
-        "stages": by_stages,
-    }
-
-
-def _panels(
-    by_samples: list[dict[str, Any]],
-    by_stages: list[dict[str, Any]],
-    levels: dict[str, Any],
-    num_runs: int,
-) -> list[dict[str, Any]]:
-    """The three panels of the paper's figure."""
-    lines = {name: row["regret"] for name, row in levels.items()}
-    regret, time = (lambda row: row["regret"]), (lambda row: 100 * row["seconds"] / num_runs)
-    error = lambda row: row["standard_error"]  # noqa: E731
-    none = lambda row: 0.0  # noqa: E731
-    samples = _curves(by_samples, "samples", regret, error)
-    return [
-        _panel("(a) training samples", "samples", "regret", samples, lines),
-        _panel(
-            "(b) stages", "stages T", "regret", _curves(by_stages, "stages", regret, error), lines
-        ),
-        {
-            **_panel(
-                "(c) time of 100 runs",
-                "stages T",
-                "seconds",
-                _curves(by_stages, "stages", time, none),
-                {},
-            ),
-            "log": True,
-        },
+    samples, stages = (SAMPLES[::2], (1, 5, 20)) if quick else (SAMPLES, STAGES)
+    with progress("", 1 + len(samples) + len(stages)) as told:
+        ablation = Ablation(cache, effort, seed, told)
+        settings = {"problem": PROBLEM, "runs": str(effort.num_runs), "seed": str(seed)}
+        result = AblationResult(
+            settings | {"rounds": str(effort.num_rounds)},
+            ablation.levels(),
+            {count: ablation.by_samples(count) for count in samples},
+            {count: ablation.by_stages(count) for count in stages},
+        )
+    panels = _panels(result, effort.num_runs)
+    shown = picture(out, "ablation", _CAPTION, lambda: panels_figure(panels))
+    blocks: list[Block] = [
+        Text(_INTRODUCTION),
+        shown,
+        Heading("Numbers"),
+        Columns([samples_table(result), stages_table(result)]),
+        _table(result.by_stages, "stages", lambda r: _time(r, effort.num_runs), _TIME),
     ]
+    write_report(out, "Ablation on cross", blocks, result.settings, cache)
+    return result
 
 
-def _panel(
-    title: str, across: str, up: str, curves: dict[str, Any], lines: dict[str, float]
-) -> dict[str, Any]:
-    return {"title": title, "across": across, "up": up, "curves": curves, "lines": lines}
+def samples_table(result: AblationResult) -> Table:
+    """Regret by number of training samples."""
+    levels = ", ".join(f"{name} {_regret(row)}" for name, row in result.levels.items())
+    return _table(result.by_samples, "samples", _regret, f"Regret; to compare with: {levels}.")
+
+
+def stages_table(result: AblationResult) -> Table:
+    """Regret by number of stages, beside what the paper shows."""
+    table = _table(result.by_stages, "stages", _regret, "Regret by stages.")
+    rows = [[*row, PAPER.get(int(row[0]), "")] for row in table.rows]
+    return Table((*table.columns, "the paper"), rows, table.caption)
+
+
+def _table(
+    rows: dict[int, dict[str, Regret]], across: str, cell: Callable[[Regret], str], caption: str
+) -> Table:
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    cells = [
+        [str(count), *(cell(row[name]) if name in row else "" for name in names)]
+        for count, row in rows.items()
+    ]
+    return Table((across, *names), cells, caption)
+
+
+def _regret(regret: Regret) -> str:
+    return plus_minus(regret.mean, regret.standard_error)
+
+
+def _time(regret: Regret, num_runs: int) -> str:
+    return f"{100 * regret.seconds / num_runs:.2f}"
+
+
+def _panels(result: AblationResult, num_runs: int) -> list[Panel]:
+    """The three panels of the paper's figure."""
+    levels = {name: row.mean for name, row in result.levels.items()}
+    samples, stages = (_curves(rows) for rows in (result.by_samples, result.by_stages))
+    times = _curves(result.by_stages, lambda r: 100 * r.seconds / num_runs, lambda r: 0.0)
+    return [
+        Panel("(a) training samples", "samples", "regret", samples, levels),
+        Panel("(b) stages", "stages T", "regret", stages, levels),
+        Panel("(c) time of 100 runs", "stages T", "seconds", times, {}, log_y=True),
+    ]
 
 
 def _curves(
-    rows: list[dict[str, Any]],
-    across: str,
-    value: Callable[[dict[str, Any]], float],
-    error: Callable[[dict[str, Any]], float],
-) -> dict[str, Any]:
-    curves: dict[str, Any] = {}
-    for row in rows:
-        for name, found in row["agents"].items():
-            curve = curves.setdefault(name, {"x": [], "y": [], "se": []})
-            curve["x"].append(row[across])
-            curve["y"].append(value(found))
-            curve["se"].append(error(found))
-    return curves
-
-
-def _blocks(
-    figure: bytes,
-    by_samples: list[dict[str, Any]],
-    by_stages: list[dict[str, Any]],
-    levels: dict[str, Any],
-    num_runs: int,
-) -> list[Block]:
-    known = ", ".join(
-        f"{name} {plus_minus(row['regret'], row['standard_error'])}" for name, row in levels.items()
-    )
-    return [
-        Text(_INTRODUCTION + f" To compare with: {known}."),
-        Figure(figure, "Regret by training samples (a) and stages (b); time by stages (c)."),
-        Heading("Training samples"),
-        _table(by_samples, "samples", {}),
-        Heading("Stages"),
-        _table(by_stages, "stages", PAPER),
-        Heading("Time"),
-        _time_table(by_stages, num_runs),
-    ]
-
-
-def _table(rows: list[dict[str, Any]], across: str, paper: dict[int, str]) -> Table:
-    names = list(rows[0]["agents"])
-    cells = [
-        [
-            str(row[across]),
-            *(
-                plus_minus(row["agents"][n]["regret"], row["agents"][n]["standard_error"])
-                if n in row["agents"]
-                else ""
-                for n in names
-            ),
-            *([paper.get(row[across], "")] if paper else []),
-        ]
-        for row in rows
-    ]
-    columns = (across, *names, *(["the paper"] if paper else []))
-    return Table(columns, cells, "Regret after the last round, with its standard error.")
-
-
-def _time_table(rows: list[dict[str, Any]], num_runs: int) -> Table:
-    names = list(rows[0]["agents"])
-    cells = [
-        [
-            str(row["stages"]),
-            *(
-                f"{100 * row['agents'][n]['seconds'] / num_runs:.2f}" if n in row["agents"] else ""
-                for n in names
-            ),
-        ]
-        for row in rows
-    ]
-    return Table(("stages", *names), cells, "Seconds for 100 runs, without compilation.")
+    rows: dict[int, dict[str, Regret]],
+    value: Callable[[Regret], float] = lambda regret: regret.mean,
+    error: Callable[[Regret], float] = lambda regret: regret.standard_error,
+) -> dict[str, Curve]:
+    names = dict.fromkeys(name for row in rows.values() for name in row)
+    having = {name: {c: row[name] for c, row in rows.items() if name in row} for name in names}
+    return {
+        name: Curve(
+            list(found), [value(r) for r in found.values()], [error(r) for r in found.values()]
+        )
+        for name, found in having.items()
+    }
 
 
 _INTRODUCTION = (
@@ -257,3 +212,5 @@ _INTRODUCTION = (
     "the same noise whatever their number. The default prior is learned once; its chains may have "
     "any number of stages."
 )
+_CAPTION = "Regret by training samples (a) and stages (b); time by stages (c)."
+_TIME = "Seconds for 100 runs, without compilation."

@@ -1,4 +1,4 @@
-"""The agents of an experiment, made from the parameters of past tasks: Section 6.1."""
+"""The agents of the experiments: Section 6.1, our own, and the rivals to beat."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,211 +7,186 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Key
 
 from ..bandits.agents import AbstractAgent, ThompsonSampling
 from ..bandits.baselines import EpsilonGreedy, LinUCB
-from ..checks import choice, positive
-from ..evidence.base import AbstractEvidence, AbstractLikelihood
+from ..checks import choice
+from ..evidence.base import AbstractLikelihood
 from ..evidence.linear import Linear
-from ..priors.base import AbstractPrior
+from ..priors.base import AbstractClosedFormPrior, AbstractPrior
+from ..priors.diffusion import DiffusionPrior
 from ..priors.empirical import EmpiricalPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..problems.base import AbstractProblem
+from ..reporting.cache import ResultCache, array_digest
+from ..reporting.tables import Table
 from ..samplers.base import AbstractSampler
 from ..samplers.dps import DPS
 from ..samplers.evidence_dps import EvidenceDPS
 from ..samplers.exact import Exact
 from ..samplers.laplace_dps import LaplaceDPS
 from ..samplers.twisted_smc import TwistedSMC
-from .parts import Parts, digest
+from ..schedule import Schedule
 
 NUM_ATOMS = 20_000  # samples that stand for a true prior without closed form, linear rewards
 NUM_ATOMS_GLM = 2_000  # and for others, whose likelihood costs a pass over the history
-LEARNED = ("paper", "default", "mixture of 2", "mixture of 10")  # priors that are kept as parts
 TRUE_SEED = 2**30  # apart from the seeds of training samples and of runs
+TRUE = "true"
+CHOSEN = "mixture, K chosen"
+SAMPLED = {"paper": "the paper's preset", "default": "the default prior"}  # diffusion priors
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How an agent is made: which prior, and what decides with it."""
+class AgentSpec:
+    """How an agent is made: which prior, and what decides with it.
+
+    Args:
+        name: As in tables.
+        prior: Name of its prior, for `LearnedPriors`, or `TRUE`.
+        meaning: What it is, in a line.
+        sampler: Makes the sampler of Thompson sampling from a prior; or else
+        policy: makes an agent of another kind from a prior and a likelihood.
+        slow: Whether it may play the first runs only.
+    """
 
     name: str
     prior: str
-    sampler: Callable[[Any], AbstractSampler] | None = None
-    rival: Callable[[Any, AbstractLikelihood], AbstractAgent] | None = None
-    slow: bool = False  # a slow agent may play the first runs only
+    meaning: str
+    sampler: Callable[..., AbstractSampler] | None = None
+    policy: Callable[[Any, AbstractLikelihood], AbstractAgent] | None = None
+    slow: bool = False
 
     def agent(
         self, prior: AbstractPrior, likelihood: AbstractLikelihood, temperature: float = 1.0
     ) -> AbstractAgent:
-        """The agent; Thompson sampling at any temperature."""
+        """The agent, with this prior; only Thompson sampling has a temperature."""
         if self.sampler is not None:
-            return Tempered(ThompsonSampling(self.sampler(prior), likelihood), temperature)
-        assert self.rival is not None
-        if temperature != 1:
-            raise ValueError(
-                f"`temperature`: expected 1 for {self.name}, which draws from no posterior, "
-                f"got {temperature:g}; leave it out"
-            )
-        return self.rival(prior, likelihood)
+            return ThompsonSampling(self.sampler(prior, temperature=temperature), likelihood)
+        assert self.policy is not None and temperature == 1
+        return self.policy(prior, likelihood)
 
 
-class Tempered(AbstractAgent):
-    """Thompson sampling that counts each reward 1 / temperature times.
-
-    The same as a sampler's own temperature, but a number of the compiled program rather than a
-    constant of it, so that one program serves all temperatures.
-    """
-
-    agent: ThompsonSampling
-    likelihood: AbstractLikelihood
-    weight: Float[Array, ""]
-
-    def __init__(self, agent: ThompsonSampling, temperature: float) -> None:
-        self.agent, self.likelihood = agent, agent.likelihood
-        self.weight = 1.0 / positive("temperature", temperature, "1 is Bayes' rule")
-
-    @property
-    def dim(self) -> int:
-        """Number of parameters d."""
-        return self.agent.dim
-
-    def index(
-        self, key: Key[Array, ""], evidence: AbstractEvidence, features: Float[Array, "k d"]
-    ) -> tuple[Float[Array, " k"], Bool[Array, ""]]:
-        """phi' theta for one draw of theta."""
-        return self.agent.index(key, evidence, features)
-
-    def update(
-        self, evidence: AbstractEvidence, phi: Float[Array, " d"], y: Float[Array, ""]
-    ) -> AbstractEvidence:
-        """A row of weight 1 / temperature."""
-        return evidence.add(phi[None], y[None], self.weight.astype(y.dtype)[None])
+def _paper_dps(prior: Any, temperature: float = 1.0) -> AbstractSampler:
+    return LaplaceDPS(prior, covariance="paper", temperature=temperature)
 
 
-def _paper_dps(prior: Any) -> AbstractSampler:
-    return LaplaceDPS(prior, covariance="paper")
-
-
-RECIPES = (
-    Recipe("TS", "standard", Exact),
-    Recipe("TunedTS", "Gaussian", Exact),
-    Recipe("MixTS", "mixture of 2", Exact),
-    Recipe("MixTS(10)", "mixture of 10", Exact),
-    Recipe("LinUCB", "standard", rival=LinUCB),
-    Recipe("EpsilonGreedy", "standard", rival=EpsilonGreedy),
-    Recipe("DPS", "paper", DPS),
-    Recipe("DiffTS", "paper", _paper_dps),
-    Recipe("DiffTS fitted", "default", LaplaceDPS),
-    Recipe("EvidenceDPS", "default", EvidenceDPS),
-    Recipe("TwistedSMC", "default", TwistedSMC, slow=True),
-    Recipe("Exact", "true", Exact),
+AGENTS = (
+    AgentSpec("TS", "N(0, I)", "Thompson sampling that has learned nothing from the past", Exact),
+    AgentSpec("TunedTS", "Gaussian", "one Gaussian, fitted to past tasks", Exact),
+    AgentSpec("MixTS", "mixture of 2", "two Gaussians, fitted to past tasks", Exact),
+    AgentSpec(
+        "MixTS(K)", CHOSEN, "as many Gaussians as held-out tasks justify: the rival to beat", Exact
+    ),
+    AgentSpec("LinUCB", "N(0, I)", "upper confidence bounds; nothing learned", policy=LinUCB),
+    AgentSpec("EpsilonGreedy", "N(0, I)", "mostly greedy; nothing learned", policy=EpsilonGreedy),
+    AgentSpec("DPS", "paper", "gradients through the denoiser, a baseline of the paper", DPS),
+    AgentSpec("DiffTS", "paper", "the paper's method to the letter: LaplaceDPS", _paper_dps),
+    AgentSpec(
+        "DiffTS fitted", "default", "LaplaceDPS with the fitted reverse covariance", LaplaceDPS
+    ),
+    AgentSpec(
+        "EvidenceDPS", "default", "evidence inside the denoiser: what `Bandit` does", EvidenceDPS
+    ),
+    AgentSpec(
+        "TwistedSMC", "default", "particles; slow, so it plays fewer runs", TwistedSMC, slow=True
+    ),
+    AgentSpec("Exact", TRUE, "the exact posterior under the true prior, which nobody has", Exact),
 )
-NAMES = tuple(recipe.name for recipe in RECIPES)
-USUAL = tuple(name for name in NAMES if name != "MixTS(10)")
+NAMES = tuple(spec.name for spec in AGENTS)
 
 
-def recipes(names: tuple[str, ...] = USUAL) -> tuple[Recipe, ...]:
-    """The recipes of these names, in the order of the registry."""
+def agent_specs(names: tuple[str, ...] = NAMES) -> tuple[AgentSpec, ...]:
+    """The agents of these names, in the order of the registry."""
     chosen = {choice("agent", name, NAMES) for name in names}
-    return tuple(recipe for recipe in RECIPES if recipe.name in chosen)
+    return tuple(spec for spec in AGENTS if spec.name in chosen)
 
 
-class Materials:
-    """The priors that agents are made of, each made of the samples when first asked for.
+def agents_table(names: tuple[str, ...]) -> Table:
+    """What every agent is, in a line."""
+    rows = [
+        (spec.name, SAMPLED.get(spec.prior, spec.prior), spec.meaning)
+        for spec in agent_specs(names)
+    ]
+    caption = "Every agent but the first and those without a prior has learned from past tasks."
+    return Table(("agent", "prior", "what it is"), rows, caption, words=True)
 
-    `problem` is where the agents will act, `samples` are the parameters of past tasks.
+
+class LearnedPriors:
+    """Priors learned from the parameters of past tasks, each when it is first asked for.
+
+    Args:
+        label: What the samples are, for the names of kept results.
+        samples: Parameters of past tasks (n, d).
+        cache: Keeps what takes time to learn.
+        seed: Of everything random.
     """
 
-    def __init__(
-        self, label: str, problem: AbstractProblem, samples: Any, parts: Parts, seed: int = 0
-    ) -> None:
-        self.label, self.problem, self.parts, self.seed = label, problem, parts, seed
+    def __init__(self, label: str, samples: Any, cache: ResultCache, seed: int = 0) -> None:
+        self.label, self.cache, self.seed = label, cache, seed
         self.samples = np.asarray(samples, np.float64)
-        self._priors: dict[str, AbstractPrior] = {}
+        self.digest = array_digest(self.samples)
+        self._found: dict[str, AbstractPrior] = {}
 
-    def prior(self, name: str) -> AbstractPrior:
-        """The prior of this name."""
-        if name not in self._priors:
-            self._priors[name] = _PRIORS[choice("prior", name, tuple(_PRIORS))](self)
-        return self._priors[name]
-
-    def has(self, name: str) -> bool:
-        """Whether a prior has been asked for."""
-        return name in self._priors
-
-    def share(self, other: "Materials") -> None:
-        """Have one set of priors with another of the same samples, whichever asks for them first.
-
-        Nothing may ask for the true prior, which depends on the rewards.
-        """
-        self._priors = other._priors
-
-    @property
-    def digest(self) -> str:
-        """What tells these samples from others."""
-        return digest(self.samples)
-
-    def agent(self, recipe: Recipe, temperature: float = 1.0) -> AbstractAgent:
-        """The agent of a recipe."""
-        return recipe.agent(self.prior(recipe.prior), self.problem.likelihood, temperature)
-
-    @property
-    def truth_is_closed_form(self) -> bool:
-        """Whether the true posterior is; otherwise samples stand for the true prior."""
-        known = getattr(self.problem, "true_prior", None) is not None
-        return known and isinstance(self.problem.likelihood, Linear)
-
-    def label_of(self, recipe: Recipe) -> str:
-        """Its name, with what stands for the true prior."""
-        sampled = self._stands_for_truth(recipe)
-        return f"{recipe.name} ({self._num_atoms:,} samples)" if sampled else recipe.name
-
-    def learned(self, preset: str) -> AbstractPrior:
-        """A diffusion prior, kept as a part."""
-        name = f"prior, {self.label}, {preset}"
-        return self.parts.prior(name, self.samples, preset=preset, seed=self.seed)
-
-    def true(self) -> AbstractPrior:
-        """The true prior, or an empirical one that stands for it."""
-        if self.truth_is_closed_form:
-            return self.problem.true_prior  # type: ignore[attr-defined]
-        key = jax.random.key(TRUE_SEED + self.seed)
-        return EmpiricalPrior(jnp.asarray(self.problem.sample_parameters(key, self._num_atoms)))
-
-    def _stands_for_truth(self, recipe: Recipe) -> bool:
-        return recipe.prior == "true" and not self.truth_is_closed_form
-
-    @property
-    def _num_atoms(self) -> int:
-        return NUM_ATOMS if isinstance(self.problem.likelihood, Linear) else NUM_ATOMS_GLM
+    def __getitem__(self, name: str) -> Any:
+        """The prior of this name, an `AbstractPrior`; closed form unless it is a diffusion."""
+        if name not in self._found:
+            self._found[name] = _PRIORS[choice("prior", name, tuple(_PRIORS))](self)
+        return self._found[name]
 
     def standard(self) -> AbstractPrior:
         """N(0, I)."""
         dim = self.samples.shape[1]
         return GaussianPrior(np.zeros(dim), np.eye(dim))
 
-    def mixture(self, num_components: int) -> AbstractPrior:
-        """A Gaussian mixture fitted to the samples, kept as a part."""
+    def mixture(self, num_components: int | None) -> AbstractPrior:
+        """A Gaussian mixture; without a number of components, the best for held-out samples."""
+        return self.cache.object(
+            f"prior, {self.label}, mixture of {num_components or 'K'}",
+            {"components": num_components, "samples": self.digest, "seed": self.seed},
+            lambda: MixturePrior.fit(self.samples, num_components, seed=self.seed),
+        )
 
-        def fit() -> dict[str, np.ndarray]:
-            prior = MixturePrior.fit(self.samples, num_components=num_components, seed=self.seed)
-            return {name: np.asarray(getattr(prior, name)) for name in _MIXTURE}
+    def diffusion(self, preset: str, schedule: Schedule | None = None) -> DiffusionPrior:
+        """A diffusion prior, learned with a preset."""
+        stages = None if schedule is None else list(schedule.alpha_bar)
+        shown = "" if schedule is None else f", {schedule.num_stages} stages"
+        settings = {"preset": preset, "alpha_bar": stages}
+        return self.cache.object(
+            f"prior, {self.label}, {preset}{shown}",
+            {**settings, "samples": self.digest, "seed": self.seed},
+            lambda: _fit(self.samples, preset, schedule, self.seed),
+        )
 
-        settings = {"components": num_components, "samples": self.digest, "seed": self.seed}
-        shown = f"prior, {self.label}, mixture of {num_components}"
-        return MixturePrior(**self.parts.arrays("mixture", settings, fit, shown=shown))
 
-
-_MIXTURE = ("weights", "means", "covs")
-_PRIORS: dict[str, Callable[[Materials], AbstractPrior]] = {
-    "standard": Materials.standard,
-    "Gaussian": lambda materials: GaussianPrior.fit(materials.samples),
-    "mixture of 2": lambda materials: materials.mixture(2),
-    "mixture of 10": lambda materials: materials.mixture(10),
-    "paper": lambda materials: materials.learned("paper"),
-    "default": lambda materials: materials.learned("default"),
-    "true": Materials.true,
+_PRIORS: dict[str, Callable[[LearnedPriors], AbstractPrior]] = {
+    "N(0, I)": LearnedPriors.standard,
+    "Gaussian": lambda priors: GaussianPrior.fit(priors.samples),
+    "mixture of 2": lambda priors: priors.mixture(2),
+    CHOSEN: lambda priors: priors.mixture(None),
+    "paper": lambda priors: priors.diffusion("paper"),
+    "default": lambda priors: priors.diffusion("default"),
 }
+
+
+def _fit(samples: np.ndarray, preset: str, schedule: Schedule | None, seed: int) -> DiffusionPrior:
+    import warnings
+
+    from ..priors.report import FitWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # few samples may be the point
+        return DiffusionPrior.fit(
+            samples, preset=preset, schedule=schedule, seed=seed, progress=False
+        )
+
+
+def true_prior(problem: AbstractProblem, seed: int) -> AbstractClosedFormPrior:
+    """The true prior where the true posterior has a closed form, else many of its samples."""
+    linear = isinstance(problem.likelihood, Linear)
+    known = getattr(problem, "true_prior", None)
+    if known is not None and linear:
+        return known
+    count = NUM_ATOMS if linear else NUM_ATOMS_GLM
+    key = jax.random.key(TRUE_SEED + seed)
+    return EmpiricalPrior(jnp.asarray(problem.sample_parameters(key, count)))

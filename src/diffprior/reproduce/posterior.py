@@ -1,149 +1,208 @@
 """The posterior-quality figure of Appendix C.4: distance from the true posterior against n."""
 
+import functools
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
+from scipy.stats import sem
 
-from ..evaluate.posterior import PosteriorQuality, posterior_quality
-from ..priors.diffusion import DiffusionPrior
-from ..priors.gaussian import GaussianPrior
-from ..priors.mixture import MixturePrior
+from ..evaluate.posterior import posterior_quality
 from ..problems.mixtures import mixture
+from ..progress import Progress, progress
+from ..reporting.cache import ResultCache
+from ..reporting.page import Block, Columns, Heading, Text
+from ..reporting.report import picture, write_report
+from ..reporting.tables import Table, plus_minus
 from ..samplers.base import AbstractSampler
-from ..samplers.dps import DPS
-from ..samplers.evidence_dps import EvidenceDPS
-from ..samplers.exact import Exact
-from ..samplers.laplace_dps import LaplaceDPS
 from ..samplers.particle_filter import ParticleFilter
-from ..samplers.twisted_smc import TwistedSMC
-from .output import save_figure, write_report
-from .parts import Parts, digest
-from .plots import quality_figure
-from .report import Block, Figure, Heading, Table, Text, plus_minus
+from .agents import LearnedPriors, agent_specs
+from .figures import Clouds, Curve, Panel, panels_figure
 
 NAMES = ("cross", "H", "triangles")
 SIZES = (0, 1, 2, 5, 10, 20, 50, 100, 200)
+NUM_SAMPLES = 10_000
 NUM_SHOWN = 2000  # samples of a prior in a picture
 
 
-def samplers_of(
-    samples: np.ndarray, paper: DiffusionPrior, ours: DiffusionPrior, seed: int
-) -> dict[str, AbstractSampler]:
-    """The paper's methods and ours, each with a prior learned from the samples."""
-    dim = samples.shape[1]
-    return {
-        "TS": Exact(GaussianPrior(np.zeros(dim), np.eye(dim))),
-        "TunedTS": Exact(GaussianPrior.fit(samples)),
-        "MixTS": Exact(MixturePrior.fit(samples, num_components=2, seed=seed)),
-        "DPS": DPS(paper),
-        "SMC": ParticleFilter(paper),
-        "DiffTS (paper)": LaplaceDPS(paper, covariance="paper"),
-        "LaplaceDPS": LaplaceDPS(ours),
-        "TwistedSMC": TwistedSMC(ours),
-        "EvidenceDPS": EvidenceDPS(ours),
-    }
+@dataclass(frozen=True)
+class SamplerQuality:
+    """One sampler on one mixture, by size of history."""
+
+    distance: list[float]
+    distance_error: list[float]
+    ratio: list[float]  # distance over that of exact draws from each other
+    ratio_error: list[float]
+    trace_ratio: list[float]  # trace of the covariance over that of the true posterior
+    floor: list[float]
 
 
-def posterior_experiment(
+@dataclass(frozen=True)
+class MixtureResult:
+    """All samplers on one mixture."""
+
+    name: str
+    sizes: tuple[int, ...]
+    samplers: dict[str, SamplerQuality]
+
+
+@dataclass(frozen=True)
+class PosteriorResult:
+    """All samplers on all mixtures."""
+
+    settings: dict[str, str]
+    mixtures: tuple[MixtureResult, ...]
+
+    @property
+    def summary(self) -> list[Table]:
+        """What a terminal shows."""
+        return [ratio_table(result) for result in self.mixtures]
+
+
+def sampler_names() -> tuple[str, ...]:
+    """The samplers that are judged: those of the agents, and the paper's particle filter."""
+    specs = [s.name for s in agent_specs() if s.sampler is not None and s.name != "Exact"]
+    return (*specs, "SMC")
+
+
+def make_sampler(name: str, priors: LearnedPriors) -> AbstractSampler:
+    """The sampler of this name, with its prior."""
+    if name == "SMC":
+        return ParticleFilter(priors["paper"])
+    (spec,) = agent_specs((name,))
+    assert spec.sampler is not None
+    return spec.sampler(priors[spec.prior])
+
+
+def run_posterior(
     out: Path,
-    parts: Parts,
+    cache: ResultCache,
     *,
     names: tuple[str, ...] = NAMES,
     quick: bool = False,
     seed: int = 0,
-) -> dict[str, Any]:
-    """Run what is missing, draw the figure, write the report, and return the numbers."""
+) -> PosteriorResult:
+    """Run what is missing, draw the figure and write the report."""
     sizes = SIZES[1::3] if quick else SIZES
     histories, draws = (4, 200) if quick else (20, 500)
-    parts.watch.plan(3 * len(names))
-    panels = [_panel(parts, name, sizes, histories, draws, seed) for name in names]
-    figure = save_figure(out, "posterior", quality_figure, panels)
+    learned = {name: _priors(name, cache, seed) for name in names}
+    with progress("", len(names) * len(sampler_names())) as told:
+        results = tuple(
+            _judge(name, learned[name], sizes, histories, draws, seed, told) for name in names
+        )
     settings = {
         "histories of each size": str(histories),
         "draws of each posterior": str(draws),
-        "training samples": "10000",
+        "training samples": str(NUM_SAMPLES),
         "seed": str(seed),
     }
-    write_report(out, "Posteriors of Gaussian mixtures", _blocks(panels, figure), settings, parts)
-    kept = ("name", "sizes", "curves", "floor")
-    return {"seed": seed, "quick": quick, "panels": [{k: p[k] for k in kept} for p in panels]}
-
-
-def _panel(
-    parts: Parts, name: str, sizes: tuple[int, ...], histories: int, draws: int, seed: int
-) -> dict[str, Any]:
-    """What the figure shows of one mixture."""
-    prior = mixture(name)
-    samples = np.asarray(prior.sample(jax.random.key(seed), 10_000), np.float64)
-    paper, ours = (
-        parts.prior(f"prior, {name}, {preset}", samples, preset=preset, seed=seed)
-        for preset in ("paper", "default")
+    found = PosteriorResult(settings, results)
+    write_report(
+        out, "Posteriors of Gaussian mixtures", _blocks(out, found, learned), settings, cache
     )
-    settings = {"sizes": sizes, "histories": histories, "draws": draws, "seed": seed}
+    return found
 
-    def run() -> dict[str, Any]:
-        samplers = samplers_of(samples, paper, ours, seed)
+
+def _priors(name: str, cache: ResultCache, seed: int) -> LearnedPriors:
+    samples = np.asarray(mixture(name).sample(jax.random.key(seed), NUM_SAMPLES), np.float64)
+    return LearnedPriors(name, samples, cache, seed)
+
+
+def _judge(
+    name: str,
+    priors: LearnedPriors,
+    sizes: tuple[int, ...],
+    num_histories: int,
+    num_draws: int,
+    seed: int,
+    told: Progress,
+) -> MixtureResult:
+    settings = {"sizes": sizes, "histories": num_histories, "draws": num_draws, "seed": seed}
+
+    def compute(sampler: str) -> SamplerQuality:
         rows = posterior_quality(
-            prior, samplers, sizes, num_histories=histories, num_draws=draws, seed=seed
+            mixture(name),
+            {sampler: make_sampler(sampler, priors)},
+            sizes,
+            num_histories=num_histories,
+            num_draws=num_draws,
+            seed=seed,
         )
-        return _curves(sizes, rows)
+        return SamplerQuality(
+            distance=[float(row.distance.distances.mean()) for row in rows],
+            distance_error=[float(sem(row.distance.distances)) for row in rows],
+            ratio=[row.distance.ratio for row in rows],
+            ratio_error=[row.distance.standard_error for row in rows],
+            trace_ratio=[row.trace_ratio for row in rows],
+            floor=[float(row.distance.floors.mean()) for row in rows],
+        )
 
-    about = {**settings, "samples": digest(samples)}
-    found = parts.numbers(f"posteriors, {name}", about, run)
-    learned = np.asarray(ours.sample(jax.random.key(seed + 1), NUM_SHOWN))
-    shown = {"true": samples[:NUM_SHOWN], "learned": learned}
-    return {"name": name, "sizes": list(sizes), **found, **shown}
-
-
-def _curves(sizes: tuple[int, ...], rows: list[PosteriorQuality]) -> dict[str, Any]:
-    curves: dict[str, Any] = {}
-    floor = []
-    for size in sizes:
-        at_size = [row for row in rows if row.num_observations == size]
-        floor.append(float(np.mean(at_size[0].distance.floors)))
-        for row in at_size:
-            curve = curves.setdefault(row.sampler, {key: [] for key in _KEYS})
-            values = row.distance.distances
-            curve["mean"].append(float(values.mean()))
-            curve["se"].append(float(values.std(ddof=1) / np.sqrt(len(values))))
-            curve["ratio"].append(row.distance.ratio)
-            curve["ratio_se"].append(row.distance.standard_error)
-            curve["trace_ratio"].append(row.trace_ratio)
-    return {"curves": curves, "floor": floor}
+    found = {}
+    for sampler in sampler_names():
+        told.describe(f"{name}, {sampler}")
+        found[sampler] = priors.cache.numbers(
+            SamplerQuality,
+            f"posteriors, {name}, {sampler}",
+            {**settings, "samples": priors.digest},
+            functools.partial(compute, sampler),
+        )
+        told.advance()
+    return MixtureResult(name, sizes, found)
 
 
-_KEYS = ("mean", "se", "ratio", "ratio_se", "trace_ratio")
+def ratio_table(result: MixtureResult) -> Table:
+    """Distance over its floor."""
+    rows = [
+        [name, *(plus_minus(*pair) for pair in zip(found.ratio, found.ratio_error, strict=True))]
+        for name, found in result.samplers.items()
+    ]
+    caption = (
+        f"{result.name}: earth mover's distance from the true posterior over that of exact draws "
+        "from each other, after n random actions; 1 is exact."
+    )
+    return Table(("sampler", *(f"n = {size}" for size in result.sizes)), rows, caption)
 
 
-def _blocks(panels: list[dict[str, Any]], figure: bytes) -> list[Block]:
-    blocks: list[Block] = [Text(_INTRODUCTION), Figure(figure, _CAPTION)]
-    for panel in panels:
-        title = Heading(str(panel["name"]))
-        blocks += [title, _table(panel, "ratio", _RATIO), _table(panel, "trace_ratio", _TRACE)]
-    return blocks
+def trace_table(result: MixtureResult) -> Table:
+    """Width of the posterior."""
+    rows = [
+        [name, *(f"{value:.2f}" for value in found.trace_ratio)]
+        for name, found in result.samplers.items()
+    ]
+    caption = f"{result.name}: trace of the covariance over that of the true posterior."
+    return Table(("sampler", *(f"n = {size}" for size in result.sizes)), rows, caption)
 
 
-def _table(panel: dict[str, Any], key: str, caption: str) -> Table:
-    def cells(curve: dict[str, list[float]]) -> list[str]:
-        if key == "ratio":
-            pairs = zip(curve["ratio"], curve["ratio_se"], strict=True)
-            return [plus_minus(value, error) for value, error in pairs]
-        return [f"{value:.2f}" for value in curve[key]]
+def _blocks(out: Path, result: PosteriorResult, learned: dict[str, LearnedPriors]) -> list[Block]:
+    panels = [_panel(found) for found in result.mixtures]
+    clouds = [_clouds(found.name, learned[found.name]) for found in result.mixtures]
+    shown = picture(out, "posterior", _CAPTION, lambda: panels_figure(panels, clouds))
+    tables = [Columns([ratio_table(found), trace_table(found)]) for found in result.mixtures]
+    return [Text(_INTRODUCTION), shown, Heading("Distance and width"), *tables]
 
-    columns = ("sampler", *(f"n = {size}" for size in panel["sizes"]))
-    rows = [[name, *cells(curve)] for name, curve in panel["curves"].items()]
-    return Table(columns, rows, caption)
+
+def _clouds(name: str, priors: LearnedPriors) -> Clouds:
+    draws = priors["default"].sample(jax.random.key(priors.seed + 1), NUM_SHOWN)
+    return Clouds(name, priors.samples[:NUM_SHOWN], np.asarray(draws))
+
+
+def _panel(result: MixtureResult) -> Panel:
+    curves = {
+        name: Curve(result.sizes, found.distance, found.distance_error)
+        for name, found in result.samplers.items()
+    }
+    floor = next(iter(result.samplers.values())).floor
+    curves["two exact samples"] = Curve(result.sizes, floor, [0.0] * len(floor))
+    return Panel(result.name, "observations", "earth mover's distance", curves, {}, True, "symlog")
 
 
 _INTRODUCTION = (
     "Mixtures of Gaussians, whose posteriors are known, as priors; histories of n random actions "
-    "from the unit ball with linear rewards and noise of standard deviation 1."
+    "from the unit ball with linear rewards and noise of standard deviation 1. A sampler is good "
+    "where its distance is that of two exact samples, and its width that of the true posterior."
 )
 _CAPTION = (
-    "Above: samples of the true prior (blue) and the learned one (red). Below: earth mover's "
-    "distance of each sampler from the true posterior."
+    "Above: samples of the true prior (blue) and of the default one learned from them (red). "
+    "Below: earth mover's distance of each sampler from the true posterior."
 )
-_RATIO = "Distance over that of exact draws from each other, with its standard error: 1 is exact."
-_TRACE = "Trace of the covariance over that of the true posterior: below 1 is too narrow."

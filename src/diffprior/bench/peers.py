@@ -31,13 +31,11 @@ def numpy_thompson_sampling(
     return regret
 
 
-def library_decision(features: np.ndarray, seed: int) -> Callable[[], object] | None:
+def library_decision(features: np.ndarray, seed: int) -> Callable[[], object]:
     """One decision of bayesianbandits' Gaussian regressor, by the shortest way: a draw of every
-    action's mean, and the largest. None if the library is not installed."""
-    try:
-        from bayesianbandits import NormalRegressor
-    except ImportError:
-        return None
+    action's mean, and the largest."""
+    from bayesianbandits import NormalRegressor
+
     rng = np.random.default_rng(seed)
     model = NormalRegressor(alpha=1.0, beta=1.0, random_state=seed)
     model.partial_fit(rng.standard_normal((50, features.shape[1])), rng.standard_normal(50))

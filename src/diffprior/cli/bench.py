@@ -1,0 +1,43 @@
+"""`diffprior bench`: what decisions, draws and priors cost, and how good they are."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import Json, check_output
+from .terminal import friendly_errors, say
+
+
+def bench(
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("results/bench"),
+    json_file: Json = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
+    section: Annotated[
+        list[str] | None, typer.Option(help="Such as decisions or fit; repeat for more.")
+    ] = None,
+) -> None:
+    """Measure what decisions, draws and priors cost, side by side with peers."""
+    with friendly_errors():
+        from ..extras import require
+
+        require("bench", "bayesianbandits", "ot")
+        if json_file is not None:
+            check_output("json", json_file)
+        from ..bench.sections import SECTIONS, USUAL, run_bench
+        from ..checks import choice
+        from ..reporting.cache import ResultCache
+        from ..reporting.report import REPORT
+        from ..reporting.tables import for_terminal
+
+        names = tuple(choice("section", name, tuple(SECTIONS)) for name in section or USUAL)
+        result = run_bench(out, ResultCache(out / "kept"), names=names, quick=quick)
+        if json_file is not None:
+            numbers = json.dumps(dataclasses.asdict(result), indent=1)
+            json_file.write_text(numbers, encoding="utf-8")
+            say(f"wrote {json_file}")
+        for table in result.summary:
+            say(for_terminal(table))
+        say(f"the report is {out / REPORT}")

@@ -1,0 +1,206 @@
+"""`diffprior reproduce`: the paper's experiments again."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import Json, Seed, check_output
+from .terminal import friendly_errors, say
+
+if TYPE_CHECKING:
+    from ..reporting.cache import ResultCache
+    from ..reporting.tables import Table
+
+app = typer.Typer(no_args_is_help=True, help="Run the paper's experiments again.")
+
+Out = Annotated[Path, typer.Option(help="Folder for figures, report and kept results.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A small version of everything.")]
+Runs = Annotated[int | None, typer.Option(min=1, help="Runs of each agent; 512 unless quick.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Compute kept results again.")]
+Folder = Annotated[
+    Path | None, typer.Option("--data", help="Folder of the data; DIFFPRIOR_DATA unless given.")
+]
+Download = Annotated[bool, typer.Option("--download", help="Fetch data that are not there.")]
+Problems = Annotated[list[str] | None, typer.Option("--problem", help="One; repeat for more.")]
+Agents = Annotated[
+    list[str] | None, typer.Option("--agent", help="Such as TS or EvidenceDPS; repeat for more.")
+]
+
+
+@app.command()
+def synthetic(
+    out: Out = Path("results/synthetic"),
+    json_file: Json = None,
+    quick: Quick = False,
+    runs: Runs = None,
+    problem: Problems = None,
+    agent: Agents = None,
+    logistic: Annotated[bool, typer.Option("--logistic", help="Rewards of 0 and 1.")] = False,
+    fresh: Fresh = False,
+    seed: Seed = 0,
+) -> None:
+    """Regret on the six synthetic problems (Section 6.2 and Appendix C.1)."""
+
+    def run(cache: "ResultCache") -> tuple[Any, list["Table"]]:
+        from ..problems.synthetic import SYNTHETIC
+        from ..reproduce.agents import NAMES
+        from ..reproduce.experiment import Effort
+        from ..reproduce.synthetic import run_synthetic
+
+        result = run_synthetic(
+            out,
+            cache,
+            names=tuple(problem or SYNTHETIC),
+            agents=tuple(agent or NAMES),
+            effort=Effort.of(runs, quick),
+            logistic=logistic,
+            seed=seed,
+        )
+        return result, result.summary
+
+    conduct(run, out, json_file, fresh)
+
+
+@app.command()
+def ablation(
+    out: Out = Path("results/ablation"),
+    json_file: Json = None,
+    quick: Quick = False,
+    runs: Runs = None,
+    fresh: Fresh = False,
+    seed: Seed = 0,
+) -> None:
+    """Regret by training samples and by stages, and the time of stages (Appendix C.3)."""
+
+    def run(cache: "ResultCache") -> tuple[Any, list["Table"]]:
+        from ..reproduce.ablation import run_ablation
+        from ..reproduce.experiment import Effort
+
+        effort = Effort.of(runs, quick)
+        result = run_ablation(out, cache, effort=effort, quick=quick, seed=seed)
+        return result, result.summary
+
+    conduct(run, out, json_file, fresh)
+
+
+@app.command()
+def posterior(
+    out: Out = Path("results/posterior"),
+    json_file: Json = None,
+    quick: Quick = False,
+    problem: Problems = None,
+    fresh: Fresh = False,
+    seed: Seed = 0,
+) -> None:
+    """Distance of every sampler from the exact posterior (Appendix C.4)."""
+
+    def run(cache: "ResultCache") -> tuple[Any, list["Table"]]:
+        from ..reproduce.posterior import NAMES, run_posterior
+
+        names = tuple(problem or NAMES)
+        result = run_posterior(out, cache, names=names, quick=quick, seed=seed)
+        return result, result.summary
+
+    conduct(run, out, json_file, fresh)
+
+
+@app.command()
+def movielens(
+    data: Folder = None,
+    out: Out = Path("results/movielens"),
+    json_file: Json = None,
+    quick: Quick = False,
+    runs: Runs = None,
+    noise: Annotated[
+        str, typer.Option(help="Of linear rewards, or `estimated` from the ratings.")
+    ] = "0.75",
+    download: Download = False,
+    fresh: Fresh = False,
+    seed: Seed = 0,
+) -> None:
+    """Regret on MovieLens 1M, and what a diffusion prior is worth there (Section 6.3)."""
+
+    def run(cache: "ResultCache") -> tuple[Any, list["Table"]]:
+        from ..reproduce.data import Measures, data_effort, run_data, summary
+        from ..reproduce.movielens import movielens_data
+
+        loaded = movielens_data(
+            cache, data, noise_std=noise_of(noise), seed=seed, download=download
+        )
+        effort, measures = data_effort(runs, quick), Measures.of(quick)
+        result = run_data(out, cache, loaded, effort=effort, measures=measures, seed=seed)
+        return result, summary(result)
+
+    conduct(run, out, json_file, fresh)
+
+
+@app.command()
+def mnist(
+    data: Folder = None,
+    out: Out = Path("results/mnist"),
+    json_file: Json = None,
+    quick: Quick = False,
+    runs: Runs = None,
+    download: Download = False,
+    fresh: Fresh = False,
+    seed: Seed = 0,
+) -> None:
+    """Regret on MNIST, and what a diffusion prior is worth there (Appendix C.2)."""
+
+    def run(cache: "ResultCache") -> tuple[Any, list["Table"]]:
+        from ..reproduce.data import Measures, data_effort, run_data, summary
+        from ..reproduce.mnist import mnist_data
+
+        loaded = mnist_data(cache, data, seed=seed, download=download)
+        effort, measures = data_effort(runs, quick), Measures.of(quick)
+        result = run_data(out, cache, loaded, effort=effort, measures=measures, seed=seed)
+        return result, summary(result)
+
+    conduct(run, out, json_file, fresh)
+
+
+def noise_of(text: str) -> float | None:
+    """A standard deviation, or None where it is to be estimated."""
+    from ..checks import positive
+
+    if text == "estimated":
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(
+            f"`noise`: expected a number or estimated, got {text!r}; pass one of those"
+        ) from None
+    return float(positive("noise", number, "pass a standard deviation"))
+
+
+def conduct(
+    run: Callable[["ResultCache"], tuple[Any, list["Table"]]],
+    out: Path,
+    json_file: Path | None,
+    fresh: bool,
+) -> None:
+    """Check what an experiment needs, run it, and say where its results are."""
+    with friendly_errors():
+        from ..extras import require
+
+        require("experiments", "matplotlib", "ot")
+        if json_file is not None:
+            check_output("json", json_file)
+        out.mkdir(parents=True, exist_ok=True)
+        from ..reporting.cache import ResultCache
+        from ..reporting.report import REPORT
+        from ..reporting.tables import for_terminal
+
+        result, tables = run(ResultCache(out / "kept", fresh=fresh))
+        if json_file is not None:
+            numbers = json.dumps(dataclasses.asdict(result), indent=1)
+            json_file.write_text(numbers, encoding="utf-8")
+            say(f"wrote {json_file}")
+        for table in tables:
+            say(for_terminal(table))
+        say(f"the report is {out / REPORT}")

@@ -1,0 +1,168 @@
+"""Results kept in files, so that a rerun does only what is missing or what has changed."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+from ..files.atomic import write_whole
+from ..files.base import Serialisable
+from ..files.base import load as load_any
+
+PACKAGE = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class KeptArrays(Serialisable):
+    """Arrays by name."""
+
+    arrays: dict[str, np.ndarray]
+
+
+Result = TypeVar("Result")
+Kept = TypeVar("Kept", bound=Serialisable)
+
+
+class Entry(NamedTuple):
+    """A result: how long it took when it was computed, and whether that was in an earlier run."""
+
+    name: str
+    seconds: float
+    reused: bool
+
+
+class ResultCache:
+    """Results in a folder, by name and settings, and by all that could change them.
+
+    The key of a result has its settings, the precision, the device, the version of JAX and a digest
+    of the source files of this package: changed code never shows old numbers. A file that cannot be
+    read counts as missing.
+
+    Args:
+        folder: Where the files are; it is made when needed.
+        fresh: Compute again what earlier runs have kept.
+    """
+
+    def __init__(self, folder: str | Path, *, fresh: bool = False) -> None:
+        self.folder = Path(folder)
+        self.entries: list[Entry] = []
+        self._fresh = fresh
+        self._seen: set[Path] = set()
+
+    def numbers(
+        self,
+        kind: type[Result],
+        name: str,
+        settings: Mapping[str, Any],
+        compute: Callable[[], Result],
+    ) -> Result:
+        """A flat dataclass of plain numbers and lists, kept as JSON."""
+
+        def load(path: Path) -> tuple[Result, float]:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return kind(**found["result"]), found["seconds"]
+
+        def save(path: Path, result: Result, seconds: float) -> None:
+            content = dataclasses.asdict(result)  # type: ignore[call-overload]
+            write_whole(path, json.dumps({"name": name, "seconds": seconds, "result": content}))
+
+        return self._get(name, settings, ".json", compute, load, save)
+
+    def arrays(
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        compute: Callable[[], dict[str, np.ndarray]],
+    ) -> dict[str, np.ndarray]:
+        """Arrays by name."""
+        settings = {"arrays": True, **settings}
+        kept = self.object(name, settings, lambda: KeptArrays(compute()))
+        return kept.arrays
+
+    def object(self, name: str, settings: Mapping[str, Any], compute: Callable[[], Kept]) -> Kept:
+        """What has a file format, such as a prior."""
+
+        def load(path: Path) -> tuple[Kept, float]:
+            seconds = float(path.with_suffix(".seconds").read_text(encoding="utf-8"))
+            return load_any(path), seconds
+
+        def save(path: Path, result: Kept, seconds: float) -> None:
+            write_whole(path.with_suffix(".seconds"), repr(seconds))
+            result.save(path)
+
+        return self._get(name, settings, ".kept", compute, load, save)
+
+    def _get(
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        ending: str,
+        compute: Callable[[], Result],
+        load: Callable[[Path], tuple[Result, float]],
+        save: Callable[[Path, Result, float], None],
+    ) -> Result:
+        path = self._path(name, settings, ending)
+        found = self._load(path, load)
+        if found is None:
+            begin = time.perf_counter()
+            result = compute()
+            seconds = time.perf_counter() - begin
+            self.folder.mkdir(parents=True, exist_ok=True)
+            save(path, result, seconds)
+            self.entries.append(Entry(name, seconds, False))
+            return result
+        self.entries.append(Entry(name, found[1], True))
+        return found[0]
+
+    def _load(
+        self, path: Path, load: Callable[[Path], tuple[Result, float]]
+    ) -> tuple[Result, float] | None:
+        usable = path.is_file() and not (self._fresh and path not in self._seen)
+        self._seen.add(path)
+        if not usable:
+            return None
+        try:
+            return load(path)
+        except (ValueError, KeyError, TypeError, OSError):
+            return None
+
+    def _path(self, name: str, settings: Mapping[str, Any], ending: str) -> Path:
+        words = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()
+        about = {"name": name, "settings": settings, **_circumstances()}
+        key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+        return self.folder / f"{words}-{key}{ending}"
+
+
+def array_digest(array: np.ndarray) -> str:
+    """What tells an array of numbers from others."""
+    numbers = np.ascontiguousarray(array, np.float64)
+    return hashlib.sha256(repr(numbers.shape).encode() + numbers.tobytes()).hexdigest()
+
+
+@functools.cache
+def source_digest(package: Path = PACKAGE) -> str:
+    """What tells the source files of a package from any others."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(package).as_posix()} {len(content)} ".encode() + content)
+    return digest.hexdigest()
+
+
+def _circumstances() -> dict[str, Any]:
+    """All that may change a result, besides its settings."""
+    return {
+        "source": source_digest(PACKAGE),
+        "jax": jax.__version__,
+        "device": jax.default_backend(),
+        "precision": 64 if jax.config.read("jax_enable_x64") else 32,
+    }

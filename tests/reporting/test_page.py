@@ -1,0 +1,111 @@
+"""Pages, tables and reports: complete, escaped, and silent about whose machine it was."""
+
+import getpass
+import html.parser
+import io
+import platform
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from diffprior.reporting.cache import Entry, ResultCache
+from diffprior.reporting.machine import machine, peak_memory
+from diffprior.reporting.page import Code, Columns, Heading, Picture, Text, page
+from diffprior.reporting.report import REPORT, closing, picture, write_report
+from diffprior.reporting.tables import Table, for_terminal, plus_minus
+
+TABLE = Table(
+    ("agent", "R <n>"), [("TS", "19 ± 1"), ("A&B", "15 ± 1")], "x < y", frozenset({(1, 1)})
+)
+VOID = ("meta", "img", "source")
+
+
+class Balance(html.parser.HTMLParser):
+    """Checks that every tag is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_a_page_is_whole_and_escaped() -> None:
+    blocks = [
+        Heading("What <it> says"),
+        Text("a & b"),
+        Code("diffprior fit <file>"),
+        Columns([TABLE, Table((), [("words", "of <any> kind")], words=True)]),
+        Picture(b"light", b"dark", "a <caption>"),
+    ]
+    text = page("A & B", blocks)
+    reader = Balance()
+    reader.feed(text)
+    assert not reader.open
+    for words in ("diffprior", "What <it> says", "a & b", "of <any> kind", "R <n>", "a <caption>"):
+        assert words in reader.text
+    assert '<td class="best">15 ± 1</td>' in text and '<td class="best">19' not in text
+    assert "prefers-color-scheme: dark" in text and "http" not in text
+
+
+@pytest.mark.parametrize(
+    ("mean", "error", "text"),
+    [
+        (15.52, 0.31, "15.5 ± 0.3"),
+        (0.514, 0.021, "0.51 ± 0.02"),
+        (-2.0, 0.5, "-2.0 ± 0.5"),
+        (526.3, 12.0, "526 ± 12"),
+        (3.0, float("nan"), "3.0"),
+    ],
+)
+def test_numbers_have_the_digits_of_their_errors(mean: float, error: float, text: str) -> None:
+    assert plus_minus(mean, error) == text
+
+
+def test_signs() -> None:
+    assert plus_minus(0.83, 0.2, signed=True) == "+0.8 ± 0.2"
+
+
+def test_a_table_on_a_terminal() -> None:
+    file = io.StringIO()
+    Console(file=file, width=40).print(for_terminal(TABLE))
+    lines = [line.split() for line in file.getvalue().splitlines() if line.strip()]
+    assert lines[0] == ["agent", "R", "<n>"] and lines[-1] == ["x", "<", "y"]
+    assert ["A&B", "15", "±", "1"] in lines
+
+
+def test_a_report_tells_the_machine_and_not_whose(tmp_path: Path) -> None:
+    told = " ".join(machine().values())
+    assert platform.python_version() in told and "cores" in told and "GiB" in peak_memory()
+    entries = [Entry("prior, cross", 60.0, False), Entry("regret", 1.5, True)]
+    cache = ResultCache(tmp_path / "kept")
+    cache.entries += entries
+    path = write_report(tmp_path / "new", "Title", [Text("a")], {"seed": "7"}, cache)
+    assert path == tmp_path / "new" / REPORT
+    text = re.sub(r"<style>.*</style>", "", path.read_text(encoding="utf-8"), flags=re.S)
+    assert "62 s in all. 1 of 2 were kept" in text and "<td>seed</td><td>7</td>" in text
+    for secret in (platform.node(), getpass.getuser(), str(Path.home()), str(tmp_path)):
+        assert not re.search(rf"\b{re.escape(secret)}\b", text)
+    assert len(closing({}, [])) == 2
+
+
+def test_a_picture_has_two_looks(tmp_path: Path) -> None:
+    from diffprior.reporting.figures import new_figure
+
+    made = picture(
+        tmp_path / "out", "a", "caption", lambda: new_figure(1, 1, width=2.0, height=2.0)[0]
+    )
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {"a.png", "a.pdf"}
+    assert made.light.startswith(b"\x89PNG") and made.dark.startswith(b"\x89PNG")
+    assert made.light != made.dark
