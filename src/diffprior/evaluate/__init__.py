@@ -1,6 +1,7 @@
 """How good a prior or a sampler is: on simulated tasks, where the truth is known, and on your own.
 
 `coverage`, `rank_uniformity` and `earth_movers_distance` judge posteriors; `log_evidence` and
+`compare` judge priors on tasks that they have not seen; `predictive_check` judges both by the next
 rewards of your own logs, where no true parameters are known.
 """
 
@@ -14,6 +15,7 @@ from .distances import (
 )
 from .estimates import LogEvidence, estimate_log_evidence, log_evidence
 from .posterior import PosteriorQuality, posterior_quality
+from .predictive import PredictiveCheck, PredictiveRow, predictive_check
 from .tasks import Tasks
 
 __all__ = [
@@ -22,6 +24,8 @@ __all__ = [
     "Distance",
     "LogEvidence",
     "PosteriorQuality",
+    "PredictiveCheck",
+    "PredictiveRow",
     "RankUniformity",
     "Tasks",
     "compare",
@@ -31,6 +35,7 @@ __all__ = [
     "estimate_log_evidence",
     "log_evidence",
     "posterior_quality",
+    "predictive_check",
     "prior_distances",
     "rank_uniformity",
 ]

@@ -1,6 +1,5 @@
 """Priors side by side on tasks that they have not seen."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +14,6 @@ from ..priors.mixture import MixturePrior
 from .estimates import LogEvidence, estimate_log_evidence
 from .tables import plus_minus, standard_error, text_table
 from .tasks import as_tasks
-
-NUM_COMPONENTS = (1, 2, 3, 4, 6, 8, 12, 16)  # of mixtures, from which the best is chosen
-LEAST_PER_COMPONENT = 10  # past tasks
-MOST_SAMPLES = 5000  # that are looked at for the choice
 
 
 @dataclass(frozen=True)
@@ -160,45 +155,9 @@ def compare(
     return Comparison(found, baseline, tasks.num_observations)
 
 
-def chosen_mixture(samples: Any, seed: int = 0) -> MixturePrior:
-    """A mixture whose number of components is the best for a fifth of the samples, held out.
-
-    Args:
-        samples: Parameters of past tasks (n, d).
-        seed: Of the split and the fits.
-
-    Returns:
-        The mixture of that many components, fitted to all samples.
-    """
-    samples = np.asarray(samples, np.float64)
-    scaled = (samples - samples.mean(axis=0)) / samples.std(axis=0)
-    order = np.random.default_rng(seed).permutation(len(samples))[:MOST_SAMPLES]
-    held_out, seen = np.split(scaled[order], [len(order) // 5])
-    best, best_score = 1, -np.inf
-    for count in NUM_COMPONENTS:
-        if count > 1 and count * LEAST_PER_COMPONENT > len(seen) or count > 4 * best:
-            break
-        score = _held_out_score(seen, held_out, count, seed)
-        if score > best_score:
-            best, best_score = count, score
-    return MixturePrior.fit(samples, best, seed)
-
-
 def _baselines(samples: Any, seed: int) -> dict[str, AbstractPrior]:
     if samples is None:
         return {}
-    mixture = chosen_mixture(samples, seed)
+    mixture = MixturePrior.fit(samples, seed=seed)
     count = len(mixture.weights)
     return {"Gaussian": GaussianPrior.fit(samples), f"mixture of {count}": mixture}
-
-
-def _held_out_score(
-    seen: Float[np.ndarray, "n d"], held_out: Float[np.ndarray, "m d"], count: int, seed: int
-) -> float:
-    """Mean log density of samples held out, under a mixture found quickly."""
-    from sklearn.mixture import GaussianMixture
-
-    model = GaussianMixture(count, tol=1e-4, max_iter=200, random_state=seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a choice needs no convergence
-        return float(model.fit(seen).score(held_out))

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from ..checks import on_device, positive_int, real_numbers
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
+from ..logs.logs import Logs
 from ..priors.base import AbstractPrior
 from ..problems.base import AbstractProblem
 from .histories import RandomActions, rows_of_tasks
@@ -30,6 +31,7 @@ class Tasks:
         likelihood: How rewards arise from parameters.
         parameters: The true ones (n, d), or None where they are not known.
         labels: A name for each task; by default its number.
+        weights: How many observations each row stands for (N,); one by default.
     """
 
     features: Float[np.ndarray, "N d"]
@@ -38,6 +40,31 @@ class Tasks:
     likelihood: AbstractLikelihood
     parameters: Float[np.ndarray, "n d"] | None = None
     labels: tuple[Hashable, ...] = ()
+    weights: Float[np.ndarray, " N"] | None = None
+
+    @staticmethod
+    def from_logs(logs: Logs, likelihood: AbstractLikelihood) -> "Tasks":
+        """The tasks of logs.
+
+        Args:
+            logs: Rows of tasks.
+            likelihood: How their rewards arise from parameters.
+
+        Returns:
+            The tasks, with rows and weights as in the logs.
+
+        Raises:
+            ValueError: If a reward is impossible under the likelihood.
+        """
+        likelihood.check_rewards(logs.rewards)
+        return Tasks(
+            logs.features,
+            logs.rewards,
+            logs.starts,
+            likelihood,
+            labels=tuple(logs.labels.tolist()),
+            weights=logs.weights,
+        )
 
     @staticmethod
     def from_arrays(
@@ -75,7 +102,7 @@ class Tasks:
                 f"`tasks`: expected shape ({num_rows},), got {labels.shape}; "
                 "pass one label for each row"
             )
-        likelihood.empty(max(1, features.shape[1])).check_rewards(rewards)
+        likelihood.check_rewards(rewards)
         names, which = _in_order_of_appearance(labels)
         order = np.argsort(which, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(which, minlength=len(names)))])
@@ -156,6 +183,7 @@ class Tasks:
             starts=np.concatenate([[0], np.cumsum([len(piece) for piece in pieces])]).astype(int),
             parameters=None if self.parameters is None else self.parameters[chosen],
             labels=tuple(self.labels[i] for i in chosen) if self.labels else (),
+            weights=None if self.weights is None else self.weights[rows],
         )
 
     def first_rows(self, count: int) -> "Tasks":
@@ -168,6 +196,7 @@ class Tasks:
             features=self.features[rows],
             rewards=self.rewards[rows],
             starts=np.concatenate([[0], np.cumsum(sizes)]),
+            weights=None if self.weights is None else self.weights[rows],
         )
 
     def true_parameters(self) -> Float[np.ndarray, "n d"]:
@@ -201,21 +230,22 @@ class Tasks:
         """Evidence of some tasks, in `room` rows each; those that are too many weigh nothing."""
         first, size = self.starts[which, None], self.num_observations[which, None]
         column = np.arange(room)
-        weights = (column < size).astype(float)
-        rows = np.clip(first + np.minimum(column, np.maximum(size - 1, 0)), 0, None)
+        counts = (column < size).astype(float)
+        rows = first + np.minimum(column, np.maximum(size - 1, 0))
         if len(self.rewards) == 0:
             features, rewards = np.zeros((*rows.shape, self.dim)), np.zeros(rows.shape)
         else:
             rows = np.minimum(rows, len(self.rewards) - 1)
             features, rewards = self.features[rows], self.rewards[rows]
-        return _evidence_stack(self.likelihood, *map(on_device, (features, rewards, weights)))
+            counts = counts if self.weights is None else counts * self.weights[rows]
+        return _evidence_stack(self.likelihood, *map(on_device, (features, rewards, counts)))
 
 
 def as_tasks(tasks: Any, likelihood: AbstractLikelihood | None = None) -> Tasks:
     """Tasks from tasks or from logs, with this likelihood if one is given."""
     if isinstance(tasks, Tasks):
         return tasks if likelihood is None else replace(tasks, likelihood=likelihood)
-    if not all(hasattr(tasks, name) for name in ("tasks", "features", "rewards")):
+    if not isinstance(tasks, Logs):
         raise ValueError(
             f"`tasks`: expected evaluate.Tasks or Logs, got {type(tasks).__name__}; "
             "make them by `Tasks.from_arrays(tasks, features, rewards, likelihood)`"
@@ -225,7 +255,7 @@ def as_tasks(tasks: Any, likelihood: AbstractLikelihood | None = None) -> Tasks:
             "`likelihood`: expected how the rewards of the logs arise, got None; "
             "pass dp.Linear(noise_std), dp.Logistic() or another"
         )
-    return Tasks.from_arrays(tasks.tasks, tasks.features, tasks.rewards, likelihood)
+    return Tasks.from_logs(tasks, likelihood)
 
 
 @eqx.filter_jit
