@@ -1,8 +1,10 @@
 """Few programs serve all requests, they are not kept for ever, and padding is never seen."""
 
 import gc
+from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -59,6 +61,40 @@ def test_programs_beyond_the_bound_are_freed(monkeypatch: pytest.MonkeyPatch) ->
     assert small.cache_info().currsize == 2
 
 
+@pytest.fixture
+def compilations() -> Iterator[list[str]]:
+    """The names of the programs compiled so far."""
+    names: list[str] = []
+
+    def listen(event: str, duration: float, **details: str) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(str(details.get("fun_name", "")))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.parametrize("likelihood", [dp.Linear(1.0), dp.Logistic(), dp.Poisson()], ids=repr)
+def test_nothing_is_compiled_after_warming_up(
+    likelihood: dp.AbstractLikelihood, compilations: list[str]
+) -> None:
+    """Neither as rows come, nor when they are merged and folded, nor with an extreme one."""
+    bandit = Bandit(standard_prior(), likelihood, seed=0, max_rows=128)
+    bandit.warm_up(20, propensity_draws=10)
+    assert "jit(decide)" in compilations  # the count sees what it should
+    compilations.clear()
+    for i in range(300):
+        bandit.update(FEATURES[i % 200] + i // 200, float(i % 2))
+        if i % 30 == 0:
+            bandit.decide(FEATURES[: 17 + i % 4])
+    bandit.decide(FEATURES[:20], propensity_draws=3)
+    bandit.update([3e3, 3e3], 1.0)
+    assert not compilations
+    if isinstance(bandit.evidence, dp.GLMEvidence):
+        assert int(bandit.evidence.num_rows) <= 128 and np.any(bandit.evidence.folded.precision)
+
+
 @pytest.mark.parametrize("name", AGENTS)
 def test_padding_changes_no_decision(name: str) -> None:
     """One more action, which is not allowed, takes the arrays to another size."""
@@ -98,10 +134,10 @@ def test_propensities_of_all_actions_sum_to_the_number_chosen() -> None:
     for num_draws in (1, 31, 33, 300):
         shares = bandit.decide(features, top_k=5, propensity_draws=num_draws).propensity
         np.testing.assert_array_equal(shares, np.ones((3, 5)))
-    programs, evidence = bandit._programs, bandit.evidence
+    programs, state = bandit._programs, bandit._state
     inputs = Request(features, None, None, None, 2).padded(np.dtype(bandit._dtype))
     for top_k, num_draws in ((1, 31), (2, 33), (3, 300)):
-        hits, _ = programs.count_hits(evidence, 0, *inputs, top_k, num_draws)
+        hits, _ = programs.count_hits(state, 0, *inputs, top_k, num_draws)
         assert hits.shape == (8, 8) and not np.any(hits[:, 5:])
         np.testing.assert_array_equal(hits.sum(axis=1), np.full(8, top_k * num_draws))
 

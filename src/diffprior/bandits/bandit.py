@@ -18,7 +18,7 @@ from .posterior import Posterior
 from .requests import MAX_DRAWS, Decision, Request, propensity
 from .storage import AbstractStoredBandit
 from .streams import checked_seed, fresh_seed, seed_key, stream_keys
-from .updates import Observations, checked_max_rows, rehearse, with_observations
+from .updates import LARGE, Observations, State, checked_max_rows
 
 TRIALS = 3  # draws that evidence of extreme observations must allow
 
@@ -70,10 +70,13 @@ class Bandit(AbstractStoredBandit):
         self._max_rows = checked_max_rows(max_rows)
         self._programs = DecisionPrograms(self._agent, stream_keys(self._seed, 0))
         self._moments = self._agent.moments()
+        self._check_rewards = self.likelihood.check_rewards  # slow to be looked up in a module
+        self._limit = LARGE * float(getattr(self.likelihood, "noise_std", 1.0))
         self._stds = np.sqrt(np.diagonal(np.asarray(self._moments.cov, np.float64)))
         self._lock = threading.Lock()  # held while the state is read or replaced
         self._updating = threading.Lock()  # held while evidence is made of evidence
-        self._evidence = self._agent.init(self._dim, self._max_rows or 0)
+        self._state = State.of(self._agent.init(self._dim, self._max_rows or 0), self._max_rows)
+        self._shown: tuple[State, AbstractEvidence] | None = None
         self._num_decisions = 0
         self._strained = False  # whether the evidence holds extreme observations
 
@@ -100,7 +103,10 @@ class Bandit(AbstractStoredBandit):
     @property
     def evidence(self) -> AbstractEvidence:
         """What has been learnt so far."""
-        return self._evidence
+        state, shown = self._state, self._shown
+        if shown is None or shown[0] is not state:
+            shown = self._shown = (state, state.evidence)
+        return shown[1]
 
     @property
     def seed(self) -> int:
@@ -144,15 +150,15 @@ class Bandit(AbstractStoredBandit):
         request = Request(features, mask, top_k, propensity_draws, self._dim)
         inputs = request.padded(self._dtype)
         with self._lock:
-            evidence, number = self._evidence, self._num_decisions
+            state, number = self._state, self._num_decisions
             self._num_decisions += request.size
-        found = self._programs.decide(evidence, number, *inputs)
+        found = self._programs.decide(state, number, *inputs)
         preferences, scores, failed = map(request.cropped, found)
         actions = request.best(preferences)
         share = error = None
         if request.num_draws is not None:
             amounts = (request.top_k, request.num_draws)
-            hits, lost = self._programs.count_hits(evidence, number, *inputs, *amounts)
+            hits, lost = self._programs.count_hits(state, number, *inputs, *amounts)
             failed = failed | lost
             chosen = np.take_along_axis(request.cropped(hits), actions, axis=1)
             share, error = map(request.reply, propensity(chosen, request.num_draws))
@@ -179,16 +185,17 @@ class Bandit(AbstractStoredBandit):
             RuntimeError: The process was forked.
         """
         refuse_after_fork("update")
-        new = Observations(phi, reward, self._dim)
+        new = Observations(phi, reward, self._dim, self._dtype)
+        self._check_rewards(new.rewards)
+        large = new.largest(self._stds) > self._limit
         with self._updating:
-            evidence = self._with(self._evidence, new)
-            large = new.large(self._stds, self._noise_std)
-            if (large or self._strained) and self._fails(evidence):
+            state = self._with(self._state, new)
+            if (large or self._strained) and self._fails(state):
                 raise ValueError(_UNUSABLE.format(self._dtype, new))
-            if large and self._fails(self._with(evidence, new)):  # with some room for what follows
+            if large and self._fails(self._with(state, new)):  # with some room for what follows
                 raise ValueError(_UNUSABLE.format(self._dtype, new))
             with self._lock:
-                self._evidence, self._strained = evidence, self._strained or large
+                self._state, self._strained = state, self._strained or large
 
     def posterior(self, num_draws: int = 1000, *, seed: int | None = None) -> Posterior:
         """What the bandit believes about the parameters; no decision is changed by asking.
@@ -210,7 +217,7 @@ class Bandit(AbstractStoredBandit):
         if not 2 <= positive_int("num_draws", num_draws) <= MAX_DRAWS:
             raise ValueError(f"`num_draws`: expected 2 to 2**24, got {num_draws}; try 1000")
         key = seed_key(fresh_seed() if seed is None else checked_seed(seed))
-        draws, failed = self._programs.draw(self._evidence, key, num_draws)
+        draws, failed = self._programs.draw(self._state, key, num_draws)
         if np.any(failed):
             raise RuntimeError(_FAILURE.format("posterior"))
         return Posterior(draws)
@@ -238,12 +245,12 @@ class Bandit(AbstractStoredBandit):
         )
         request = Request(np.zeros(shape), None, None, propensity_draws, self._dim)
         inputs = request.padded(self._dtype)
-        evidence = self._evidence
-        rehearse(evidence, self._max_rows, self._moments)
-        self._fails(evidence)
-        self._programs.decide(evidence, 0, *inputs)
+        state = self._state
+        state.rehearse(self._max_rows, self._moments)
+        self._fails(state)
+        self._programs.decide(state, 0, *inputs)
         if request.num_draws is not None:
-            self._programs.count_hits(evidence, 0, *inputs, 1, request.num_draws)
+            self._programs.count_hits(state, 0, *inputs, 1, request.num_draws)
 
     def __repr__(self) -> str:
         """Agent, likelihood, size and seed."""
@@ -263,18 +270,22 @@ class Bandit(AbstractStoredBandit):
         return jax.dtypes.canonicalize_dtype(np.float64)
 
     @property
-    def _noise_std(self) -> float:
-        return float(getattr(self.likelihood, "noise_std", 1.0))
+    def _evidence(self) -> AbstractEvidence:
+        return self.evidence
 
-    def _with(self, evidence: AbstractEvidence, new: Observations) -> AbstractEvidence:
-        return with_observations(evidence, new, self._max_rows, self._moments)
+    @_evidence.setter
+    def _evidence(self, evidence: AbstractEvidence) -> None:
+        self._state = State.of(evidence, self._max_rows)
 
-    def _fails(self, evidence: AbstractEvidence) -> bool:
+    def _with(self, state: State, new: Observations) -> State:
+        return state.add(new, self._max_rows, self._moments)
+
+    def _fails(self, state: State) -> bool:
         """Whether draws given this evidence fail."""
         shape: Float[np.ndarray, "1 8 d"] = np.zeros((1, 8, self._dim), self._dtype)
         allowed = np.ones((1, 8), bool)
         return any(
-            np.any(self._programs.decide(evidence, number, shape, allowed)[2])
+            np.any(self._programs.decide(state, number, shape, allowed)[2])
             for number in range(TRIALS)
         )
 

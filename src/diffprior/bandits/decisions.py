@@ -14,6 +14,7 @@ from ..partition import Structure, partition
 from .agents import AbstractAgent
 from .requests import power_of_two
 from .streams import Streams, decision_key
+from .updates import State
 
 MAX_PROGRAMS = 64  # kept at once; each holds up to some 400 memory maps, of which there are 65,530
 NUMBERS_AT_ONCE = 2**22  # preferences held while propensities are estimated
@@ -22,37 +23,32 @@ Leaves = tuple[list[Any], list[Any]]
 
 
 class DecisionPrograms:
-    """Decisions of one agent with one set of streams. The agent is partitioned once and its
-    evidence once an update, so that a decision costs little more than its arithmetic.
-
-    Safe to share between threads: what it remembers is replaced as a whole.
-    """
+    """Decisions of one agent with one set of streams. The agent is partitioned once, so that a
+    decision costs little more than its arithmetic. Safe to share between threads."""
 
     def __init__(self, agent: AbstractAgent, streams: Streams) -> None:
         self._agent, self._agent_structure = partition(agent)
         self._decisions = jax.random.key_data(streams.decisions)
         self._propensities = jax.random.key_data(streams.propensities)
-        self._last: tuple[Any, list[Any], Structure | None] = (None, [], None)
 
     def decide(
         self,
-        evidence: AbstractEvidence,
+        state: State,
         first: int,
         features: Float[np.ndarray, "b k d"],
         mask: Bool[np.ndarray, "b k"],
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Preferences (b, k), mean rewards (b, k) and failures (b,) of the decisions numbered from
         `first` on."""
-        leaves, structure = self._with(evidence)
-        program = _decision_program(self._agent_structure, structure, mask.shape)
+        program = _decision_program(self._agent_structure, state.structure, mask.shape)
         preferences, scores, failed = program(
-            leaves, self._decisions, _as_number(first), features, mask
+            (self._agent, state.leaves), self._decisions, _as_number(first), features, mask
         )
         return np.asarray(preferences), np.asarray(scores), np.asarray(failed)
 
     def count_hits(
         self,
-        evidence: AbstractEvidence,
+        state: State,
         first: int,
         features: Float[np.ndarray, "b k d"],
         mask: Bool[np.ndarray, "b k"],
@@ -65,30 +61,21 @@ class DecisionPrograms:
         """
         at_once = FEW_DRAWS if num_draws <= 4 * FEW_DRAWS else MANY_DRAWS
         at_once = max(1, min(at_once, NUMBERS_AT_ONCE // mask.size))
-        leaves, structure = self._with(evidence)
-        program = _propensity_program(self._agent_structure, structure, mask.shape, at_once)
+        program = _propensity_program(self._agent_structure, state.structure, mask.shape, at_once)
         numbers = (_as_number(n) for n in (first, top_k, num_draws))
-        hits, failed = program(leaves, self._propensities, *numbers, features, mask)
+        hits, failed = program(
+            (self._agent, state.leaves), self._propensities, *numbers, features, mask
+        )
         return np.asarray(hits), bool(failed)
 
     def draw(
-        self, evidence: AbstractEvidence, key: Key[Array, ""], num_draws: int
+        self, state: State, key: Key[Array, ""], num_draws: int
     ) -> tuple[Float[np.ndarray, "n d"], Bool[np.ndarray, " n"]]:
         """Parameters from the agent's posterior, and which of the draws failed."""
-        leaves, structure = self._with(evidence)
         size = power_of_two(num_draws, MANY_DRAWS)
-        program = _posterior_program(self._agent_structure, structure, size)
-        thetas, failed = program(leaves, jax.random.key_data(key))
+        program = _posterior_program(self._agent_structure, state.structure, size)
+        thetas, failed = program((self._agent, state.leaves), jax.random.key_data(key))
         return np.asarray(thetas)[:num_draws], np.asarray(failed)[:num_draws]
-
-    def _with(self, evidence: AbstractEvidence) -> tuple[Leaves, Structure]:
-        """The arrays of the agent and of this evidence, and how the latter are combined."""
-        known, leaves, structure = self._last
-        if known is not evidence or structure is None:
-            leaves, new = partition(evidence)
-            structure = structure if new == structure else new  # the same object is found faster
-            self._last = (evidence, leaves, structure)
-        return (self._agent, leaves), structure
 
 
 @functools.lru_cache(maxsize=MAX_PROGRAMS)

@@ -1,36 +1,46 @@
 """Rewards taken into evidence: all of them or none, in few compiled programs."""
 
-from collections.abc import Iterator
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from ..checks import on_device, positive_int, real_numbers
 from ..evidence.base import AbstractEvidence
+from ..evidence.glm import GLMEvidence
 from ..gaussian import Gaussian
+from ..partition import Structure, partition
 from .requests import dimensions
 
 MIN_ROWS = 128  # fewer are too few for a Gaussian term to be accurate
 LARGE = 1e3  # prior standard deviations, or standard deviations of the noise
+MAX_PROGRAMS = 64  # kept at once
 
 
 class Observations:
     """Checked features (n, d) and rewards (n,)."""
 
-    def __init__(self, phi: Any, reward: Any, dim: int) -> None:
+    def __init__(self, phi: Any, reward: Any, dim: int, dtype: np.dtype) -> None:
         axes = (dim,) if dimensions("phi", phi) < 2 else ("n", dim)
         phi = real_numbers("phi", phi, axes, f"{dim} numbers for each reward")
         reward = real_numbers("reward", reward, phi.shape[:-1], "one reward for each row of `phi`")
-        self.features = np.reshape(np.asarray(phi), (-1, dim))
-        self.rewards = np.reshape(np.asarray(reward), -1)
+        self.features = np.asarray(phi, dtype).reshape(-1, dim)
+        self.rewards = np.asarray(reward, dtype).reshape(-1)
 
-    def large(self, stds: Float[np.ndarray, " d"], noise_std: float) -> bool:
-        """Whether a number is so far from what the prior expects that inference might fail."""
-        if len(self.rewards) == 0:
-            return False
-        spread = np.max(np.abs(self.features) @ stds)
-        return bool(max(spread, np.max(np.abs(self.rewards))) > LARGE * noise_std)
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    def largest(self, stds: Float[np.ndarray, " d"]) -> float:
+        """The largest reward, or change of a mean by a prior standard deviation."""
+        if not len(self):
+            return 0.0
+        with np.errstate(over="ignore"):
+            spread = (np.abs(self.features) @ stds).max()
+        return max(float(spread), float(self.rewards.max()), -float(self.rewards.min()))
 
     def __str__(self) -> str:
         """How large they are."""
@@ -38,30 +48,78 @@ class Observations:
         return f"features up to {features:.3g} and rewards up to {rewards:.3g}"
 
 
-def with_observations(
-    evidence: AbstractEvidence, new: Observations, max_rows: int | None, moments: Gaussian
-) -> AbstractEvidence:
-    """The evidence with these observations, in at most `max_rows` rows."""
-    n = len(new.rewards)
-    evidence.check_rewards(new.rewards)
-    for piece in _binary_pieces(n, max_rows // 2 if max_rows else n):
+class State(NamedTuple):
+    """Evidence, partitioned, so that neither decisions nor updates walk through it; and how many
+    rows can be added before it has to be made smaller, None if any number can."""
+
+    leaves: list[Any]
+    structure: Structure
+    room: int | None
+
+    @staticmethod
+    def of(
+        evidence: AbstractEvidence, max_rows: int | None, like: "State | None" = None
+    ) -> "State":
+        """The state that holds this evidence; `like` is one that may have the same structure."""
+        evidence = evidence.with_capacity(max_rows or 0)
+        leaves, structure = partition(evidence)
+        if like is not None and like.structure == structure:
+            structure = like.structure  # the same object is found faster
+        if not isinstance(evidence, GLMEvidence):
+            return State(leaves, structure, None)
+        limit = evidence.capacity if max_rows is None else max_rows
+        return State(leaves, structure, limit - int(evidence.num_rows))
+
+    @property
+    def evidence(self) -> AbstractEvidence:
+        """The evidence as one object."""
+        return self.structure.combine(self.leaves)
+
+    def add(self, new: Observations, max_rows: int | None, moments: Gaussian) -> "State":
+        """The state with these observations, in at most `max_rows` rows."""
+        state = self
+        for piece in _binary_pieces(len(new), max_rows // 2 if max_rows else len(new)):
+            rows = (new.features[piece], new.rewards[piece])
+            length = piece.stop - piece.start
+            if state.room is not None and state.room < length:
+                state = state._with_room(length, max_rows, moments)
+            leaves = _update_program(state.structure, length)(state.leaves, *rows)
+            left = None if state.room is None else state.room - length
+            state = State(leaves, state.structure, left)
+        return state
+
+    def _with_room(self, length: int, max_rows: int | None, moments: Gaussian) -> "State":
+        """The state with room for `length` rows: more of it, or rows merged and folded."""
+        evidence = self.evidence
         if max_rows is not None:
-            evidence = evidence.bounded(max_rows - (piece.stop - piece.start), moments)
-        evidence = evidence.extend(new.features[piece], new.rewards[piece])
-    return evidence
+            return State.of(evidence.bounded(max_rows - length, moments), max_rows, like=self)
+        used = evidence.num_rows if isinstance(evidence, GLMEvidence) else 0
+        return State.of(evidence.with_capacity(int(used) + length), None, like=self)
+
+    def rehearse(self, max_rows: int | None, moments: Gaussian) -> None:
+        """Compile what updates need, by learning from made-up rows and forgetting them."""
+        dim, dtype = moments.mean.shape[0], np.dtype(moments.mean.dtype)
+        one = Observations(np.ones(dim), 0.0, dim, dtype)
+        self.add(one, max_rows, moments)
+        if max_rows is not None and self.room:
+            features = np.random.default_rng(0).standard_normal((self.room, dim))
+            rows = (features, np.zeros(self.room), np.ones(self.room))
+            full = State.of(self.evidence.add(*map(on_device, rows)), max_rows, like=self)
+            full.add(one, max_rows, moments)
 
 
-def rehearse(evidence: AbstractEvidence, max_rows: int | None, moments: Gaussian) -> None:
-    """Compile what updates need, by learning from made-up rows and forgetting them."""
+@functools.lru_cache(maxsize=MAX_PROGRAMS)
+def _update_program(structure: Structure, length: int) -> Callable[..., list[Any]]:
+    """Adds that many observations to the arrays of evidence of this structure."""
 
-    def grown(n: int) -> AbstractEvidence:
-        features = np.random.default_rng(0).standard_normal((n, evidence.dim))
-        rows = (features, np.zeros(n), np.ones(n))
-        return evidence.add(*map(on_device, rows))
+    @jax.jit
+    def add(
+        leaves: list[Any], features: Float[Array, "n d"], rewards: Float[Array, " n"]
+    ) -> list[Any]:
+        evidence: AbstractEvidence = structure.combine(leaves)
+        return partition(evidence.put(features, rewards, jnp.ones_like(rewards)))[0]
 
-    one = grown(1)
-    if max_rows is not None and one.bounded(0, moments) is not one:
-        grown(max_rows).bounded(max_rows - 1, moments)
+    return add
 
 
 def checked_max_rows(max_rows: Any) -> int | None:

@@ -87,6 +87,15 @@ class AbstractEvidence(eqx.Module, Serialisable):
     ) -> "AbstractEvidence":
         """Evidence with rows added; the arguments have been checked."""
 
+    def put(
+        self,
+        features: Float[Array, "n d"],
+        rewards: Float[Array, " n"],
+        weights: Float[Array, " n"],
+    ) -> "AbstractEvidence":
+        """As `add`, inside a compiled program, for a caller who knows that there is room."""
+        return self.add(features, rewards, weights)
+
     def with_capacity(self, capacity: int) -> "AbstractEvidence":
         """The same evidence with room for at least `capacity` rows. Evidence without rows is as it
         is."""

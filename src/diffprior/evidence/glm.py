@@ -238,6 +238,8 @@ class GLMEvidence(AbstractEvidence):
 
     def with_capacity(self, capacity: int) -> "GLMEvidence":
         """The same rows, with room for at least `capacity` rows."""
+        if capacity <= self.capacity:
+            return self
         room = max(capacity_for(capacity), self.capacity)
         rows = tuple(on_device(column) for column in padded(self._rows(), room))
         return eqx.tree_at(lambda e: (e.features, e.rewards, e.weights, e.offsets), self, rows)
@@ -266,13 +268,22 @@ class GLMEvidence(AbstractEvidence):
         rewards: Float[Array, " n"],
         weights: Float[Array, " n"],
     ) -> "GLMEvidence":
-        n = features.shape[0]
-        start = eqx.error_if(
+        num_rows = eqx.error_if(
             self.num_rows,
-            self.num_rows + n > self.capacity,
+            self.num_rows + features.shape[0] > self.capacity,
             f"`append`: expected at most {self.capacity} rows inside a compiled program, "
             "got more; make room with `likelihood.empty(dim, capacity=...)`",
         )
+        return eqx.tree_at(lambda e: e.num_rows, self, num_rows).put(features, rewards, weights)
+
+    def put(
+        self,
+        features: Float[Array, "n d"],
+        rewards: Float[Array, " n"],
+        weights: Float[Array, " n"],
+    ) -> "GLMEvidence":
+        """As `add`, inside a compiled program, for a caller who knows that there is room."""
+        start = self.num_rows
 
         def put(old: Array, rows: Array) -> Array:
             return jax.lax.dynamic_update_slice_in_dim(old, rows.astype(old.dtype), start, 0)
@@ -284,7 +295,7 @@ class GLMEvidence(AbstractEvidence):
                 put(self.features, features),
                 put(self.rewards, rewards),
                 put(self.weights, weights),
-                start + n,
+                start + features.shape[0],
             ),
         )
 
