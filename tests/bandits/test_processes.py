@@ -47,7 +47,7 @@ def test_a_copy_decides_as_the_original_and_learns_apart(
     assert bandit.evidence is before
 
 
-def copy_of_another_agent() -> None:
+def test_a_copy_of_another_agent() -> None:
     bandit = Bandit(dp.LinUCB(standard_prior(), dp.Linear(0.5), width=3.0), seed=1)
     bandit.update(FEATURES, np.ones(7))
     twin = copy.deepcopy(bandit)

@@ -19,6 +19,11 @@ from .history import Columns, capacity_for, merged, padded
 from .linear import LinearEvidence
 from .newton import Laplace, find_mode, laplace
 
+_FULL = (
+    "`append`: expected at most {} rows inside a compiled program, got more; make room with "
+    "`likelihood.empty(dim, capacity=...)`"
+)
+
 
 class AbstractFamily(AbstractLikelihood):
     """A likelihood whose log density is a concave function of eta = phi' theta: Assumption 2.
@@ -204,7 +209,10 @@ class GLMEvidence(AbstractEvidence):
         unless many rows are repetitions that can be merged."""
         n = features.shape[0]
         if is_traced(self, features, rewards, weights):
-            return self._add_traced(features, rewards, weights)
+            used = eqx.error_if(
+                self.num_rows, self.num_rows + n > self.capacity, _FULL.format(self.capacity)
+            )
+            return eqx.tree_at(lambda e: e.num_rows, self, used).put(features, rewards, weights)
         if int(self.num_rows) + n > self.capacity:
             fewer = self._with_rows(*merged(self._rows()))
             if 2 * (int(fewer.num_rows) + n) <= self.capacity:
@@ -261,20 +269,6 @@ class GLMEvidence(AbstractEvidence):
         leaving = eqx.tree_at(lambda e: e.weights, self, on_device(weights))
         rest = self._with_rows(*(column[old:] for column in self._rows()))
         return eqx.tree_at(lambda e: e.folded, rest, _as_linear(leaving, theta))
-
-    def _add_traced(
-        self,
-        features: Float[Array, "n d"],
-        rewards: Float[Array, " n"],
-        weights: Float[Array, " n"],
-    ) -> "GLMEvidence":
-        num_rows = eqx.error_if(
-            self.num_rows,
-            self.num_rows + features.shape[0] > self.capacity,
-            f"`append`: expected at most {self.capacity} rows inside a compiled program, "
-            "got more; make room with `likelihood.empty(dim, capacity=...)`",
-        )
-        return eqx.tree_at(lambda e: e.num_rows, self, num_rows).put(features, rewards, weights)
 
     def put(
         self,
