@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import bench, fit, reproduce, sample
+from . import bench, evaluate, fit, reproduce, sample
 from .options import print_version
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 app.command()(fit.fit)
 app.command()(sample.sample)
+app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(reproduce.app, name="reproduce")
 app.command()(bench.bench)
 

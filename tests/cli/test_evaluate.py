@@ -1,0 +1,67 @@
+"""`diffprior evaluate PRIOR LOGS`: a user's own prior on a user's own tasks."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import diffprior as dp
+from cli.helpers import run
+
+KINDS = np.array([[-2.0, 1.0], [2.0, 0.5]])
+MIXTURE = dp.MixturePrior([0.5, 0.5], KINDS, np.stack([0.09 * np.eye(2)] * 2))
+OPTIONS = ("--task", "campaign", "--reward", "paid", "--features", "x1,x2", "--noise-std", "0.5")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """A prior, and the logs of many tasks that follow it."""
+    tasks = dp.evaluate.Tasks.simulate(MIXTURE, dp.Linear(0.5), num_tasks=160, num_observations=4)
+    labels = np.repeat(np.arange(160), 4)
+    rows = np.column_stack([labels, tasks.features, tasks.rewards])
+    logs, prior = tmp_path / "logs.csv", tmp_path / "mine.dprior"
+    np.savetxt(logs, rows, delimiter=",", header="campaign,x1,x2,paid", comments="")
+    MIXTURE.save(prior)
+    return prior, logs
+
+
+def test_a_prior_is_judged_beside_a_gaussian_and_a_mixture(
+    files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    prior, logs = files
+    out = tmp_path / "judged.json"
+    printed = run("evaluate", prior, logs, *OPTIONS, "--json", out)
+    assert "160 tasks, 640 rows, 2 features" in printed
+    assert "over Gaussian" in printed and "after rows" in printed
+    found = json.loads(out.read_text(encoding="utf-8"))
+    table = found["log_evidence"]
+    assert table["baseline"] == "Gaussian" and list(table["priors"])[-1] == "mine"
+    mine = table["priors"]["mine"]
+    assert mine["difference"] > 5 * mine["difference_standard_error"] > 0
+    direct = dp.evaluate.log_evidence(
+        MIXTURE,
+        dp.Logs.read(logs, task="campaign", reward="paid", features="x*"),
+        dp.Linear(0.5),
+    )
+    assert mine["log_evidence"] == pytest.approx(direct.mean(), rel=1e-6)
+    assert [row["num_rows"] for row in found["next_reward"]["rows"]] == [0, 1, 2]
+
+
+def test_what_is_missing_is_named_before_any_work(files: tuple[Path, Path], tmp_path: Path) -> None:
+    prior, logs = files
+    columns = OPTIONS[:6]
+    for arguments, message in [
+        ((prior, logs, *columns), "`noise-std`: expected a number with linear rewards"),
+        ((prior, logs, *columns, "--likelihood", "bell"), "`likelihood`: expected one of"),
+        ((prior, logs, *columns, "--likelihood", "logistic"), "`rewards`: expected 0 or 1"),
+        ((tmp_path / "none", logs, *OPTIONS), "none"),
+        ((prior, logs, *OPTIONS, "--json", tmp_path / "no" / "a.json"), "`json`: expected a file"),
+        ((prior, tmp_path / "none.csv", *OPTIONS), "none.csv"),
+    ]:
+        assert message in run("evaluate", *arguments, code=2)
+
+
+def test_the_posterior_experiment_keeps_its_place() -> None:
+    assert "Appendix C.4" in run("evaluate", "posterior", "--help")
+    assert "PRIOR LOGS" in run("evaluate", "--help")
