@@ -2,34 +2,38 @@
 
 import io
 import sys
+import time
 
 import pytest
 
 from diffprior import progress as module
-from diffprior.progress import lines, progress
-
-
-def test_a_line_every_interval() -> None:
-    said: list[str] = []
-    now = [0.0]
-    show = lines(8, said.append, interval=10.0, clock=lambda: now[0])
-    for done in range(1, 8):
-        now[0] += 4.0
-        show(done, "learning")
-    assert said == ["learning: 3 of 8 after 12 s", "learning: 6 of 8 after 24 s"]
+from diffprior.progress import progress
 
 
 @pytest.mark.parametrize(("visible", "said"), [(None, True), (True, True), (False, False)])
-def test_who_is_told(visible: bool | None, said: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_come_also_within_a_long_step(
+    visible: bool | None, said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(module, "INTERVAL", 0.0)
+    monkeypatch.setattr(module, "INTERVAL", 0.01)
     with progress("learning", 4, visible=visible) as told:
         told.advance(3)
+        time.sleep(0.2)
         told.describe("looking")
+        time.sleep(0.2)
     assert told.done == 3
-    assert ("learning: 3 of 4" in stream.getvalue()) == said
-    assert ("looking: 3 of 4" in stream.getvalue()) == said
+    for line in ("learning: 3 of 4 after 0 s", "looking: 3 of 4 after 0 s"):
+        assert (line in stream.getvalue()) == said
+    after = stream.getvalue()
+    time.sleep(0.05)
+    assert stream.getvalue() == after  # nothing goes on
+
+
+def test_short_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress("learning", 1) as told:
+        told.advance()
+    assert capsys.readouterr().err == ""
 
 
 def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

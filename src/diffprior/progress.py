@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -9,7 +10,7 @@ INTERVAL = 10.0  # seconds between lines, where there is no terminal
 
 
 class Progress:
-    """Is told how far some work has come; `show` is told the share that is done, and of what."""
+    """Is told how far some work has come, and tells `show`: steps done, and what is being done."""
 
     def __init__(
         self, description: str, total: int, show: Callable[[int, str], None] | None = None
@@ -47,31 +48,29 @@ def progress(description: str, total: int, *, visible: bool | None = None) -> It
         with _bar(description, total) as show:
             yield Progress(description, total, show)
     else:
-        yield Progress(description, total, lines(total, _print))
+        told = Progress(description, total)
+        with _lines(told):
+            yield told
 
 
-def lines(
-    total: int,
-    say: Callable[[str], None],
-    *,
-    interval: float | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> Callable[[int, str], None]:
-    """What shows a line now and then: `learning the prior: 400 of 3000 after 21 s`."""
-    begin = last = clock()
+@contextlib.contextmanager
+def _lines(told: Progress) -> Iterator[None]:
+    """Print a line now and then, also while a long step is under way."""
+    begin, ended = time.monotonic(), threading.Event()
 
-    def show(done: int, description: str) -> None:
-        nonlocal last
-        now = clock()
-        if now - last >= (INTERVAL if interval is None else interval):
-            last = now
-            say(f"{description}: {done} of {total} after {now - begin:.0f} s")
+    def print_until_ended() -> None:
+        while not ended.wait(INTERVAL):
+            seconds = time.monotonic() - begin
+            line = f"{told.description}: {told.done} of {told.total} after {seconds:.0f} s"
+            print(line, file=sys.stderr, flush=True)
 
-    return show
-
-
-def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    thread = threading.Thread(target=print_until_ended, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,12 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
 from ..partition import Structure, partition
 from ..problems.base import AbstractProblem
+from ..progress import progress as show_progress
 from ..samplers.base import AbstractSampler
 from .agents import AbstractAgent, ThompsonSampling
 from .environment import Environment, Rounds
@@ -50,8 +49,8 @@ def simulate(
 
     `agents` maps names to agents; a sampler stands for Thompson sampling with it. Runs go side by
     side in one compiled program, a share of them on each core. A failed draw raises, or with
-    throw=False is counted and its action is random. `progress` shows a bar, by default on a
-    terminal.
+    throw=False is counted and its action is random. `progress` shows how far it is: a bar on a
+    terminal, elsewhere a line every ten seconds; False shows nothing.
     """
     num_runs = positive_int("num_runs", num_runs)
     num_rounds = positive_int("num_rounds", num_rounds)
@@ -62,16 +61,15 @@ def simulate(
         name: _Player(name, agent, problem.dim, num_runs, length * num_chunks)
         for name, agent in named.items()
     }
-    with _bar(sys.stderr.isatty() if progress is None else progress) as bar:
-        task = bar.add_task("simulating", total=num_chunks * len(players))
+    with show_progress("simulating", num_chunks * len(players), visible=progress) as told:
         for first in range(0, length * num_chunks, length):
             rounds = environment.rounds(jnp.arange(first, first + length))
             for player in players.values():
-                bar.update(task, description=f"simulating {player.name}")
+                told.describe(f"simulating {player.name}")
                 player.play(rounds)
                 if throw:
                     player.check(num_rounds)
-                bar.advance(task)
+                told.advance()
     outcomes = {name: player.outcome(num_rounds) for name, player in players.items()}
     return SimulationResult(
         regret={
@@ -247,8 +245,3 @@ def _checked_agent(problem: AbstractProblem, name: str, agent: Any) -> AbstractA
             f"{agent.dim}; fit its prior to samples of this problem"
         )
     return agent
-
-
-def _bar(visible: bool) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    return Progress(*columns, disable=not visible, transient=True)
