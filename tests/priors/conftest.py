@@ -53,13 +53,14 @@ def learned(blobs: Blobs) -> dp.DiffusionPrior:
 @pytest.fixture
 def unlearned(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
     """Leave the network as it starts, exact for a Gaussian; the data it was given are kept."""
-    given = []
+    given, fit_network = [], training.fit_network
 
-    def optimise(params: Any, _: Any, __: Any, data: Any, *___: Any) -> Any:
-        given.append(data)
-        return params, training.Fitted((1.0,), 0)
+    def fit(train: np.ndarray, held_out: np.ndarray, **options: Any) -> Any:
+        given.append((train, held_out))
+        return fit_network(train, held_out, **options)
 
-    monkeypatch.setattr(training, "optimise", optimise)
+    monkeypatch.setattr("diffprior.priors.fitting.fit_network", fit)
+    monkeypatch.setattr(training, "optimise", lambda p, *_: (p, training.Fitted((1.0,), 0)))
     monkeypatch.setattr("diffprior.priors.residuals.RESIDUAL_DRAWS", 256)
     yield given
 

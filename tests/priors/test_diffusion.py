@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose
 import diffprior as dp
 import reference
 from cases import COV, COVS, MEAN, MEANS, WEIGHTS
-from diffprior.priors import diffusion, residuals
-from diffprior.priors.report import look_at_samples
+from diffprior.priors import fitting, residuals
+from diffprior.priors.screening import screen_samples
 from statistic import Z, assert_moments
 
 OWN_GRID = dp.Schedule.log_snr(33)  # where the residual is tabulated, so nothing is interpolated
@@ -172,7 +172,7 @@ def test_twenty_samples_are_enough(unlearned: list) -> None:
 
 
 def test_checks_of_many_samples_fit_in_memory() -> None:
-    assert look_at_samples(gaussian_samples(300_000)) == ()
+    assert screen_samples(gaussian_samples(300_000)) == ()
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_refusals(samples: Any, options: dict[str, Any], message: str) -> None:
 def test_many_parameters_fall_back_to_isotropic_evidence(
     unlearned: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diffusion, "GENERAL_UP_TO", 1)
+    monkeypatch.setattr(fitting, "GENERAL_UP_TO", 1)
     prior = dp.DiffusionPrior.fit(gaussian_samples(400))
     assert not prior.denoiser.general and prior.denoiser.isotropic
     assert isinstance(dp.best_sampler(prior), dp.TwistedSMC)

@@ -10,14 +10,27 @@ import diffprior as dp
 
 def test_report_reads_as_a_table(untrained: dp.DiffusionPrior) -> None:
     lines = str(untrained.report).splitlines()
-    assert lines[0] == "100 samples, 20 of them held out; 1.2 s; best of 2 looks: 1"
-    assert lines[1].split() == ["log", "SNR", "learned", "linear", "noisy", "constant"]
+    assert lines[0] == "100 samples, 20 of them held out; 1.2 s; best of 2 evaluations: 1"
+    head = next(i for i, line in enumerate(lines) if line.startswith("log SNR"))
+    assert lines[head].split() == ["log", "SNR", "learned", "linear", "noisy", "constant"]
     assert lines[-1] == "warning: few samples"
-    rows = [[float(cell) for cell in line.split()] for line in lines[2:-1]]
+    rows = [[float(cell) for cell in line.split()] for line in lines[head + 1 : head + 4]]
     stages = [
         (s.log_snr, s.learned, s.linear, s.noisy, s.constant) for s in untrained.report.stages
     ]
     assert_allclose(rows, stages, atol=1e-4)
+
+
+def test_report_explains_its_columns_and_says_what_follows(untrained: dp.DiffusionPrior) -> None:
+    report = untrained.report
+    text = str(report)
+    for word in ("log SNR", "learned", "linear", "noisy", "constant"):
+        assert any(line.startswith(f"  {word} ") for line in text.splitlines())
+    learned, linear = min((s.learned / s.linear, s.linear) for s in report.stages)
+    assert report.gain == (learned, 9.0) and linear == 0.9
+    assert "At log SNR 9.0 the learned error is 0.01 of the linear one" in text
+    stages = tuple(dataclasses.replace(s, learned=0.99 * s.linear) for s in report.stages)
+    assert "a Gaussian prior would do" in str(dataclasses.replace(report, stages=stages))
 
 
 def test_report_of_a_fit_is_short(learned: dp.DiffusionPrior) -> None:
@@ -41,7 +54,7 @@ def test_residual_of_the_prior_is_that_of_the_report(learned: dp.DiffusionPrior)
     assert np.all(np.diff(learned.residual_log_snr) > 0)
 
 
-def test_looks_say_where_the_best_was(learned: dp.DiffusionPrior) -> None:
+def test_evaluations_say_where_the_best_was(learned: dp.DiffusionPrior) -> None:
     report = learned.report
     assert report.losses[report.best] == min(report.losses) < report.losses[0]
     assert dataclasses.replace(report) == report

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import diffprior as dp
 import reference
 from diffprior.linalg import Spectral
-from diffprior.priors import training
+from diffprior.priors import descent, training
 from diffprior.priors.denoisers import LOG_PRECISION, NetworkDenoiser
 from statistic import assert_mean
 
@@ -116,23 +116,23 @@ def test_training_evidence_spans_the_range(isotropic: bool) -> None:
 
 
 @pytest.mark.parametrize("orthogonal", [False, True])
-def test_the_best_look_is_kept_and_patience_ends(
+def test_the_best_evaluation_is_kept_and_patience_ends(
     monkeypatch: pytest.MonkeyPatch, orthogonal: bool
 ) -> None:
     """Training pulls a number to 1, while the held-out samples like 1/2 best."""
-    monkeypatch.setattr(training, "CHUNK", 50)
-    squares = lambda p, samples: jnp.sum((p - samples[:1]) ** 2)  # noqa: E731
-    params, fitted = training.optimise(
+    monkeypatch.setattr(descent, "CHUNK", 50)
+    squares = lambda p, key, rows, size: jnp.sum((p - rows.samples[:1]) ** 2)  # noqa: E731
+    params, fitted = descent.optimise(
         jnp.zeros((1, 1), jnp.float32),
-        lambda p, key, samples: squares(p, samples),
         squares,
-        (np.full((4, 1), 1.0), np.full((4, 1), 0.5)),
-        training.Recipe(5000, 1, 2e-2, orthogonal),
-        jax.random.key(0),
+        (descent.Rows.of(np.full((4, 1), 1.0), None), descent.Rows.of(np.full((4, 1), 0.5), None)),
+        descent.Recipe(5000, 1, 2e-2, orthogonal),
+        (jax.random.key(0), jax.random.key(1)),
         False,
+        1,
     )
     assert fitted.best == int(np.argmin(fitted.losses))
-    assert 0 < fitted.best == len(fitted.losses) - 1 - training.PATIENCE
+    assert 0 < fitted.best == len(fitted.losses) - 1 - descent.PATIENCE
     assert_allclose((params[0, 0] - 0.5) ** 2, fitted.losses[fitted.best], rtol=1e-4)
 
 
@@ -171,15 +171,12 @@ def test_scaling_by_a_power_of_two_changes_nothing_else(
     assert_array_equal(128 * scaled.sample(key, 100), learned.sample(key, 100))
 
 
-def test_paper_preset_learns_a_regressor_for_each_stage(
-    blobs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paper_preset_learns_a_regressor_for_each_stage(blobs: Any) -> None:
     """Measured with the whole recipe: 0.77 to 0.86 of the linear predictor's error."""
-    optimise = training.optimise
-    shorter = lambda *a: optimise(*a[:4], a[4]._replace(num_steps=500), *a[5:])  # noqa: E731
-    monkeypatch.setattr(training, "optimise", shorter)
     grid = dp.Schedule.constant(5)
-    prior = dp.DiffusionPrior.fit(blobs.samples, preset="paper", schedule=grid, progress=False)
+    prior = dp.DiffusionPrior.fit(
+        blobs.samples, preset="paper", schedule=grid, num_steps=500, progress=False
+    )
     assert prior.schedule == grid and len(prior.report.stages) == 5
     assert_allclose([s.log_snr for s in prior.report.stages], np.log(grid.snr[::-1]), rtol=1e-9)
     assert all(stage.learned < 0.95 * stage.linear for stage in prior.report.stages)

@@ -1,7 +1,7 @@
 """The contract of a prior, and the part of it that closed forms share."""
 
 import abc
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -68,18 +68,26 @@ def natural_evidence(precision: Any, shift: Any, dim: int) -> LinearEvidence:
     return LinearEvidence.from_natural(precision, shift)
 
 
-def centred(
-    evidence: AbstractEvidence, origin: Float[Array, " d"]
-) -> tuple[Float[Array, " d"], AbstractEvidence]:
-    """An origin, and the evidence as a function of theta - origin.
+class Centred(NamedTuple):
+    """Evidence as a function of theta - origin, and log p(h | origin), which it leaves out.
 
-    The log likelihood of quadratic evidence is a difference of terms that grow with the square of
-    theta, so far from zero its differences between components would be lost to rounding. Other
-    evidence computes it row by row, and is left at the origin zero.
+    The log likelihood of quadratic evidence is a sum of terms that grow with the square of theta,
+    so far from zero its differences between components would be lost to rounding. Other evidence is
+    computed row by row, and is left as it is at the origin zero.
     """
-    if not evidence.quadratic:
-        return jnp.zeros_like(origin), evidence
-    return origin, evidence.reparameterise(origin, jnp.eye(origin.shape[0], dtype=origin.dtype))
+
+    origin: Float[Array, " d"]
+    evidence: AbstractEvidence
+    log_likelihood: Float[Array, ""]
+
+    @staticmethod
+    def of(evidence: AbstractEvidence, origin: Float[Array, " d"]) -> "Centred":
+        """About an origin somewhere in the middle of the prior."""
+        if not evidence.quadratic:
+            return Centred(jnp.zeros_like(origin), evidence, jnp.zeros_like(origin[0]))
+        precision, shift = evidence.expand(Gaussian.point(origin))
+        local = LinearEvidence.from_natural(precision, shift - precision @ origin)
+        return Centred(origin, local, evidence.log_likelihood(origin))
 
 
 def checked_samples(samples: Any, at_least: int) -> np.ndarray:

@@ -1,8 +1,6 @@
 """A prior learned as a diffusion model: Section 3 and Appendix B."""
 
 import dataclasses
-import sys
-import time
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -11,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from ..checks import choice, positive_int
+from ..checks import positive_int
 from ..files.base import Serialisable
 from ..gaussian import Gaussian
 from ..linalg import cholesky, eigh, solve_lower
@@ -19,18 +17,19 @@ from ..schedule import Schedule, Stages
 from .adaptor import PriorDenoiser, as_prior, unit_coordinates
 from .base import (
     AbstractPrior,
-    checked_samples,
     natural_evidence,
 )
 from .denoisers import AbstractDenoiser
-from .report import FitReport, StageLoss, look_at_samples
-from .residuals import exact_residual, held_out_residual
-from .training import Fitted, fit_network, fit_stagewise
-from .whitening import split, whitening
+from .fitting import (
+    PRIOR_STAGES,
+    RESIDUAL_STAGES,
+    Frame,
+    checked_options,
+    fit_model,
+)
+from .report import FitReport
+from .residuals import exact_residual
 
-GENERAL_UP_TO = 10  # parameters; beyond, EvidenceDPS strays (benchmarks/dimensions.py)
-RESIDUAL_STAGES = 33  # at which the error of the denoiser is tabulated
-PRIOR_STAGES = 64  # stages of the chain that draws from the prior
 EXACT_DRAWS = 1024  # of prior samples, for the mean variance given by a prior's own denoiser
 
 
@@ -78,47 +77,52 @@ class DiffusionPrior(AbstractPrior):
         samples: Any,
         *,
         preset: str = "default",
-        schedule: Schedule | None = None,
-        seed: int = 0,
+        schedule: Any = None,
+        seed: Any = 0,
         progress: bool | None = None,
+        sample_weights: Any = None,
+        groups: Any = None,
+        initial: Any = None,
+        num_steps: Any = None,
+        width: Any = None,
+        depth: Any = None,
     ) -> "DiffusionPrior":
-        """Learn the prior from parameters of past tasks, shape (n, d).
+        """Learn the prior from the parameters of past tasks.
 
-        The default is one network for all Gaussian evidence; beyond 10 parameters, for isotropic
-        evidence. preset="paper" learns one regressor per stage, of 100 stages with alpha = 0.97
-        unless `schedule` says otherwise. `progress` shows a bar, by default on a terminal.
+        Args:
+            samples: (n, d), one row of parameters per past task; at least 20 rows.
+            preset: "default" is one network for all Gaussian evidence, beyond 10 parameters for
+                isotropic evidence; "paper" is one regressor per stage (Appendix B).
+            schedule: the stages of the reverse process: a `Schedule` or "log_snr", "cosine" or
+                "constant"; by default 64 uniform in log SNR, and with the paper's preset 100 with
+                alpha = 0.97.
+            seed: of the held-out rows, the weights and the batches.
+            progress: whether to show a bar; by default on a terminal.
+            sample_weights: (n,), how many times each row counts; by default once.
+            groups: (n,), labels; rows of one label are held out together. For several draws of each
+                task's parameters, where they are not known for certain.
+            initial: a prior to start from: its coordinates and weights (warm start).
+            num_steps: of the optimiser; by default 4,000 or 5,000, with the paper's preset 1,250.
+            width: of the hidden layers; by default by the number of parameters.
+            depth: number of hidden layers; by default 4.
+
+        Returns:
+            The prior; `report` says how learning went. A second fit of the same shapes compiles
+            nothing.
+
+        Raises:
+            ValueError: an argument that cannot be, before anything is learned.
+
+        Warns:
+            FitWarning: samples that are few, repeated, constant, dependent, far from the others, or
+                beyond the precision of draws.
         """
-        choice("preset", preset, ("default", "paper"))
-        array = checked_samples(samples, at_least=20)
-        begin = time.perf_counter()
-        notes = look_at_samples(array)
-        offset, scale = whitening(array)
-        unit = np.linalg.solve(scale, (array - offset).T).T
-        train, held_out = split(unit, seed)
-        bar = sys.stderr.isatty() if progress is None else progress
-        schedule = schedule or _default_schedule(preset)
-        denoiser, fitted = _learn(preset, train, held_out, schedule, seed, bar)
-        grid = schedule if preset == "paper" else Schedule.log_snr(RESIDUAL_STAGES)
-        log_snr = np.log(grid.snr[::-1])
-        residual = np.asarray(held_out_residual(denoiser, grid, jnp.asarray(held_out), seed))
-        report = FitReport(
-            len(array),
-            len(held_out),
-            time.perf_counter() - begin,
-            fitted.losses,
-            fitted.best,
-            _stage_losses(log_snr, residual),
-            notes,
-        )
-        return DiffusionPrior(
-            jnp.asarray(offset),
-            jnp.asarray(scale),
-            in_default_precision(denoiser),
-            jnp.asarray(log_snr),
-            jnp.asarray(residual, float),
-            schedule,
-            Metadata(report),
-        )
+        start = None if initial is None else _frame(initial)
+        if initial is not None and schedule is None:
+            schedule = initial.schedule
+        options = checked_options(preset, schedule, seed, progress, num_steps, width, depth)
+        model = fit_model(samples, sample_weights, groups, start, options)
+        return DiffusionPrior(*model[:-1], Metadata(model.report))
 
     @staticmethod
     def from_prior(prior: Any, schedule: Schedule | None = None) -> "DiffusionPrior":
@@ -211,34 +215,14 @@ class DiffusionPrior(AbstractPrior):
         return ReverseProcess(stages, self.denoiser.stages(schedule), jnp.exp(log_residual))
 
 
-def in_default_precision(denoiser: AbstractDenoiser) -> AbstractDenoiser:
-    """A denoiser in the precision that JAX computes in unless told otherwise."""
-    dtype = jnp.result_type(float)
-    return jax.tree.map(lambda leaf: leaf.astype(dtype), denoiser)
-
-
-def _default_schedule(preset: str) -> Schedule:
-    return Schedule.constant() if preset == "paper" else Schedule.log_snr(PRIOR_STAGES)
-
-
-def _learn(
-    preset: str,
-    train: np.ndarray,
-    held_out: np.ndarray,
-    schedule: Schedule,
-    seed: int,
-    progress: bool,
-) -> tuple[AbstractDenoiser, Fitted]:
-    if preset == "paper":
-        return fit_stagewise(train, held_out, schedule, seed=seed, progress=progress)
-    isotropic = train.shape[1] > GENERAL_UP_TO
-    return fit_network(train, held_out, isotropic=isotropic, seed=seed, progress=progress)
-
-
-def _stage_losses(log_snr: np.ndarray, residual: np.ndarray) -> tuple[StageLoss, ...]:
-    snr = np.exp(log_snr)
-    rows = zip(log_snr, residual, 1 / snr, np.ones_like(snr), 1 / (1 + snr), strict=True)
-    return tuple(StageLoss(*(float(value) for value in row)) for row in rows)
+def _frame(prior: Any) -> Frame:
+    """Where another fit starts from, in double precision."""
+    if not isinstance(prior, DiffusionPrior):
+        raise ValueError(
+            f"`initial`: expected a DiffusionPrior, got {type(prior).__name__}; fit without it"
+        )
+    offset, scale = (np.asarray(part, np.float64) for part in (prior.offset, prior.scale))
+    return Frame(offset, scale, prior.denoiser)
 
 
 @eqx.filter_jit

@@ -12,7 +12,7 @@ from ..checks import positive_int, real_array
 from ..evidence.base import AbstractEvidence
 from ..files.kinds import require_finite
 from ..gaussian import Gaussian
-from .base import AbstractClosedFormPrior, centred, checked_samples, log_normalise, pick
+from .base import AbstractClosedFormPrior, Centred, checked_samples, log_normalise, pick
 
 
 class EmpiricalPrior(AbstractClosedFormPrior):
@@ -71,8 +71,8 @@ class EmpiricalPrior(AbstractClosedFormPrior):
     @eqx.filter_jit
     def posterior(self, evidence: AbstractEvidence) -> tuple["EmpiricalPrior", Float[Array, ""]]:
         """The atoms reweighted by their likelihood, exactly; and log p(h)."""
-        origin, local = centred(evidence, jnp.exp(self.log_weights) @ self.atoms)
+        origin, local, at_origin = Centred.of(evidence, jnp.exp(self.log_weights) @ self.atoms)
         log_likelihood = jax.vmap(local.log_likelihood)(self.atoms - origin[None])
         weights, log_evidence = log_normalise(self.log_weights + log_likelihood)
         posterior = eqx.tree_at(lambda p: p.log_weights, self, jnp.log(weights))
-        return posterior, log_evidence
+        return posterior, log_evidence + at_origin

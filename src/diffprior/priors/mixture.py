@@ -14,7 +14,7 @@ from ..gaussian import Gaussian
 from ..linalg import cholesky
 from .base import (
     AbstractClosedFormPrior,
-    centred,
+    Centred,
     checked_samples,
     checked_weights,
     log_normalise,
@@ -117,12 +117,14 @@ class MixturePrior(AbstractClosedFormPrior):
     @eqx.filter_jit
     def posterior(self, evidence: AbstractEvidence) -> tuple["MixturePrior", Float[Array, ""]]:
         """Each component conditioned, its weight multiplied by its evidence; and log p(h)."""
-        origin, local = centred(evidence, self.weights @ self.means)
+        origin, local, at_origin = Centred.of(evidence, self.weights @ self.means)
         components, log_evidence = jax.vmap(
             lambda mean, cov: local.condition(Gaussian(mean - origin, cov))
         )(self.means, self.covs)
         weights, total = log_normalise(jnp.log(self.weights) + log_evidence)
-        return self._with(weights, origin[None] + components.mean, components.cov), total
+        return self._with(
+            weights, origin[None] + components.mean, components.cov
+        ), total + at_origin
 
     def _with(
         self, weights: Float[Array, " k"], means: Float[Array, "k d"], covs: Float[Array, "k d d"]

@@ -1,9 +1,6 @@
 """What fitting a prior came to, for people to read and for files to keep."""
 
-import warnings
 from dataclasses import dataclass
-
-import numpy as np
 
 from ..files.base import Serialisable
 
@@ -29,7 +26,17 @@ class StageLoss(Serialisable):
 
 @dataclass(frozen=True)
 class FitReport(Serialisable):
-    """How a prior was fitted. `str(report)` is a table."""
+    """How a prior was fitted. `str(report)` is a table that explains itself.
+
+    Attributes:
+        num_samples: rows that the prior was fitted to.
+        num_held_out: how many of them it was only judged by.
+        seconds: how long that took.
+        losses: the held-out loss before training and at each evaluation after it.
+        best: which evaluation was kept, counted from 0.
+        stages: the error of the denoiser at each noise level.
+        warnings: what is odd about the samples.
+    """
 
     num_samples: int
     num_held_out: int
@@ -39,39 +46,43 @@ class FitReport(Serialisable):
     stages: tuple[StageLoss, ...]
     warnings: tuple[str, ...]
 
+    @property
+    def gain(self) -> tuple[float, float]:
+        """The smallest ratio of the learned to the linear error, and the log SNR where it is."""
+        best = min(self.stages, key=lambda stage: stage.learned / stage.linear)
+        return best.learned / best.linear, best.log_snr
+
     def __str__(self) -> str:
-        head = (
-            f"{self.num_samples} samples, {self.num_held_out} of them held out; "
-            f"{self.seconds:.1f} s; best of {len(self.losses)} looks: {self.best}\n"
-        )
-        table = "log SNR   learned    linear     noisy  constant\n" + "\n".join(
+        rows = "\n".join(
             f"{s.log_snr:7.2f} {s.learned:9.5f} {s.linear:9.5f} {s.noisy:9.4g} {s.constant:9.5f}"
             for s in self.stages[:: max(1, len(self.stages) // 16)]
         )
         notes = "".join(f"\nwarning: {warning}" for warning in self.warnings)
-        return head + table + notes
+        return f"{self._head()}\n{EXPLANATION}\n{COLUMNS}\n{rows}\n{self._verdict()}{notes}"
+
+    def _head(self) -> str:
+        return (
+            f"{self.num_samples} samples, {self.num_held_out} of them held out; "
+            f"{self.seconds:.1f} s; best of {len(self.losses)} evaluations: {self.best}"
+        )
+
+    def _verdict(self) -> str:
+        ratio, log_snr = self.gain
+        if ratio > WORTH:
+            return "No level is clearly below linear: a Gaussian prior would do about as well."
+        return (
+            f"At log SNR {log_snr:.1f} the learned error is {ratio:.2f} of the linear one: the\n"
+            "samples have structure that a Gaussian prior would miss."
+        )
 
 
-def look_at_samples(samples: np.ndarray) -> tuple[str, ...]:
-    """Warnings, also raised as such: too few, constant, duplicated, or of deficient rank."""
-    n, d = samples.shape
-    found = []
-    if n < 200:
-        found.append(f"{n} samples are few; below 200 a Gaussian prior often does as well")
-    distinct = len(np.unique(samples, axis=0))
-    if distinct < 0.9 * n:
-        found.append(f"only {distinct} of {n} samples are distinct; repeated tasks are counted so")
-    stds = samples.std(axis=0)
-    constant = np.flatnonzero(stds <= 1e-12 * np.maximum(1.0, np.abs(samples).max(axis=0)))
-    if len(constant):
-        found.append(f"parameters {constant.tolist()} are constant; the prior keeps them so")
-    varying = np.delete(samples, constant, axis=1)
-    if varying.shape[1]:
-        standard = (varying - varying.mean(axis=0)) / varying.std(axis=0)
-        singular = np.linalg.svd(standard, compute_uv=False)
-        rank = int(np.sum(singular > 1e-6 * singular[0]))
-        if rank < varying.shape[1]:
-            found.append(f"the varying parameters have rank {rank} of {varying.shape[1]}")
-    for message in found:
-        warnings.warn(f"`samples`: {message}", FitWarning, stacklevel=3)
-    return tuple(found)
+WORTH = 0.97  # of the linear error, below which learning paid
+COLUMNS = "log SNR   learned    linear     noisy  constant"
+EXPLANATION = """\
+Samples are hidden in noise and predicted from it: mean squared error by noise
+level, on held-out samples, where 1 is the variance of the samples.
+  log SNR   log of signal over noise: high is nearly clean, low is nearly noise
+  learned   this prior
+  linear    the best linear prediction: all there is to learn of a Gaussian
+  noisy     the noisy sample itself
+  constant  the mean of the samples, whatever the noisy sample says"""

@@ -1,43 +1,18 @@
 """Learning a denoiser from the parameters of past tasks: Section 3, Appendix B (Eq. 15)."""
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, Key
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ..schedule import Schedule
 from .denoisers import LOG_PRECISION, NetworkDenoiser, StagewiseDenoiser
+from .descent import Fitted, Recipe, Rows, optimise
 
-Params = TypeVar("Params")
-CHUNK = 250  # steps between looks at the held-out loss
-PATIENCE = 6  # looks without improvement before stopping
-AVERAGING = 0.995  # decay of the running mean of the weights
 NUM_ROTATIONS = 8192
 HELD_OUT_DRAWS = 8192
 MIDDLE, MIDDLE_SHARE = (-4.0, 3.0), 0.85  # log precisions that training dwells on
-
-
-class Recipe(NamedTuple):
-    """How long and how fast to learn."""
-
-    num_steps: int
-    batch_size: int
-    learning_rate: float
-    orthogonal: bool  # steps of matrices made orthogonal (Muon) rather than scaled by entry (Adam)
-    num_others: int = 0  # samples that share in a target
-
-
-class Fitted(NamedTuple):
-    """What learning came to: held-out losses at each look, and where the best was."""
-
-    losses: tuple[float, ...]
-    best: int
 
 
 def network_recipe(dim: int, isotropic: bool) -> tuple[Recipe, int, int]:
@@ -52,41 +27,61 @@ def fit_network(
     train: Float[np.ndarray, "n d"],
     held_out: Float[np.ndarray, "m d"],
     *,
+    train_weights: Float[np.ndarray, " n"] | None = None,
+    held_out_weights: Float[np.ndarray, " m"] | None = None,
     isotropic: bool,
     seed: int,
     progress: bool,
+    initial: NetworkDenoiser | None = None,
+    num_steps: int | None = None,
+    width: int | None = None,
+    depth: int | None = None,
 ) -> tuple[NetworkDenoiser, Fitted]:
-    """Learn one network for all Gaussian (or all isotropic) evidence, from samples in unit
-    coordinates."""
-    dim = train.shape[1]
-    recipe, width, depth = network_recipe(dim, isotropic)
-    init_key, held_out_key, key = jax.random.split(jax.random.key(seed), 3)
-    network = NetworkDenoiser.initialise(
-        init_key, dim, width=width, depth=depth, isotropic=isotropic
-    )
-    rotations = _random_rotations(dim, seed)
+    """Learn one network for all Gaussian (or all isotropic) evidence.
 
-    def loss(
-        network: NetworkDenoiser, key: Key[Array, ""], samples: Array, size: int
+    Args:
+        train: samples in unit coordinates to learn from.
+        held_out: samples in unit coordinates that pick when to stop.
+        train_weights: how many times each row of `train` counts; once by default.
+        held_out_weights: the same for `held_out`.
+        isotropic: whether the evidence is isotropic.
+        seed: of the weights, if they are not given, and of the batches.
+        progress: whether to show a bar.
+        initial: weights to start from; by default random ones.
+        num_steps: of the optimiser; by default as many as serve so many parameters well.
+        width: of the hidden layers; likewise.
+        depth: number of hidden layers; likewise.
+    """
+    dim = train.shape[1]
+    recipe, usual_width, usual_depth = network_recipe(dim, isotropic)
+    recipe = recipe._replace(num_steps=num_steps or recipe.num_steps)
+    init_key, held_out_key, key = jax.random.split(jax.random.key(seed), 3)
+    size = {"width": width or usual_width, "depth": depth or usual_depth}
+    network = initial or NetworkDenoiser.initialise(init_key, dim, isotropic=isotropic, **size)
+    loss = NetworkLoss(_random_rotations(dim, seed), recipe.num_others)
+    data = (Rows.of(train, train_weights), Rows.of(held_out, held_out_weights))
+    keys = (key, held_out_key)
+    return optimise(network, loss, data, recipe, keys, progress, HELD_OUT_DRAWS)
+
+
+class NetworkLoss(eqx.Module):
+    """The mean squared error of a network's F over random samples and evidence."""
+
+    rotations: Float[Array, "r d d"]
+    num_others: int = eqx.field(static=True)
+
+    def __call__(
+        self, network: NetworkDenoiser, key: Key[Array, ""], rows: Rows, size: int
     ) -> Float[Array, ""]:
+        """For a batch of `size` samples."""
         rows_key, others_key, evidence_key, noise_key = jax.random.split(key, 4)
-        s_0 = _rows(rows_key, samples, size)
-        others = _rows(others_key, samples, recipe.num_others)
+        s_0 = rows.draw(rows_key, size)
+        others = rows.draw(others_key, self.num_others)
         vectors, log_precision = _random_evidence(
-            evidence_key, rotations, size, isotropic=isotropic
+            evidence_key, self.rotations, size, isotropic=network.isotropic
         )
         noise = jax.random.normal(noise_key, s_0.shape, s_0.dtype)
         return jnp.mean(_errors(network, others, s_0, vectors, log_precision, noise))
-
-    return optimise(
-        network,
-        lambda p, k, samples: loss(p, k, samples, recipe.batch_size),
-        lambda p, samples: loss(p, held_out_key, samples, HELD_OUT_DRAWS),
-        (train, held_out),
-        recipe,
-        key,
-        progress,
-    )
 
 
 def fit_stagewise(
@@ -94,96 +89,48 @@ def fit_stagewise(
     held_out: Float[np.ndarray, "m d"],
     grid: Schedule,
     *,
+    train_weights: Float[np.ndarray, " n"] | None = None,
+    held_out_weights: Float[np.ndarray, " m"] | None = None,
     seed: int,
     progress: bool,
+    initial: StagewiseDenoiser | None = None,
+    num_steps: int | None = None,
+    width: int | None = None,
 ) -> tuple[StagewiseDenoiser, Fitted]:
-    """Learn the paper's regressors, one per stage, all stages as one batched program: Eq. (15)."""
-    init_key, held_out_key, key = jax.random.split(jax.random.key(seed), 3)
-    regressors = StagewiseDenoiser.initialise(init_key, train.shape[1], grid)
-    alpha_bar = np.asarray(grid.alpha_bar[1:])[:, None, None]
-    signal, noise_std = (jnp.asarray(np.sqrt(a), jnp.float32) for a in (alpha_bar, 1 - alpha_bar))
+    """Learn the paper's regressors, one per stage, all stages as one batched program: Eq. (15).
 
-    def loss(
-        regressors: StagewiseDenoiser, key: Key[Array, ""], samples: Array, size: int
+    The arguments are those of `fit_network`, and the stages.
+    """
+    init_key, held_out_key, key = jax.random.split(jax.random.key(seed), 3)
+    regressors = initial or StagewiseDenoiser.initialise(
+        init_key, train.shape[1], grid, width=width or 100
+    )
+    alpha_bar = np.asarray(grid.alpha_bar[1:])[:, None, None]
+    loss = StagewiseLoss(
+        *(jnp.asarray(np.sqrt(a), jnp.float32) for a in (alpha_bar, 1 - alpha_bar))
+    )
+    recipe = Recipe(num_steps or 1250, 256, 3e-3, False)
+    data = (Rows.of(train, train_weights), Rows.of(held_out, held_out_weights))
+    return optimise(regressors, loss, data, recipe, (key, held_out_key), progress, 256)
+
+
+class StagewiseLoss(eqx.Module):
+    """The mean squared error of the predicted noise over all stages: Eq. (15)."""
+
+    signal: Float[Array, "t 1 1"]
+    noise_std: Float[Array, "t 1 1"]
+
+    def __call__(
+        self, regressors: StagewiseDenoiser, key: Key[Array, ""], rows: Rows, size: int
     ) -> Float[Array, ""]:
+        """For a batch of `size` samples at every stage."""
         rows_key, noise_key = jax.random.split(key)
-        shape = (grid.num_stages, size, samples.shape[1])
-        s_0 = _rows(rows_key, samples, grid.num_stages * size).reshape(shape)
-        noise = jax.random.normal(noise_key, shape, s_0.dtype)
-        s_t = signal * s_0 + noise_std * noise
+        num_stages = self.signal.shape[0]
+        s_0 = rows.draw(rows_key, num_stages * size).reshape(num_stages, size, -1)
+        noise = jax.random.normal(noise_key, s_0.shape, s_0.dtype)
+        s_t = self.signal * s_0 + self.noise_std * noise
         predicted = jax.vmap(lambda stage, s: jax.vmap(stage.noise_at)(s))(regressors, s_t)
         return jnp.mean(jnp.sum((noise - predicted) ** 2, axis=-1))
-
-    recipe = Recipe(1250, 256, 3e-3, False)
-    return optimise(
-        regressors,
-        lambda p, k, samples: loss(p, k, samples, recipe.batch_size),
-        lambda p, samples: loss(p, held_out_key, samples, 256),
-        (train, held_out),
-        recipe,
-        key,
-        progress,
-    )
-
-
-def optimise(
-    params: Params,
-    train_loss: Callable[[Params, Key[Array, ""], Array], Float[Array, ""]],
-    held_out_loss: Callable[[Params, Array], Float[Array, ""]],
-    data: tuple[np.ndarray, np.ndarray],
-    recipe: Recipe,
-    key: Key[Array, ""],
-    progress: bool,
-) -> tuple[Params, Fitted]:
-    """Descent with cosine decay and averaged weights; the held-out loss picks when to stop."""
-    train, held_out = (jnp.asarray(part, jnp.float32) for part in data)
-    optimiser = _optimiser(recipe)
-
-    @eqx.filter_jit
-    def chunk(train: Array, state: tuple, key: Key[Array, ""]) -> tuple:
-        def step(state: tuple, key: Key[Array, ""]) -> tuple[tuple, None]:
-            params, mean, moments = state
-            gradient = jax.grad(train_loss)(params, key, train)
-            updates, moments = optimiser.update(gradient, moments, params)
-            params = optax.apply_updates(params, updates)
-            mean = jax.tree.map(lambda m, p: AVERAGING * m + (1 - AVERAGING) * p, mean, params)
-            return (params, mean, moments), None
-
-        return jax.lax.scan(step, state, jax.random.split(key, CHUNK))[0]
-
-    look = eqx.filter_jit(held_out_loss)
-    with jax.numpy_dtype_promotion("standard"), _bar(progress) as bar:
-        task = bar.add_task("learning the prior", total=recipe.num_steps)
-        state = (params, params, optimiser.init(params))
-        best_params, losses, best = params, [float(look(params, held_out))], 0
-        for index in range(recipe.num_steps // CHUNK):
-            state = chunk(train, state, jax.random.fold_in(key, index))
-            losses.append(float(look(state[1], held_out)))
-            bar.update(task, advance=CHUNK)
-            if losses[-1] <= losses[best]:
-                best, best_params = len(losses) - 1, state[1]
-            elif len(losses) - 1 - best >= PATIENCE:
-                break
-    return best_params, Fitted(tuple(losses), best)
-
-
-def _optimiser(recipe: Recipe) -> optax.GradientTransformation:
-    decay = optax.warmup_cosine_decay_schedule(
-        0.0, recipe.learning_rate, 100, recipe.num_steps, 0.01 * recipe.learning_rate
-    )
-    if not recipe.orthogonal:
-        return optax.adam(decay, b2=0.99)
-    return optax.contrib.muon(
-        decay,
-        adam_b2=0.99,
-        muon_weight_dimension_numbers=lambda params: jax.tree.map(_axes, params),
-    )
-
-
-def _axes(weights: Array) -> optax.contrib.MuonDimensionNumbers | None:
-    """Which axes make up the matrix of a layer; those before them only stack layers."""
-    axes = (weights.ndim - 2, weights.ndim - 1)
-    return optax.contrib.MuonDimensionNumbers(*axes) if weights.ndim >= 2 else None
 
 
 def _errors(
@@ -277,12 +224,3 @@ def _random_rotations(dim: int, seed: int) -> Float[Array, "r d d"]:
     q, r = np.linalg.qr(normal)
     signs = np.sign(np.diagonal(r, axis1=1, axis2=2))
     return jnp.asarray(q * signs[:, None, :], jnp.float32)
-
-
-def _rows(key: Key[Array, ""], samples: Float[Array, "n d"], size: int) -> Float[Array, "b d"]:
-    return samples[jax.random.randint(key, (size,), 0, samples.shape[0])]
-
-
-def _bar(visible: bool) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    return Progress(*columns, disable=not visible, transient=True)

@@ -1,0 +1,152 @@
+"""Descent on the weights of a denoiser, whatever the loss."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, Key
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from .base import pick
+
+Params = TypeVar("Params")
+Loss = Callable[[Any, Key[Array, ""], Any, int], Float[Array, ""]]
+CHUNK = 250  # steps between evaluations of the held-out loss
+PATIENCE = 6  # evaluations without improvement before stopping
+WARM_UP = 100  # steps until the learning rate is at its highest
+AVERAGING = 0.995  # decay of the running mean of the weights
+
+
+class Recipe(NamedTuple):
+    """How long and how fast to learn."""
+
+    num_steps: int
+    batch_size: int
+    learning_rate: float
+    orthogonal: bool  # steps of matrices made orthogonal (Muon) rather than scaled by entry (Adam)
+    num_others: int = 0  # samples that share in a target
+
+
+class Fitted(NamedTuple):
+    """What learning came to: held-out losses at each evaluation, and where the best was."""
+
+    losses: tuple[float, ...]
+    best: int
+
+
+class Rows(NamedTuple):
+    """Samples in unit coordinates, and how many times each counts; once if `weights` is None."""
+
+    samples: Float[Array, "n d"]
+    weights: Float[Array, " n"] | None
+
+    @staticmethod
+    def of(samples: np.ndarray, weights: np.ndarray | None) -> "Rows":
+        """In single precision, in which networks learn."""
+        share = None if weights is None else jnp.asarray(weights, jnp.float32)
+        return Rows(jnp.asarray(samples, jnp.float32), share)
+
+    def draw(self, key: Key[Array, ""], size: int) -> Float[Array, "b d"]:
+        """Rows at random, by their weights."""
+        if self.weights is None:
+            return self.samples[jax.random.randint(key, (size,), 0, self.samples.shape[0])]
+        return self.samples[pick(self.weights, jax.random.uniform(key, (size,), jnp.float32))]
+
+
+def optimise(
+    params: Params,
+    loss: Loss,
+    data: tuple[Rows, Rows],
+    recipe: Recipe,
+    keys: tuple[Key[Array, ""], Key[Array, ""]],
+    progress: bool,
+    held_out_draws: int,
+) -> tuple[Params, Fitted]:
+    """Descent with cosine decay and averaged weights; the held-out loss picks when to stop.
+
+    Data, keys and the number of steps are arguments of the compiled programs, so that fits of the
+    same shapes share them.
+    """
+    train, held_out = data
+    key, held_out_key = keys
+    steps, shared = jnp.asarray(recipe.num_steps, jnp.int32), recipe._replace(num_steps=0)
+    evaluate = lambda p: float(_evaluate(loss, p, held_out_key, held_out, held_out_draws))  # noqa: E731
+    with jax.numpy_dtype_promotion("standard"), _bar(progress) as bar:
+        task = bar.add_task("learning the prior", total=recipe.num_steps)
+        state = (params, params, _optimiser(recipe, steps).init(params))
+        best_params, losses, best = params, [evaluate(params)], 0
+        for index in range(-(-recipe.num_steps // CHUNK)):
+            count = min(CHUNK, recipe.num_steps - index * CHUNK)
+            step_keys = jax.random.split(jax.random.fold_in(key, index), CHUNK)
+            here = jnp.asarray(count, jnp.int32)
+            state = _descend(loss, shared, steps, train, state, step_keys, here)
+            losses.append(evaluate(state[1]))
+            bar.update(task, advance=count)
+            if losses[-1] <= losses[best]:
+                best, best_params = len(losses) - 1, state[1]
+            elif len(losses) - 1 - best >= PATIENCE:
+                break
+    return best_params, Fitted(tuple(losses), best)
+
+
+@eqx.filter_jit
+def _evaluate(
+    loss: Loss, params: Params, key: Key[Array, ""], rows: Rows, size: int
+) -> Float[Array, ""]:
+    return loss(params, key, rows, size)
+
+
+@eqx.filter_jit
+def _descend(
+    loss: Loss,
+    recipe: Recipe,
+    num_steps: Int[Array, ""],
+    rows: Rows,
+    state: tuple,
+    keys: Key[Array, " chunk"],
+    count: Int[Array, ""],
+) -> tuple:
+    """`count` steps on; the recipe's own number of steps is not looked at."""
+    optimiser = _optimiser(recipe, num_steps)
+
+    def step(index: Int[Array, ""], state: tuple) -> tuple:
+        params, mean, moments = state
+        gradient = jax.grad(loss)(params, keys[index], rows, recipe.batch_size)
+        updates, moments = optimiser.update(gradient, moments, params)
+        params = optax.apply_updates(params, updates)
+        return params, optax.incremental_update(params, mean, 1 - AVERAGING), moments
+
+    return jax.lax.fori_loop(0, count, step, state)
+
+
+def _optimiser(recipe: Recipe, num_steps: Int[Array, ""]) -> optax.GradientTransformation:
+    """Adam or Muon, warmed up over 100 steps and then decayed along a cosine to a hundredth."""
+
+    def rate(step: Int[Array, ""]) -> Float[Array, ""]:
+        warm = jnp.minimum(step / WARM_UP, 1.0)
+        left = jnp.clip((step - WARM_UP) / jnp.maximum(num_steps - WARM_UP, 1), 0.0, 1.0)
+        decay = 0.01 + 0.99 * 0.5 * (1.0 + jnp.cos(jnp.pi * left))
+        return (recipe.learning_rate * warm * decay).astype(jnp.float32)
+
+    if not recipe.orthogonal:
+        return optax.adam(rate, b2=0.99)
+    return optax.contrib.muon(
+        rate,
+        adam_b2=0.99,
+        muon_weight_dimension_numbers=lambda params: jax.tree.map(_axes, params),
+    )
+
+
+def _axes(weights: Array) -> optax.contrib.MuonDimensionNumbers | None:
+    """Which axes make up the matrix of a layer; those before them only stack layers."""
+    axes = (weights.ndim - 2, weights.ndim - 1)
+    return optax.contrib.MuonDimensionNumbers(*axes) if weights.ndim >= 2 else None
+
+
+def _bar(visible: bool) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    return Progress(*columns, disable=not visible, transient=True)
