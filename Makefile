@@ -36,5 +36,5 @@ clean: ## remove the virtual environment, caches and build outputs
 # As a variable rather than an option, the constraints hold for the build backend too.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable '.[experiments,docs,dev]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable '.[experiments,docs,serve,dev]'
 	@touch $@

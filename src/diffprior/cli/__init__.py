@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import bench, evaluate, fit, reproduce, sample
+from . import bench, evaluate, fit, reproduce, sample, serve
 from .options import print_version
 
 app = typer.Typer(
@@ -21,6 +21,9 @@ app.command()(sample.sample)
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(reproduce.app, name="reproduce")
 app.command()(bench.bench)
+app.command()(serve.serve)
+app.command()(serve.rebuild)
+app.add_typer(serve.token_app, name="token")
 
 
 @app.callback()

@@ -1,0 +1,148 @@
+"""`diffprior serve`, `token` and `rebuild`: the decision service and its upkeep."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .terminal import friendly_errors, say
+
+Database = Annotated[
+    str, typer.Option(help="A SQLite file, or postgresql://user:password@host/name.")
+]
+DEFAULT_DATABASE = "diffprior.sqlite"
+COMPILED = Path.home() / ".cache" / "diffprior"
+token_app = typer.Typer(no_args_is_help=True, help="Tokens of the decision service.")
+
+
+def _modules() -> None:
+    from ..extras import require
+
+    require("serve", "fastapi", "uvicorn", "sqlalchemy", "prometheus_client", "swagger_ui_bundle")
+
+
+def serve(
+    model: Annotated[
+        list[str] | None, typer.Option(help="NAME=PRIOR_FILE; may be given several times.")
+    ] = None,
+    likelihood: Annotated[
+        str, typer.Option(help="logistic, poisson, linear:noise_std=0.5, ...")
+    ] = "logistic",
+    database: Database = DEFAULT_DATABASE,
+    host: Annotated[str, typer.Option(help="Beyond loopback, tokens are required.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    temperature: Annotated[float, typer.Option(help="Below 1 explores less.")] = 1.0,
+    reward_wait: Annotated[
+        float | None, typer.Option(help="Seconds that a decision waits for its reward.")
+    ] = None,
+    default_reward: Annotated[
+        float | None, typer.Option(help="What counts when the wait is over without one.")
+    ] = None,
+    aggregation: Annotated[
+        str, typer.Option(help="Which of several rewards counts: first, last or sum.")
+    ] = "first",
+    propensity_draws: Annotated[
+        int, typer.Option(help="Draws behind each propensity; more are more precise.")
+    ] = 16,
+    require_tokens: Annotated[bool, typer.Option(help="Ask for a token on loopback too.")] = False,
+    access_log: Annotated[bool, typer.Option(help="Log a line for every request.")] = False,
+    compiled: Annotated[
+        Path, typer.Option(help="Folder for compiled programs, so that the next start is quick.")
+    ] = COMPILED,
+) -> None:
+    """Decide over HTTP for many tasks, with a log that nothing acknowledged is missing from."""
+    with friendly_errors():
+        _modules()
+        from ..caching import keep_compiled
+        from ..service.catalog import Catalog
+        from ..service.database import Database as OpenDatabase
+        from ..service.server import add_models, check_access, log_to_stderr
+        from ..service.server import serve as run
+        from ..service.settings import Settings, parse_likelihood
+
+        models = dict(_named_file(text) for text in model or [])
+        about = {
+            "temperature": temperature,
+            "reward_wait": reward_wait,
+            "default_reward": default_reward,
+            "aggregation": aggregation,
+            "propensity_draws": propensity_draws,
+        }
+        settings = Settings.model_validate(parse_likelihood(likelihood) | about)
+        opened = OpenDatabase(database)
+        check_access(opened, host, require_tokens)
+        catalog = Catalog(opened)
+        for line in add_models(catalog, models, settings):
+            say(line)
+        if not catalog.names():
+            raise ValueError(
+                "`model`: expected at least one, got none; pass --model shop=prior.dprior"
+            )
+        if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+            keep_compiled(compiled)
+        log_to_stderr(access_log)
+        say(f"compiling; then at http://{host}:{port}, all calls at /docs")
+        run(opened, host=host, port=port, require_tokens=require_tokens)
+
+
+def rebuild(database: Database = DEFAULT_DATABASE) -> None:
+    """Make the evidence of every task anew from the log, and say what differed."""
+    with friendly_errors():
+        _modules()
+        from ..service.database import Database as OpenDatabase
+        from ..service.rebuild import rebuild as run
+
+        found = run(OpenDatabase(database))
+        for line in (*found.problems, *(f"{name}: evidence differed" for name in found.different)):
+            say(line)
+        counts = f"{found.num_tasks} tasks, {found.num_snapshots} snapshots"
+        say(f"{counts}, {len(found.different)} mended; {len(found.problems)} wrong counts")
+        if found.problems or found.different:
+            raise typer.Exit(1)
+
+
+@token_app.command("create")
+def create_token(
+    database: Database = DEFAULT_DATABASE,
+    rights: Annotated[
+        str, typer.Option(help="Some of decide,reward,read,admin.")
+    ] = "decide,reward,read",
+    model: Annotated[str | None, typer.Option(help="For one model only.")] = None,
+    max_tasks: Annotated[int, typer.Option(min=1, help="Tasks it may create.")] = 1_000_000,
+) -> None:
+    """Make a token and print it; only its digest is kept."""
+    with friendly_errors():
+        _modules()
+        from ..service.database import Database as OpenDatabase
+        from ..service.tokens import create_token as create
+
+        wanted = tuple(part.strip() for part in rights.split(",") if part.strip())
+        typer.echo(create(OpenDatabase(database), wanted, model, max_tasks))
+
+
+@token_app.command("revoke")
+def revoke_token(
+    name: Annotated[str, typer.Argument(help="The part between dp_ and the next _.")],
+    database: Database = DEFAULT_DATABASE,
+) -> None:
+    """Refuse a token from now on."""
+    with friendly_errors():
+        _modules()
+        from ..service.database import Database as OpenDatabase
+        from ..service.tokens import revoke_token as revoke
+
+        if not revoke(OpenDatabase(database), name):
+            raise ValueError(f"`name`: expected a token's id, found none like {name!r}; check it")
+    say(f"revoked {name}")
+
+
+def _named_file(text: str) -> tuple[str, Path]:
+    name, _, path = text.partition("=")
+    if not name or not path:
+        raise ValueError(
+            f"`model`: expected NAME=PRIOR_FILE, got {text!r}; write shop=prior.dprior"
+        )
+    if not Path(path).is_file():
+        raise ValueError(f"`model`: expected a file, found none at {path}; check the name")
+    return name, Path(path)

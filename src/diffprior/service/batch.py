@@ -1,0 +1,246 @@
+"""One transaction: requests of many callers and tasks, decided, learned and logged together."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+import sqlalchemy as sa
+
+from ..partition import partition
+from .catalog import Catalog, Version, task_seed
+from .choice import Chosen, choose
+from .database import Database
+from .draws import SIZES, DrawRequest
+from .errors import ServiceError
+from .learner import Learner
+from .replies import decision_reply
+from .requests import Decide, Request
+from .schema import decisions, tasks, tokens
+from .tasks import TaskCache, TaskState
+
+Row = dict[str, Any]
+
+
+class Batch:
+    """The requests of one transaction. Nothing outside it changes until `commit_cache`.
+
+    Args:
+        connection: An open transaction.
+        database: Where it is open.
+        catalog: The models.
+        cache: What is known of tasks in memory.
+        now: The time, which never runs backwards.
+    """
+
+    def __init__(
+        self,
+        connection: sa.Connection,
+        database: Database,
+        catalog: Catalog,
+        cache: TaskCache,
+        now: float,
+    ) -> None:
+        self._connection = connection
+        self._database = database
+        self._catalog = catalog
+        self._cache = cache
+        self._now = now
+        self._learner = Learner(connection, database, catalog, cache, now)
+        self.results: list[tuple[Request, Any]] = []
+
+    def run(self, requests: list[Request]) -> None:
+        """Serve all requests; what one of them did wrong is its own result alone."""
+        decides = [r for r in requests if isinstance(r, Decide)]
+        others = [r for r in requests if not isinstance(r, Decide)]
+        named = self._create_tasks(decides)
+        owners = self._learner.tasks_of(others)
+        rows = self._lock({row["id"] for row in named.values()} | owners)
+        self._learner.begin(rows)
+        for request in others:
+            self._attempt(request, lambda r=request: self._learner.serve(r))
+        self._decide(decides, {name: rows[row["id"]] for name, row in named.items()})
+        self._learner.write()
+
+    def commit_cache(self) -> None:
+        """Keep in memory what is now in the log."""
+        self._cache.put(self._learner.states())
+
+    def _attempt(self, request: Request, serve: Any) -> None:
+        try:
+            self.results.append((request, serve()))
+        except ServiceError as error:
+            self.results.append((request, error))
+
+    def _create_tasks(self, requests: list[Decide]) -> dict[tuple[str, str], Row]:
+        """Rows of the tasks that are decided for, new ones made."""
+        wanted = {(r.model, r.task): r for r in requests if r.model in self._catalog.names()}
+        found = self._find_tasks(wanted)
+        missing = {key: r for key, r in wanted.items() if key not in found}
+        for request in self._within_limits(missing.values()):
+            seed = task_seed(self._catalog.versions_of(request.model)[0].seed, request.task)
+            self._connection.execute(
+                self._database.insert_new(tasks).values(
+                    model=request.model,
+                    name=request.task,
+                    seed=seed,
+                    num_decisions=0,
+                    num_learned=0,
+                    created=self._now,
+                )
+            )
+        return found | self._find_tasks(missing) if missing else found
+
+    def _within_limits(self, requests: Iterable[Decide]) -> list[Decide]:
+        """Those whose token may still create tasks; the others are refused later."""
+        kept, by_token = [], defaultdict(list)
+        for request in requests:
+            by_token[request.token].append(request)
+        for token, wanted in by_token.items():
+            if token is None:
+                kept += wanted
+                continue
+            where = tokens.c.id == token
+            row = self._connection.execute(sa.select(tokens).where(where).with_for_update()).one()
+            allowed = wanted[: max(0, row.max_tasks - row.num_tasks)]
+            total = row.num_tasks + len(allowed)
+            self._connection.execute(tokens.update().where(where).values(num_tasks=total))
+            kept += allowed
+        return kept
+
+    def _find_tasks(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Row]:
+        by_model = defaultdict(list)
+        for model, name in wanted:
+            by_model[model].append(name)
+        found = {}
+        for model, names in by_model.items():
+            query = sa.select(tasks).where(tasks.c.model == model, tasks.c.name.in_(names))
+            for row in self._connection.execute(query).mappings():
+                found[model, row["name"]] = dict(row)
+        return found
+
+    def _lock(self, ids: set[int]) -> dict[int, Row]:
+        """Rows of these tasks, which no other process can change until the end."""
+        query = sa.select(tasks).where(tasks.c.id.in_(sorted(ids))).order_by(tasks.c.id)
+        found = self._connection.execute(query.with_for_update()).mappings()
+        return {row["id"]: dict(row) for row in found}
+
+    def _decide(self, requests: list[Decide], named: dict[tuple[str, str], Row]) -> None:
+        known = self._known([r.decision_id for r in requests])
+        groups: dict[Any, list[tuple[Decide, Version, TaskState, Row, int]]] = defaultdict(list)
+        repeated = []
+        for request in requests:
+            try:
+                version = self._checked(request, named)
+                task = named[request.model, request.task]
+                if request.decision_id in known:
+                    repeated.append((request, task))
+                    continue
+            except ServiceError as error:
+                self.results.append((request, error))
+                continue
+            state = self._learner.state(task, version)
+            number = task["num_decisions"]
+            task["num_decisions"] += 1
+            known[request.decision_id] = None
+            shapes = tuple(leaf.shape for leaf in partition(state.evidence)[0])
+            key = (request.model, version.version, shapes)
+            groups[key].append((request, version, state, task, number))
+        rows: list[Row] = []
+        for group in groups.values():
+            rows += self._decide_group(group)
+        if rows:
+            self._connection.execute(decisions.insert(), rows)
+        known |= {row["id"]: row for row in rows}
+        for request, task in repeated:
+            self._attempt(request, lambda r=request, t=task: _again(r, t, known[r.decision_id]))
+
+    def _checked(self, request: Decide, named: dict[tuple[str, str], Row]) -> Version:
+        version = self._catalog.for_task(request.model, request.task)
+        request.check(version.dim)
+        if (request.model, request.task) not in named:
+            raise ServiceError(
+                429, "the token has created as many tasks as it may; ask for a higher limit"
+            )
+        return version
+
+    def _known(self, ids: list[str]) -> dict[str, Any]:
+        query = sa.select(decisions).where(decisions.c.id.in_(ids))
+        return {row["id"]: dict(row) for row in self._connection.execute(query).mappings()}
+
+    def _decide_group(self, group: list[tuple[Decide, Version, TaskState, Row, int]]) -> list[Row]:
+        """Decisions of one version, whose draws are one program."""
+        version = group[0][1]
+        requests = [DrawRequest(state.evidence, state.streams, n) for _, _, state, _, n in group]
+        draws = version.program(requests)
+        chosen = []
+        for i, (request, _, _, task, number) in enumerate(group):
+            failed = bool(draws.failed[i]) or not np.all(np.isfinite(draws.others[i]))
+            shuffle = np.random.default_rng([task["seed"], number]) if failed else None
+            asked = (request.features, request.mask, request.top_k, request.taken)
+            choice = choose(*asked, draws.theta[i], draws.others[i], shuffle)
+            chosen.append((choice, failed and not version.at_random))
+        predicted = _predicted(version, [c for c, _ in chosen])
+        rows = []
+        for (request, _, _, task, number), (choice, failed), mean in zip(
+            group, chosen, predicted, strict=True
+        ):
+            row = self._row(request, version, task["id"], number, choice, failed, float(mean))
+            rows.append(row)
+            self.results.append((request, decision_reply(row)))
+        return rows
+
+    def _row(
+        self,
+        request: Decide,
+        version: Version,
+        task_id: int,
+        number: int,
+        choice: Chosen,
+        failed: bool,
+        predicted: float,
+    ) -> Row:
+        wait = version.settings.reward_wait
+        expires = None if wait is None or request.deferred else self._now + wait
+        return {
+            "id": request.decision_id,
+            "task_id": task_id,
+            "number": number,
+            "version": version.version,
+            "features": request.features.astype(np.float64).tobytes(),
+            "num_actions": len(request.features),
+            "names": json.dumps(request.names) if request.names else None,
+            "mask": None if request.mask is None else request.mask.tobytes(),
+            "ranking": json.dumps(choice.ranking.tolist()),
+            "top_k": request.top_k,
+            "taken": choice.taken,
+            "propensity": choice.propensity,
+            "propensity_se": choice.propensity_se,
+            "predicted": predicted if np.isfinite(predicted) else 0.0,
+            "failed": failed,
+            "status": "deferred" if request.deferred else "active",
+            "settled": False,
+            "created": self._now,
+            "expires": expires,
+        }
+
+
+def _again(request: Decide, task: Row, row: Row) -> Row:
+    """The reply of before to a decision that is asked for again."""
+    same = row["task_id"] == task["id"] and row["features"] == request.features.tobytes()
+    if not same:
+        raise ServiceError(
+            409, f"`decision_id`: {request.decision_id!r} is of another decision; use a new one"
+        )
+    return decision_reply(row)
+
+
+def _predicted(version: Version, chosen: list[Chosen]) -> np.ndarray:
+    """The mean reward of each action taken, over the draws of its task."""
+    predictors = np.stack([choice.predictors for choice in chosen])
+    size = next((s for s in SIZES if s >= len(chosen)), len(chosen))
+    padded = np.pad(predictors, [(0, size - len(chosen)), (0, 0)])
+    means = np.asarray(version.likelihood.mean(jax.device_put(padded)))
+    return means[: len(chosen)].mean(axis=1)

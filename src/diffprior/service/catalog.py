@@ -1,0 +1,265 @@
+"""The models in the database, made ready for decisions; which version serves a task."""
+
+import hashlib
+import json
+import secrets
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from ..bandits.updates import LARGE, Observations
+from ..evidence.base import AbstractEvidence, AbstractLikelihood
+from ..files.base import load_bytes
+from ..gaussian import Gaussian
+from ..priors.base import AbstractPrior
+from ..samplers.base import AbstractSampler
+from .database import Database
+from .draws import DrawProgram, DrawRequest, NoDraws, streams_of
+from .errors import ServiceError, not_found
+from .schema import models, versions
+from .settings import Settings
+
+REFRESH_SECONDS = 1.0  # how soon a version that another process has put is seen
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a model: its prior, its settings and its share of the tasks."""
+
+    model: str
+    seed: int
+    version: int
+    settings: Settings
+    prior: AbstractPrior
+    share: float
+    created: float
+
+    @cached_property
+    def likelihood(self) -> AbstractLikelihood:
+        """How rewards arise."""
+        return self.settings.make_likelihood()
+
+    @cached_property
+    def sampler(self) -> AbstractSampler:
+        """What draws parameters."""
+        return self.settings.make_sampler(self.prior)
+
+    @cached_property
+    def program(self) -> DrawProgram | NoDraws:
+        """The draws that decide for many tasks at once."""
+        if self.at_random:
+            return NoDraws(self.dim, self.settings.propensity_draws)
+        return self.posterior_program
+
+    @cached_property
+    def posterior_program(self) -> DrawProgram:
+        """The compiled draws of many tasks at once."""
+        return DrawProgram(self.sampler, self.settings.propensity_draws)
+
+    @property
+    def at_random(self) -> bool:
+        """Whether actions are chosen at random, on purpose."""
+        return self.settings.sampler == "random"
+
+    @cached_property
+    def moments(self) -> Gaussian:
+        """Mean and covariance of the prior."""
+        return self.prior.moments()
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.prior.dim
+
+    def empty(self) -> AbstractEvidence:
+        """What is known of a new task."""
+        return self.likelihood.empty(self.dim)
+
+    def learn(self, evidence: AbstractEvidence, phi: np.ndarray, reward: float) -> AbstractEvidence:
+        """Evidence with one observation more, of bounded size: a function of these alone.
+
+        Raises:
+            ServiceError: The reward is outside the support, or cannot be learned from.
+        """
+        try:
+            new = Observations(phi, reward, self.dim, np.dtype(self.moments.mean.dtype))
+            bounded = evidence.bounded(self.settings.max_rows - 1, self.moments)
+            after = bounded.extend(new.features, new.rewards)
+        except ValueError as error:
+            raise ServiceError(422, str(error)) from error
+        stds = np.sqrt(np.diagonal(np.asarray(self.moments.cov)))
+        noise_std = float(getattr(self.likelihood, "noise_std", 1.0))
+        if new.largest(stds) > LARGE * noise_std and self._fails(after):
+            raise ServiceError(
+                422,
+                f"`reward`: expected an observation given which parameters can be drawn, got {new};"
+                " rescale features and rewards",
+            )
+        return after
+
+    def _fails(self, evidence: AbstractEvidence) -> bool:
+        """Whether draws given this evidence fail."""
+        requests = [DrawRequest(evidence, streams_of(0), number) for number in range(4)]
+        return bool(np.any(self.posterior_program(requests).failed))
+
+
+class Catalog:
+    """All versions of all models, read again when they have changed."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._versions: dict[tuple[str, int], Version] = {}
+        self._read = 0.0
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read what is new; a version never changes but for its share."""
+        with self._database.transaction() as connection:
+            self.refresh_in(connection)
+
+    def refresh_if_old(self, connection: sa.Connection) -> None:
+        """Read again if the last time is a while ago."""
+        if time.monotonic() - self._read > REFRESH_SECONDS:
+            self.refresh_in(connection)
+
+    def refresh_in(self, connection: sa.Connection) -> None:
+        """Read what is new, in this transaction."""
+        light = [c for c in versions.c if c.name not in ("prior", "settings")]
+        seeds = {row.name: row.seed for row in connection.execute(sa.select(models))}
+        found = {}
+        for row in connection.execute(sa.select(*light)):
+            key = (row.model, row.version)
+            known = self._versions.get(key) or _read_version(connection, key, seeds[row.model])
+            found[key] = _with_share(known, row.share)
+        self._versions = found
+        self._read = time.monotonic()
+
+    def versions_of(self, model: str) -> list[Version]:
+        """Versions of a model, newest first.
+
+        Raises:
+            ServiceError: There is no such model.
+        """
+        found = [v for (name, _), v in sorted(self._versions.items()) if name == model]
+        if not found:
+            raise not_found("model", model)
+        return found[::-1]
+
+    def version(self, model: str, number: int) -> Version:
+        """One version of a model."""
+        if (model, number) not in self._versions:
+            raise not_found("version", f"{model}/{number}")
+        return self._versions[model, number]
+
+    def names(self) -> list[str]:
+        """Names of all models."""
+        return sorted({name for name, _ in self._versions})
+
+    def all_versions(self) -> list[Version]:
+        """Every version that serves tasks."""
+        return [version for version in self._versions.values() if version.share > 0]
+
+    def for_task(self, model: str, task: str) -> Version:
+        """The version that serves a task: always the same one while shares stay as they are, and
+        when the share of the newest grows, the tasks that it has remain with it."""
+        place, found = _place(model, task), self.versions_of(model)
+        total = 0.0
+        for version in found:
+            total += version.share
+            if place < total:
+                return version
+        return next(version for version in found[::-1] if version.share > 0)
+
+    def put(self, model: str, settings: Settings, prior: Any, share: float) -> Version:
+        """Add a version, and a model if it is the first; others give up `share` of their tasks."""
+        _check_prior(settings, prior)
+        with self._database.transaction() as connection:
+            now = time.time()
+            new = {"name": model, "seed": secrets.randbits(62), "created": now}
+            connection.execute(self._database.insert_new(models).values(**new))
+            locked = sa.select(models).where(models.c.name == model).with_for_update()
+            connection.execute(locked).one()
+            latest = sa.select(sa.func.max(versions.c.version)).where(versions.c.model == model)
+            number = (connection.execute(latest).scalar() or 0) + 1
+            share = 1.0 if number == 1 else share
+            scaled = versions.c.share * (1.0 - share)
+            connection.execute(
+                versions.update().where(versions.c.model == model).values(share=scaled)
+            )
+            connection.execute(
+                versions.insert().values(
+                    model=model,
+                    version=number,
+                    settings=settings.model_dump_json(),
+                    prior=prior.to_bytes(),
+                    share=share,
+                    created=now,
+                )
+            )
+            self.refresh_in(connection)
+        return self.version(model, number)
+
+    def set_share(self, model: str, number: int, share: float) -> None:
+        """Give a version this share of the tasks; the others share the rest as before."""
+        self.version(model, number)
+        others = [v for v in self.versions_of(model) if v.version != number]
+        if not others and share < 1:
+            raise ServiceError(409, "`share`: expected 1, because there is no other version")
+        rest = sum(v.share for v in others)
+        latest = max((v.version for v in others), default=0)
+        new = {number: share}
+        for other in others:
+            part = other.share / rest if rest > 0 else float(other.version == latest)
+            new[other.version] = (1 - share) * part
+        with self._database.transaction() as connection:
+            for version, value in new.items():
+                where = (versions.c.model == model) & (versions.c.version == version)
+                connection.execute(versions.update().where(where).values(share=value))
+            self.refresh_in(connection)
+
+    def roll_back(self, model: str) -> Version:
+        """Take all tasks from the newest version that has any, and give them to the one before."""
+        serving = [v for v in self.versions_of(model) if v.share > 0]
+        before = [v for v in self.versions_of(model) if v.version < serving[0].version]
+        if not before:
+            raise ServiceError(409, f"`model`: {model!r} has no earlier version to go back to")
+        self.set_share(model, before[0].version, 1.0)
+        return self.version(model, before[0].version)
+
+
+def _read_version(connection: sa.Connection, key: tuple[str, int], seed: int) -> Version:
+    where = (versions.c.model == key[0]) & (versions.c.version == key[1])
+    row = connection.execute(sa.select(versions).where(where)).one()
+    settings = Settings(**json.loads(row.settings))
+    prior = load_bytes(row.prior)
+    return Version(key[0], seed, key[1], settings, prior, row.share, row.created)
+
+
+def _with_share(version: Version, share: float) -> Version:
+    object.__setattr__(version, "share", share)  # all else, compiled programs too, stays
+    return version
+
+
+def _place(model: str, task: str) -> float:
+    """A number in [0, 1) that a task keeps."""
+    digest = hashlib.blake2b(f"{model}\0{task}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+def task_seed(model_seed: int, task: str) -> int:
+    """The seed of a task: what a `Bandit` of the same decisions is made with."""
+    text = f"{model_seed}\0{task}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def _check_prior(settings: Settings, prior: Any) -> None:
+    if not isinstance(prior, AbstractPrior):
+        raise ValueError(
+            f"`prior`: expected the file of a prior, got one of a {type(prior).__name__}; "
+            "`diffprior fit` or `diffprior learn` writes one"
+        )
+    settings.make_sampler(prior)

@@ -1,0 +1,111 @@
+"""What a model is, apart from its prior: rewards, their likelihood, and how decisions are drawn."""
+
+from typing import Any, Literal
+
+import pydantic
+
+from ..evidence.base import AbstractLikelihood
+from ..evidence.families import LIKELIHOODS
+from ..priors.base import AbstractPrior
+from ..samplers.base import AbstractSampler
+from ..samplers.choose import best_sampler
+from ..samplers.evidence_dps import EvidenceDPS
+from ..samplers.exact import Exact
+from ..samplers.laplace_dps import LaplaceDPS
+from ..samplers.twisted_smc import TwistedSMC
+
+SAMPLERS = {
+    "best": best_sampler,
+    "random": best_sampler,  # for the posterior of a task; its decisions ask no draw
+    "exact": Exact,
+    "evidence-dps": EvidenceDPS,
+    "laplace-dps": LaplaceDPS,
+    "twisted-smc": TwistedSMC,
+}
+
+
+class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """Settings of one version of a model.
+
+    A decision waits `reward_wait` seconds for its reward, for ever if None. Several rewards of one
+    decision count as the `aggregation` says: the first is learned at once, the last or the sum when
+    the wait is over. A decision without a reward by then is learned with `default_reward`, or not
+    at all if that is None.
+    """
+
+    likelihood: str = pydantic.Field("logistic", description="linear, logistic, poisson, ...")
+    likelihood_options: dict[str, float] = pydantic.Field(
+        default_factory=dict, description="what the likelihood takes, such as noise_std"
+    )
+    sampler: Literal["best", "exact", "evidence-dps", "laplace-dps", "twisted-smc", "random"] = (
+        pydantic.Field("best", description="random: actions at random, as a control")
+    )
+    temperature: float = pydantic.Field(1.0, gt=0, le=1e6)
+    reward_wait: float | None = pydantic.Field(None, gt=0, le=1e9, description="seconds")
+    default_reward: float | None = None
+    aggregation: Literal["first", "last", "sum"] = "first"
+    propensity_draws: int = pydantic.Field(16, ge=0, le=1024)
+    max_rows: int = pydantic.Field(1024, ge=128, le=65536)
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> "Settings":
+        if self.likelihood not in LIKELIHOODS:
+            raise ValueError(
+                f"`likelihood`: expected one of {', '.join(LIKELIHOODS)}, got {self.likelihood!r}"
+            )
+        if self.reward_wait is None and self.aggregation != "first":
+            raise ValueError(
+                f"`reward_wait`: expected seconds, because {self.aggregation!r} rewards are learned"
+                " when the wait is over, got null; set it"
+            )
+        if self.reward_wait is None and self.default_reward is not None:
+            raise ValueError(
+                "`reward_wait`: expected seconds after which the default reward counts, got null; "
+                "set it"
+            )
+        likelihood = self.make_likelihood()
+        if self.default_reward is not None:
+            check_reward(likelihood, self.default_reward)
+        return self
+
+    def make_likelihood(self) -> AbstractLikelihood:
+        """The likelihood with its options."""
+        try:
+            return LIKELIHOODS[self.likelihood](**self.likelihood_options)
+        except TypeError as error:
+            raise ValueError(
+                f"`likelihood_options`: expected those of {self.likelihood}, got "
+                f"{self.likelihood_options} ({error})"
+            ) from error
+
+    def make_sampler(self, prior: AbstractPrior) -> AbstractSampler:
+        """The sampler with its temperature."""
+        maker: Any = SAMPLERS[self.sampler]
+        return maker(prior, temperature=self.temperature)
+
+
+def parse_likelihood(text: str) -> dict[str, Any]:
+    """Settings from `logistic`, `linear:noise_std=0.5` or `negative-binomial:dispersion=2`.
+
+    Raises:
+        ValueError: An option is not of the form name=number.
+    """
+    name, _, rest = text.partition(":")
+    options = {}
+    for item in filter(None, rest.split(",")):
+        key, _, value = item.partition("=")
+        try:
+            options[key.strip()] = float(value)
+        except ValueError as error:
+            raise ValueError(
+                f"`likelihood`: expected options such as noise_std=0.5, got {item!r}; "
+                "write linear:noise_std=0.5"
+            ) from error
+    return {"likelihood": name, "likelihood_options": options}
+
+
+def check_reward(likelihood: AbstractLikelihood, reward: float) -> None:
+    """Refuse a reward that the likelihood cannot produce."""
+    import numpy as np
+
+    likelihood.check_rewards(np.asarray([reward], np.float64))

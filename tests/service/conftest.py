@@ -1,0 +1,75 @@
+"""A service on a database in a file, called without a network."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+import diffprior as dp
+from diffprior.service.database import Database
+from diffprior.service.engine import Engine
+from diffprior.service.http import make_app
+from diffprior.service.limits import Limits
+from diffprior.service.metrics import Metrics
+from diffprior.service.settings import Settings
+from diffprior.service.tokens import Tokens
+
+PRIOR = dp.MixturePrior([0.5, 0.5], [[-1.0, 0.5], [1.0, 0.0]], np.tile(0.2 * np.eye(2), (2, 1, 1)))
+MakeService = Callable[..., TestClient]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = Database(str(tmp_path / "log.sqlite"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def make_service(database: Database) -> Iterator[MakeService]:
+    """Start a service with these settings; stop all of them at the end."""
+    clients: list[TestClient] = []
+
+    def make(*, required: bool = False, prior: Any = PRIOR, **settings: Any) -> TestClient:
+        engine = Engine(database, metrics=Metrics())
+        if "shop" not in engine.catalog.names():
+            engine.catalog.put("shop", Settings(**settings), prior, 1.0)
+        app = make_app(engine, Tokens(database, required=required), limits=Limits(seconds=60.0))
+        client = TestClient(app, raise_server_exceptions=True)
+        client.engine = engine
+        client.__enter__()
+        clients.append(client)
+        return client
+
+    yield make
+    for client in clients:
+        client.__exit__(None, None, None)
+
+
+@pytest.fixture
+def service(make_service: MakeService) -> TestClient:
+    return make_service(likelihood="logistic", propensity_draws=4)
+
+
+def features(seed: int, num_actions: int = 3) -> list[list[float]]:
+    """Features of some actions, short enough for JSON."""
+    return np.random.default_rng(seed).uniform(-1, 1, (num_actions, 2)).round(3).tolist()
+
+
+def decide(client: TestClient, task: str = "a", **body: Any) -> dict[str, Any]:
+    """A decision that must succeed."""
+    body = body if "actions" in body or "features" in body else {"features": features(0), **body}
+    reply = client.post(f"/v1/models/shop/tasks/{task}/decisions", json=body)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def reward(client: TestClient, decision_id: str, value: float, **body: Any) -> dict[str, Any]:
+    """A reward that must be taken."""
+    path = f"/v1/decisions/{decision_id}/reward"
+    reply = client.post(path, json={"reward": value, **body})
+    assert reply.status_code == 200, reply.text
+    return reply.json()

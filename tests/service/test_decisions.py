@@ -1,0 +1,148 @@
+"""Decisions and rewards over HTTP: what a `Bandit` would do, once each, whatever is repeated."""
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+import diffprior as dp
+from diffprior.service.catalog import task_seed
+from service.conftest import PRIOR, MakeService, decide, features, reward
+
+
+@pytest.mark.parametrize(
+    ("settings", "likelihood", "value"),
+    [
+        ({"likelihood": "logistic"}, dp.Logistic(), 1.0),
+        (
+            {"likelihood": "linear", "likelihood_options": {"noise_std": 0.5}},
+            dp.Linear(noise_std=0.5),
+            0.7,
+        ),
+    ],
+)
+def test_decisions_are_those_of_a_bandit(
+    make_service: MakeService, settings: dict, likelihood: dp.AbstractLikelihood, value: float
+) -> None:
+    client = make_service(**settings, propensity_draws=0)
+    seed = task_seed(client.engine.catalog.versions_of("shop")[0].seed, "a")
+    bandit = dp.Bandit(PRIOR, likelihood, seed=seed)
+    for i in range(12):
+        table = features(i, 6)
+        chosen = decide(client, features=table)["action"]
+        assert chosen == bandit.decide(np.asarray(table)).action
+        if i % 2:
+            identity = decide(client, features=table)["decision_id"]
+            other = bandit.decide(np.asarray(table)).action
+            reward(client, identity, value)
+            bandit.update(table[other], value)
+
+
+def test_reward_reaches_the_posterior(service: TestClient) -> None:
+    for i in range(30):
+        table = [[1.0, 0.0], [1.0, 0.0]]
+        reward(service, decide(service, features=table)["decision_id"], float(i % 10 > 0))
+    about = service.get("/v1/models/shop/tasks/a").json()
+    assert about["num_decisions"] == about["num_rewards"] == 30
+    exact, _ = PRIOR.posterior(
+        dp.Logistic().observe(np.tile([1.0, 0.0], (30, 1)), np.arange(30) % 10 > 0)
+    )
+    moments = exact.moments()
+    error = 5 * np.sqrt(np.diagonal(moments.cov) / about["posterior"]["num_draws"]) + 0.1
+    assert np.all(np.abs(about["posterior"]["mean"] - np.asarray(moments.mean)) < error)
+    assert about["prior"]["mean"] == pytest.approx([0.0, 0.25])
+
+
+def test_the_same_decision_twice_is_one(service: TestClient) -> None:
+    first = decide(service, decision_id="x1")
+    assert decide(service, decision_id="x1") == first
+    assert service.get("/v1/models/shop/tasks/a").json()["num_decisions"] == 1
+    body = {"features": features(5), "decision_id": "x1"}
+    assert service.post("/v1/models/shop/tasks/a/decisions", json=body).status_code == 409
+    body = {"features": features(0), "decision_id": "x1"}
+    assert service.post("/v1/models/shop/tasks/b/decisions", json=body).status_code == 409
+
+
+def test_the_same_reward_twice_is_one(service: TestClient) -> None:
+    identity = decide(service)["decision_id"]
+    assert reward(service, identity, 1.0)["status"] == "learned"
+    assert reward(service, identity, 1.0)["status"] == "learned"
+    assert reward(service, identity, 0.0, reward_id="second")["status"] == "ignored"
+    again = service.post(f"/v1/decisions/{identity}/reward", json={"reward": 0.0})
+    assert again.status_code == 409
+    assert service.get("/v1/models/shop/tasks/a").json()["num_rewards"] == 1
+
+
+def test_named_actions_masks_and_rankings(service: TestClient) -> None:
+    named = {"red": [1.0, 0.0], "blue": [0.0, 1.0], "green": [-1.0, 0.0]}
+    assert decide(service, actions=named)["action"] in named
+    only = decide(service, actions=named, mask=[False, True, False], decision_id="m")
+    assert only["action"] == "blue" and only["propensity"] == 1.0
+    ranked = decide(service, actions=named, top_k=2)["action"]
+    assert len(ranked) == len(set(ranked)) == 2
+
+
+def test_shadow_mode_takes_the_callers_action(service: TestClient) -> None:
+    for i in range(8):
+        reply = decide(service, features=[[1.0, 0.0], [-1.0, 0.0]], action_taken=1)
+        assert reply["action"] == 1
+        assert reply.get("recommended", 1) in (0, 1)
+        reward(service, reply["decision_id"], float(i % 2))
+    assert 0 <= reply["propensity"] <= 1
+
+
+def test_many_tasks_in_one_call(service: TestClient) -> None:
+    body = [{"task": f"t{i}", "features": features(i)} for i in range(20)]
+    body.append({"task": "bad", "features": [[1.0]]})
+    reply = service.post("/v1/models/shop/decisions", json={"decisions": body}).json()
+    good, bad = reply["decisions"][:-1], reply["decisions"][-1]
+    assert len({decision["decision_id"] for decision in good}) == 20
+    assert bad["status"] == 422 and "features" in bad["error"]
+
+
+def test_propensities_add_up_to_one(make_service: MakeService) -> None:
+    client = make_service(likelihood="logistic", propensity_draws=512)
+    table = [[0.3, 0.2], [-0.1, 0.4], [0.2, -0.3]]
+    shares = [
+        decide(client, features=table, action_taken=action)["propensity"] for action in range(3)
+    ]
+    error = 5 * np.sqrt(3 * 0.25 / 512)
+    assert abs(sum(shares) - 1.0) < error and all(0 < share < 1 for share in shares)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/models/none/tasks/a/decisions", {"features": [[1, 2]]}, 404),
+        ("/v1/models/shop/tasks/a/decisions", {"features": [[1, 2, 3]]}, 422),
+        ("/v1/models/shop/tasks/a/decisions", {"features": [[1, 2], [1]]}, 422),
+        ("/v1/models/shop/tasks/a/decisions", {"features": []}, 422),
+        ("/v1/models/shop/tasks/a/decisions", {}, 422),
+        ("/v1/models/shop/tasks/a/decisions", {"features": [[1, 2]], "mask": [False]}, 422),
+        ("/v1/models/shop/tasks/a/decisions", {"features": [[1, 2]], "top_k": 2}, 422),
+        ("/v1/models/shop/tasks/a/decisions", {"features": [[1, 2]], "action_taken": 7}, 422),
+        ("/v1/models/shop/tasks/a/decisions", {"features": [[1, 2]], "extra": 1}, 422),
+        ("/v1/models/shop/tasks/a/decisions", {"features": [[1, 2]], "decision_id": "a b"}, 422),
+        ("/v1/decisions/none/reward", {"reward": 1}, 404),
+        ("/v1/decisions/none/cancel", None, 404),
+    ],
+)
+def test_refusals_say_why(service: TestClient, path: str, body: dict | None, status: int) -> None:
+    reply = service.post(path, json=body)
+    assert reply.status_code == status and reply.json()["error"]
+
+
+def test_a_reward_outside_the_support_is_refused_and_not_kept(service: TestClient) -> None:
+    identity = decide(service)["decision_id"]
+    reply = service.post(f"/v1/decisions/{identity}/reward", json={"reward": 0.5})
+    assert reply.status_code == 422 and "0 or 1" in reply.json()["error"]
+    assert reward(service, identity, 1.0)["status"] == "learned"
+
+
+def test_state_survives_a_restart(make_service: MakeService) -> None:
+    first = make_service(likelihood="logistic", propensity_draws=4)
+    for i in range(70):  # past a snapshot
+        reward(first, decide(first, features=features(i))["decision_id"], float(i % 2))
+    second = make_service()
+    keys = ("posterior", "num_rewards", "num_decisions")
+    about = [c.get("/v1/models/shop/tasks/a").json() for c in (first, second)]
+    assert [about[0][k] for k in keys] == [about[1][k] for k in keys]

@@ -1,0 +1,89 @@
+"""Models and their versions: shares of the tasks, going back, and priors that are refused."""
+
+import base64
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+import diffprior as dp
+from service.conftest import PRIOR, decide, features
+
+
+def put(client: TestClient, prior: dp.AbstractPrior, name: str = "shop", **body: object) -> dict:
+    """Put a version of a model."""
+    text = base64.b64encode(prior.to_bytes()).decode()
+    settings = {"likelihood": "logistic", "propensity_draws": 0}
+    body = {"prior": text, "settings": settings, **body}
+    reply = client.put(f"/v1/models/{name}", json=body)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def shares(about: dict) -> dict[int, float]:
+    """Shares by version."""
+    return {version["version"]: version["share"] for version in about["versions"]}
+
+
+def served(client: TestClient, tasks: range) -> dict[str, int]:
+    """The version that each task is served by."""
+    return {f"t{i}": decide(client, f"t{i}")["model_version"] for i in tasks}
+
+
+def test_a_new_version_takes_its_share_and_keeps_its_tasks(service: TestClient) -> None:
+    other = dp.GaussianPrior(np.zeros(2), np.eye(2))
+    assert shares(put(service, other, share=0.3)) == {1: 0.7, 2: 0.3}
+    first = served(service, range(60))
+    count = sum(version == 2 for version in first.values())
+    assert abs(count - 18) < 5 * np.sqrt(60 * 0.3 * 0.7)
+    service.put("/v1/models/shop/versions/2", json={"share": 0.6})
+    second = served(service, range(60))
+    assert all(second[task] == 2 for task, version in first.items() if version == 2)
+    assert sum(version == 2 for version in second.values()) > count
+    assert shares(service.post("/v1/models/shop/rollback").json()) == {1: 1.0, 2: 0.0}
+    assert set(served(service, range(20)).values()) == {1}
+    assert service.post("/v1/models/shop/rollback").status_code == 409
+
+
+def test_evidence_goes_with_the_task_to_another_version(service: TestClient) -> None:
+    for i in range(5):
+        identity = decide(service, features=features(i))["decision_id"]
+        service.post(f"/v1/decisions/{identity}/reward", json={"reward": 1})
+    put(service, dp.GaussianPrior(np.zeros(2), np.eye(2)), share=1.0)
+    about = service.get("/v1/models/shop/tasks/a").json()
+    assert about["model_version"] == 2 and about["num_rewards"] == 5
+    assert np.all(np.asarray(about["posterior"]["std"]) < 1.0)
+
+
+def test_a_second_model_and_its_tasks(service: TestClient) -> None:
+    put(service, dp.GaussianPrior(np.zeros(3), np.eye(3)), name="lab")
+    names = [model["model"] for model in service.get("/v1/models").json()["models"]]
+    assert names == ["lab", "shop"]
+    reply = service.post("/v1/models/lab/tasks/x/decisions", json={"features": [[1, 2, 3]]})
+    assert reply.status_code == 200
+    for name in "cab":
+        decide(service, name)
+    page = service.get("/v1/models/shop/tasks", params={"limit": 2}).json()["tasks"]
+    assert [task["task"] for task in page] == ["a", "b"]
+    page = service.get("/v1/models/shop/tasks", params={"after": "b"}).json()["tasks"]
+    assert [task["task"] for task in page] == ["c"]
+
+
+@pytest.mark.parametrize("prior", ["", "!!", base64.b64encode(b"nonsense").decode()])
+def test_files_that_are_no_priors_are_refused(service: TestClient, prior: str) -> None:
+    reply = service.put("/v1/models/new", json={"prior": prior})
+    assert reply.status_code == 422 and "prior" in reply.json()["error"]
+    assert service.get("/v1/models/new").status_code == 404
+
+
+def test_other_kinds_of_files_are_refused(service: TestClient) -> None:
+    evidence = dp.Logistic().observe(dim=2)
+    text = base64.b64encode(evidence.to_bytes()).decode()
+    reply = service.put("/v1/models/new", json={"prior": text})
+    assert reply.status_code == 422
+
+
+def test_the_last_version_serves_all_tasks(service: TestClient) -> None:
+    assert service.put("/v1/models/shop/versions/1", json={"share": 0.5}).status_code == 409
+    assert service.put("/v1/models/shop/versions/9", json={"share": 0.5}).status_code == 404
+    assert PRIOR.dim == service.get("/v1/models/shop").json()["versions"][0]["dim"]

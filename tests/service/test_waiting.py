@@ -1,0 +1,131 @@
+"""Rewards that come late, several, or never."""
+
+import time
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from starlette.testclient import TestClient
+
+from diffprior.service.requests import Settle
+from diffprior.service.schema import observations
+from service.conftest import MakeService, decide, reward
+
+
+class Clock:
+    """Time that a test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1_000_000.0
+        monkeypatch.setattr("diffprior.service.engine.time.time", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def settle(client: TestClient) -> int:
+    """End the wait of what is due."""
+    return client.engine.submit(Settle()).result(30)
+
+
+def learned(client: TestClient) -> list[tuple[float, str]]:
+    """Rewards learned so far, in order, and where they came from."""
+    with client.engine.database.reading() as connection:
+        query = sa.select(observations.c.reward, observations.c.source)
+        return [tuple(row) for row in connection.execute(query.order_by(observations.c.number))]
+
+
+def test_default_reward_counts_once_when_the_wait_is_over(
+    make_service: MakeService, clock: Clock
+) -> None:
+    client = make_service(likelihood="logistic", reward_wait=60, default_reward=0.0)
+    first, second = decide(client)["decision_id"], decide(client)["decision_id"]
+    reward(client, first, 1.0)
+    assert settle(client) == 0
+    clock.now += 61
+    assert [settle(client), settle(client)] == [1, 0]
+    assert reward(client, second, 1.0)["status"] == "late"
+    assert learned(client) == [(1.0, "reward"), (0.0, "default")]
+    kept = client.get(f"/v1/decisions/{second}").json()["rewards"]
+    assert [(r["value"], r["late"]) for r in kept] == [(1.0, True)]
+
+
+@pytest.mark.parametrize(("aggregation", "expected"), [("last", 2.0), ("sum", 6.0), ("first", 1.0)])
+def test_several_rewards(
+    make_service: MakeService, clock: Clock, aggregation: str, expected: float
+) -> None:
+    client = make_service(likelihood="poisson", reward_wait=60, aggregation=aggregation)
+    identity = decide(client)["decision_id"]
+    for number, value in enumerate((1.0, 3.0, 2.0)):
+        reward(client, identity, value, reward_id=f"r{number}")
+        reward(client, identity, value, reward_id=f"r{number}")
+    clock.now += 61
+    settle(client)
+    assert learned(client) == [(expected, "reward")]
+
+
+def test_a_deferred_decision_waits_for_nothing(make_service: MakeService, clock: Clock) -> None:
+    client = make_service(likelihood="logistic", reward_wait=60, default_reward=0.0)
+    identity = decide(client, deferred=True)["decision_id"]
+    clock.now += 1000
+    assert settle(client) == 0
+    early = client.post(f"/v1/decisions/{identity}/reward", json={"reward": 1})
+    assert early.status_code == 409
+    active = client.post(f"/v1/decisions/{identity}/activate").json()
+    assert active["status"] == "active" and active["expires"] == clock.now + 60
+    reward(client, identity, 1.0)
+    assert learned(client) == [(1.0, "reward")]
+
+
+def test_a_cancelled_decision_teaches_nothing(make_service: MakeService, clock: Clock) -> None:
+    client = make_service(likelihood="logistic", reward_wait=60, default_reward=0.0)
+    identity = decide(client)["decision_id"]
+    for _ in range(2):
+        assert client.post(f"/v1/decisions/{identity}/cancel").json()["status"] == "cancelled"
+    assert reward(client, identity, 1.0)["status"] == "ignored"
+    assert client.post(f"/v1/decisions/{identity}/activate").status_code == 409
+    clock.now += 61
+    assert settle(client) == 0 and learned(client) == []
+
+
+def test_what_is_learned_cannot_be_cancelled(make_service: MakeService) -> None:
+    client = make_service(likelihood="logistic")
+    identity = decide(client)["decision_id"]
+    reward(client, identity, 1.0)
+    assert client.post(f"/v1/decisions/{identity}/cancel").status_code == 409
+
+
+def test_a_clock_set_back_stands_still(make_service: MakeService, clock: Clock) -> None:
+    client = make_service(likelihood="logistic", reward_wait=60, default_reward=0.0)
+    before = decide(client)["expires"]
+    clock.now -= 3600
+    assert decide(client)["expires"] >= before
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"aggregation": "sum"},
+        {"default_reward": 0.0},
+        {"likelihood": "none"},
+        {"likelihood_options": {"noise_std": 1.0}},
+        {"default_reward": 0.5, "reward_wait": 1.0},
+        {"temperature": 0.0},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
+    from diffprior.service.settings import Settings
+
+    with pytest.raises(ValueError, match="`|Input should"):
+        Settings(**{"likelihood": "logistic", **settings})
+
+
+def test_the_engine_settles_by_itself(make_service: MakeService) -> None:
+    client = make_service(likelihood="logistic", reward_wait=0.2, default_reward=0.0)
+    decide(client)
+    end = time.monotonic() + 20
+    while not learned(client) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert learned(client) == [(0.0, "default")]
