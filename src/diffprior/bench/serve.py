@@ -8,30 +8,26 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from ..bandits.bandit import Bandit
+from ..evidence.families import Logistic
+from ..priors.base import AbstractPrior
+from .section import Bench, Measurement
+
 DIM, ACTIONS, TASKS = 8, 10, 10_000
+KINDS = {"random": "the same service at random", "best": "ours"}
 
 
 @dataclass(frozen=True)
 class Load:
     """What one run of a service came to; latencies are in milliseconds."""
 
-    name: str
-    offered: float | None  # decisions a second; None for as many as it takes
     decisions_per_second: float
     p50: float
     p99: float
     errors: int
-
-    def __str__(self) -> str:
-        offered = "full load" if self.offered is None else f"{self.offered:.0f}/s offered"
-        return (
-            f"{self.name:24} {offered:16} {self.decisions_per_second:7.0f} decisions/s   "
-            f"p50 {self.p50:6.1f} ms   p99 {self.p99:6.1f} ms   {self.errors} errors"
-        )
 
 
 class Connection:
@@ -60,9 +56,9 @@ class Connection:
 
 
 async def load(
-    name: str, port: int, seconds: float, rate: float | None, num_connections: int, reward: bool
+    port: int, seconds: float, rate: float | None = None, num_connections: int = 32
 ) -> Load:
-    """Decide (and reward every decision, if `reward`) for so many seconds.
+    """Decide, and reward every decision, for so many seconds.
 
     With a `rate`, decisions are due at even times and latency counts from when they were due.
     """
@@ -90,7 +86,7 @@ async def load(
             latencies.append(time.perf_counter() - due)
             errors += status != 200
             count += 1
-            if reward and status == 200:
+            if status == 200:
                 path = f"/v1/decisions/{json.loads(reply)['decision_id']}/reward"
                 status, _ = await connection.post(path, b'{"reward": 1}')
                 errors += status != 200
@@ -99,7 +95,7 @@ async def load(
     await asyncio.gather(*(worker(i) for i in range(num_connections)))
     elapsed = time.perf_counter() - begin
     p50, p99 = np.quantile(1e3 * np.array(latencies), [0.5, 0.99])
-    return Load(name, rate, len(latencies) / elapsed, float(p50), float(p99), errors)
+    return Load(len(latencies) / elapsed, float(p50), float(p99), errors)
 
 
 class Service:
@@ -148,43 +144,73 @@ async def _ping(port: int) -> None:
     (await Connection(port).open()).close()
 
 
-def measure(prior: Path, seconds: float = 20.0, connections: int = 32) -> list[Load]:
-    """Full load on both services in turn, then half of what ours bears.
-
-    Args:
-        prior: File of a prior of eight parameters.
-        seconds: Of each run.
-        connections: That decide side by side.
-    """
-    rows: list[Load] = []
+def serve(bench: Bench) -> list[Measurement]:
+    """The decision service: eight parameters, ten actions, 10,000 tasks, every decision rewarded,
+    client included; beside the same service choosing at random, and the bare library."""
+    seconds = 2.0 if bench.quick else 20.0
+    prior = bench.prior("clusters")
+    rows = [_library(prior, seconds)]
     with tempfile.TemporaryDirectory() as name:
-        services = {s: Service(prior, Path(name), s) for s in ("random", "best")}
+        prior.save(Path(name) / "prior.dprior")
+        services = {s: Service(Path(name) / "prior.dprior", Path(name), s) for s in KINDS}
         try:
             for service in services.values():
                 service.wait()
-            for _ in range(2):  # in turn, so that a slow moment hits both
-                for sampler, service in services.items():
-                    run = load(sampler, service.port, seconds, None, connections, True)
-                    rows.append(asyncio.run(run))
-            half = 0.5 * np.mean([r.decisions_per_second for r in rows if r.name == "best"])
-            run = load("best", services["best"].port, seconds, float(half), connections, True)
-            rows.append(asyncio.run(run))
+            found: dict[str, list[Load]] = {kind: [] for kind in KINDS}
+            for _ in range(3):  # in turn, so that a slow moment hits both
+                for kind, service in services.items():
+                    found[kind].append(asyncio.run(load(service.port, seconds)))
+            rows += [_measured(KINDS[kind], loads) for kind, loads in found.items()]
+            best = np.median([load.decisions_per_second for load in found["best"]])
+            half = asyncio.run(load(services["best"].port, 2 * seconds, float(best / 2)))
+            rows.append(_measured("ours at half of that load", [half]))
         finally:
             for service in services.values():
                 service.stop()
     return rows
 
 
-def soak(prior: Path, minutes: float, rate: float, every: float = 60.0) -> list[tuple[float, Any]]:
-    """Memory of the service, minute by minute, under an even load."""
+def _measured(case: str, loads: list[Load]) -> Measurement:
+    def median(name: str) -> float:
+        return float(np.median([getattr(load, name) for load in loads]))
+
+    return Measurement(
+        case,
+        {
+            "decisions/s": median("decisions_per_second"),
+            "p50, ms": median("p50"),
+            "p99, ms": median("p99"),
+            "errors": float(sum(load.errors for load in loads)),
+        },
+    )
+
+
+def _library(prior: AbstractPrior, seconds: float) -> Measurement:
+    """One bandit in one thread, decided and rewarded in turn."""
+    bandit = Bandit(prior, Logistic(), seed=0)
+    features = np.random.default_rng(0).standard_normal((ACTIONS, DIM)).round(3)
+    bandit.warm_up(ACTIONS)
+    bandit.decide(features, propensity_draws=16)
+    times, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        begin = time.perf_counter()
+        action = bandit.decide(features, propensity_draws=16).action
+        times.append(time.perf_counter() - begin)
+        bandit.update(features[action], 1.0)
+    p50, p99 = (float(1e3 * q) for q in np.quantile(times, [0.5, 0.99]))
+    return _measured("library, one task", [Load(len(times) / seconds, p50, p99, 0)])
+
+
+def soak(prior: Path, minutes: float, rate: float, every: float = 60.0) -> list[tuple[float, Load]]:
+    """Memory of the service in MB and its load, again and again under an even load."""
     with tempfile.TemporaryDirectory() as name:
         service = Service(prior, Path(name), "best")
-        service.wait()
         rows = []
         try:
-            for minute in range(int(minutes * 60 / every)):
-                found = asyncio.run(load("best", service.port, every, rate, 16, True))
-                rows.append((minute * every / 60, (service.memory(), found)))
+            service.wait()
+            for _ in range(max(1, round(minutes * 60 / every))):
+                found = asyncio.run(load(service.port, every, rate))
+                rows.append((service.memory(), found))
         finally:
             service.stop()
     return rows
