@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+EIGENVALUES_UP_TO = 256  # parameters, whose eigenvalues are found in no time
 Size = int | str  # an exact length, or a name for a length that is free
 
 
@@ -133,5 +134,9 @@ def plausible_covariance(name: str, value: Any) -> None:
     scale = np.max(np.abs(matrices), initial=0.0)
     if not np.allclose(matrices, np.swapaxes(matrices, -1, -2), rtol=1e-3, atol=1e-3 * scale):
         raise ValueError(f"`{name}`: expected a symmetric matrix, got one that is not")
-    if matrices.size and np.min(np.linalg.eigvalsh(matrices)) < -1e-3 * scale:
+    variances = np.diagonal(matrices, axis1=-2, axis2=-1)
+    bound = np.sqrt(np.maximum(variances[..., :, None] * variances[..., None, :], 0.0))
+    possible = np.all(variances >= 0) and np.all(np.abs(matrices) <= bound + 1e-3 * scale)
+    small = matrices.shape[-1] <= EIGENVALUES_UP_TO
+    if not possible or (small and np.min(np.linalg.eigvalsh(matrices), initial=0) < -1e-3 * scale):
         raise ValueError(f"`{name}`: expected no negative eigenvalue, got one")

@@ -8,7 +8,7 @@ hashable, so that its coefficients are constants of a compiled program at full p
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,6 +32,8 @@ class Stages(NamedTuple):
 @dataclass(frozen=True)
 class Schedule(Serialisable):
     """alpha_bar at stages 0 to T, and what Eqs. (13) and (14) derive from it."""
+
+    max_bytes: ClassVar[int] = 2**20
 
     alpha_bar: tuple[float, ...]
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import diffprior as dp
+from files.write_data import meaning
 
 DATA = Path(__file__).parents[1] / "data"
 OLD = DATA / "v0.1.0"
@@ -89,3 +90,29 @@ def test_altered_files_of_0_1_0_are_refused(tmp_path: Path) -> None:
         path.write_bytes(len(header).to_bytes(8, "little") + header + blob[8 + length :])
         with pytest.raises(ValueError, match="`path`: "):
             dp.load(path)
+
+
+NEWER = [
+    pytest.param(folder, name, id=f"{folder.name}-{name}")
+    for folder in sorted(DATA.glob("v*"))
+    if folder != OLD
+    for name in json.loads((folder / "expected.json").read_text())
+]
+
+
+@pytest.mark.parametrize(("folder", "name"), NEWER)
+def test_files_of_every_version_mean_what_they_meant(folder: Path, name: str) -> None:
+    expected = json.loads((folder / "expected.json").read_text())[name]
+    with jax.enable_x64(False):
+        found = dp.load(folder / name)
+        if isinstance(found, dp.Bandit):
+            found = dp.Bandit.load(folder / name, keep_seed=True)
+        assert type(found).__name__ == expected["kind"]
+        np.testing.assert_equal(_rounded(meaning(found)), _rounded(expected["meaning"]))
+
+
+def _rounded(value: Any) -> Any:
+    """Numbers to three digits, which no rounding of single precision reaches."""
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    return value if value is None else np.round(np.asarray(value, np.float64), 3)

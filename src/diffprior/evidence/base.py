@@ -1,7 +1,7 @@
 """The contract of evidence: all that a sampler may ask of a likelihood."""
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
@@ -14,6 +14,8 @@ from ..gaussian import Gaussian
 
 class AbstractEvidence(eqx.Module, Serialisable):
     """p(h | theta) for a history h, as a function of theta."""
+
+    max_bytes: ClassVar[int] = 2**28
 
     @property
     @abc.abstractmethod
@@ -131,6 +133,8 @@ class AbstractEvidence(eqx.Module, Serialisable):
 
 class AbstractLikelihood(eqx.Module, Serialisable):
     """How rewards arise from parameters; `observe` turns data into evidence."""
+
+    max_bytes: ClassVar[int] = 2**24
 
     @abc.abstractmethod
     def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:

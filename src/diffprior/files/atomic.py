@@ -36,7 +36,8 @@ def write_whole(path: AnyPath, content: bytes | str) -> None:
     _remove_litter(target)
     temporary = target.with_name(f"{_prefix(target)}{HOST}-{os.getpid()}-{secrets.token_hex(4)}")
     mode = 0o666 if found is None else stat.S_IMODE(found.st_mode) & 0o777
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    binary = getattr(os, "O_BINARY", 0)  # on Windows
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | binary, mode)
     try:
         with os.fdopen(handle, "wb") as file:
             if found is not None:

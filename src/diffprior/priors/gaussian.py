@@ -1,6 +1,6 @@
 """A Gaussian prior: TS with N(0, I), TunedTS when fitted."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -17,6 +17,8 @@ from .base import AbstractClosedFormPrior, checked_samples
 
 class GaussianPrior(AbstractClosedFormPrior):
     """N(mean, cov)."""
+
+    max_bytes: ClassVar[int] = 2**27
 
     mean: Float[Array, " d"]
     cov: Float[Array, "d d"]

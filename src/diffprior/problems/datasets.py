@@ -9,6 +9,8 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
+from ..files.atomic import write_whole
+
 VARIABLE = "DIFFPRIOR_DATA"
 TIMEOUT = 60.0  # seconds without an answer
 
@@ -94,9 +96,5 @@ def _fetch(file: DataFile, folder: Path) -> Path:
 
 def _written(path: Path, data: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_bytes(data)
-        return partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(path, data)
+    return path

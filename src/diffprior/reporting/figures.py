@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..extras import require
+from ..files.atomic import write_whole
 
 DATA, MODEL = "#3b78c9", "#d1495b"  # past tasks or the truth; what was learned
 MOST_SHOWN = 6  # parameters of a figure of pairs
@@ -84,7 +85,7 @@ def save_prior_figure(
 ) -> None:
     """Draw past tasks against a prior's draws to a .png, .pdf or .svg file."""
     picture = render(lambda: prior_figure(data, draws, names), path.suffix.lower().lstrip("."))
-    path.write_bytes(picture)
+    write_whole(path, picture)
 
 
 def prior_figure(data: np.ndarray, draws: np.ndarray, names: Sequence[str]) -> Any:
