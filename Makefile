@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs bench clean
+.PHONY: help setup demo test docs bench kills clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ docs: $(STAMP) ## build the documentation site, strictly
 
 bench: $(STAMP) ## measure what decisions cost, side by side with peers
 	$(BIN)/diffprior bench --json results/bench.json
+
+kills: $(STAMP) ## kill a thousand processes while they save, and look at what they left
+	folder=$$(mktemp -d) && $(BIN)/python tests/files/kills.py $$folder 1000; rm -r $$folder
 
 clean: ## remove the virtual environment, caches and build outputs
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from diffprior.reproduce.parts import KeptArrays
 from numpy.testing import assert_array_equal
 
 import diffprior as dp
@@ -18,6 +17,7 @@ from diffprior.files.kinds import Kind
 from diffprior.priors.denoisers import NetworkDenoiser, StagewiseDenoiser
 from diffprior.priors.diffusion import Metadata
 from diffprior.priors.report import FitReport, StageLoss
+from diffprior.reporting.cache import KeptArrays
 
 REPORT = FitReport(
     100, 20, 1.25, (0.9, float("nan")), 1, (StageLoss(-7.0, 0.9, 2.0, 1.0, 0.9),), ()
@@ -77,7 +77,7 @@ def examples() -> dict[str, Kind]:
         "linucb": dp.LinUCB(gaussian, dp.Linear(0.3)),
         "epsilon": dp.EpsilonGreedy(gaussian, dp.Linear(0.3)),
         "uniform": dp.Uniform(dp.Poisson()),
-        "arrays": KeptArrays("{}", 1.5, {"a": np.arange(3), "b": np.zeros((2, 0))}),
+        "arrays": KeptArrays({"a": np.arange(3), "b": np.zeros((2, 0))}),
     }
     return found | {"bandit": bandit(dp.Exact(gaussian))}
 

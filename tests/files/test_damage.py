@@ -7,8 +7,6 @@ import pickle
 import random
 import subprocess
 import sys
-import time
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +15,7 @@ import numpy as np
 import pytest
 
 import diffprior as dp
-from diffprior.files.container import MAX_HEADER
 from files.helpers import (
-    assert_same,
     bandit,
     examples,
     forged,
@@ -32,38 +28,7 @@ from files.helpers import (
 SMALL = dp.GaussianPrior(np.array([1.0, 0.1]), np.eye(2))
 
 
-def refused_or_equal(blob: bytes, expected: Any) -> bool:
-    """Whether the bytes are refused, with a message; if not, they must hold the same object."""
-    try:
-        found = dp.load_bytes(blob)
-    except ValueError as error:
-        assert str(error).startswith("`blob`: this ")
-        return True
-    assert_same(found, expected)
-    return False
-
-
 # ---- damage
-
-
-@pytest.mark.parametrize("name", ["gaussian", "bandit"])
-def test_every_flipped_byte_is_refused(name: str) -> None:
-    blob = examples()[name].to_bytes()
-    assert len(blob) < 4000
-    for place in range(len(blob)):
-        for flip in (1 << place % 8, 0xFF):
-            damaged = bytearray(blob)
-            damaged[place] ^= flip
-            assert refused_or_equal(bytes(damaged), examples()[name]), f"byte {place}"
-
-
-@pytest.mark.parametrize("name", ["gaussian", "bandit"])
-def test_every_truncation_and_extension_is_refused(name: str) -> None:
-    blob = examples()[name].to_bytes()
-    for length in range(len(blob)):
-        assert refused_or_equal(blob[:length], examples()[name])
-    for longer in (blob + b"\0", blob + blob):
-        assert refused_or_equal(longer, examples()[name])
 
 
 def test_flipped_bits_of_large_arrays_are_refused() -> None:
@@ -259,115 +224,37 @@ def test_parts_must_fit_together() -> None:
         dp.load_bytes(put_together(keep, about, data))
 
 
-# ---- time and memory
-
-PROBE = """
-import resource, sys, time
-import diffprior as dp
-dp.load(sys.argv[1])
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-begin = time.perf_counter()
-refused = 0
-for path in sys.argv[2:]:
-    try:
-        dp.load(path)
-    except ValueError:
-        refused += 1
-used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-print(refused, used / 1024, time.perf_counter() - begin)
-"""
+# ---- all of it in one process of its own, without checked annotations, where memory is measured
 
 
-def bombs(folder: Path) -> list[Path]:
-    """Small files that claim to be large, and large ones with nothing in them."""
-    made = []
-
-    def write(name: str, blob: bytes, size: int = 0) -> None:
-        made.append(folder / name)
-        made[-1].write_bytes(blob)
-        os.truncate(made[-1], max(size, len(blob)))
-
-    header, about, data = take_apart(SMALL.to_bytes())
-    three = 3 * 10**9
-    unlisted = {"dtype": "U8", "shape": [three], "data_offsets": [len(data), len(data) + three]}
-    write("unlisted", put_together(header | {"more": unlisted}, about, data), three)
-    blob = put_together(header | {"more": unlisted}, about, data)
-    write("unlisted, exact", blob, len(blob) + three)
-    side = 20_000
-    large = {
-        "cov": {"dtype": "F64", "shape": [side, side], "data_offsets": [0, 8 * side**2]},
-        "mean": {
-            "dtype": "F64",
-            "shape": [side],
-            "data_offsets": [8 * side**2, 8 * side**2 + 8 * side],
-        },
-    }
-    blob = put_together(large, about, b"")
-    write("large", blob, len(blob) + 8 * side**2 + 8 * side)
-    write("claimed", put_together(large, about, data))
-    write("long header", (2**40).to_bytes(8, "little") + b"{" * 100, three)
-    write("long length", b"\xff" * 8 + b" " * 100)
-    lists = b"[" + b"[]," * (MAX_HEADER // 3 - 2) + b"1]"
-    write("lists", len(lists).to_bytes(8, "little") + lists)
-    digits = b"[" + b"9" * (MAX_HEADER - 10) + b"]"
-    write("digits", len(digits).to_bytes(8, "little") + digits)
-    about["object"]["fields"]["mean"] = {"dict": {str(n): [] for n in range(50_000)}}
-    write("keys", put_together(header, about, data))
-    number = {"number": 1.0, "dtype": "(20000,10000)f8"}
-    old = {"kind": "diffprior.Bandit", "version": 1, "shapes": {}, "sampler": number}
-    write("old bomb", put_together({}, old, b""))
-    return made
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    """What `probe.py` found."""
+    command = [sys.executable, str(Path(__file__).with_name("probe.py"))]
+    return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
 
 
-def test_bombs_are_refused_in_little_memory(tmp_path: Path) -> None:
-    SMALL.save(tmp_path / "good")
-    made = bombs(tmp_path)
-    command = [sys.executable, "-c", PROBE, str(tmp_path / "good"), *map(str, made)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    refused, megabytes, seconds = map(float, done.stdout.split())
-    assert refused == len(made) and megabytes < 100 and seconds < 20
+@pytest.mark.parametrize("name", ["gaussian", "bandit"])
+def test_every_flipped_byte_is_refused(report: dict[str, Any], name: str) -> None:
+    assert report[f"flipped {name}"] == {"tried": report[f"flipped {name}"]["tried"], "loaded": []}
+    assert report[f"flipped {name}"]["tried"] > 900
 
 
-LETTERS = [None, True, -1, 0, 3, 2**70, 1.5, "", "x", "F64", "mean", [], {}, [[]], {"array": "jax"}]
+@pytest.mark.parametrize("name", ["gaussian", "bandit"])
+def test_every_truncation_is_refused(report: dict[str, Any], name: str) -> None:
+    assert report[f"truncated {name}"]["loaded"] == []
+    assert report[f"truncated {name}"]["tried"] > 450
 
 
-def mutated(value: Any, rng: random.Random) -> Any:
-    """A JSON value with one thing in it changed."""
-    if isinstance(value, dict) and value and rng.random() < 0.85:
-        key = rng.choice(sorted(value))
-        if rng.random() < 0.15:
-            return {k: v for k, v in value.items() if k != key}
-        if rng.random() < 0.1:
-            return value | {rng.choice(["more", "mean", "kind"]): rng.choice(LETTERS)}
-        return value | {key: mutated(value[key], rng)}
-    if isinstance(value, list) and value and rng.random() < 0.85:
-        place = rng.randrange(len(value))
-        return value[:place] + [mutated(value[place], rng)] + value[place + 1 :]
-    return rng.choice(LETTERS)
+def test_crafted_headers_are_refused_or_harmless(report: dict[str, Any]) -> None:
+    """What loads can be saved again and is then the same."""
+    crafted = report["crafted"]
+    assert crafted["tried"] == 1000 and crafted["loaded"] < 200 and crafted["changed"] == 0
 
 
-def test_a_thousand_crafted_headers() -> None:
-    """Refused, or loaded as some object that could be saved: never another error, never slowly."""
-    rng, loaded = random.Random(1), 0
-    blobs = [examples()[name].to_bytes() for name in ("gaussian", "bandit", "linear-evidence")]
-    begin = time.perf_counter()
-    tracemalloc.start()
-    for number in range(1000):
-        header, about, data = take_apart(blobs[number % len(blobs)])
-        both = {"header": header, "about": about}
-        for _ in range(rng.randint(1, 3)):
-            both = mutated(both, rng)
-        try:
-            crafted = put_together(both["header"], both["about"], data)
-        except (AttributeError, KeyError, TypeError):
-            crafted = len(text := json.dumps(both).encode()).to_bytes(8, "little") + text + data
-        try:
-            found = dp.load_bytes(crafted)
-        except ValueError as error:
-            assert str(error).startswith("`blob`: this ")
-        else:
-            loaded += 1
-            assert dp.load_bytes(found.to_bytes()) is not None
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert loaded < 200 and peak < 20e6 and time.perf_counter() - begin < 60
+def test_bombs_are_refused(report: dict[str, Any]) -> None:
+    assert report["bombs"]["tried"] == 10 and report["bombs"]["loaded"] == []
+
+
+def test_damage_costs_little(report: dict[str, Any]) -> None:
+    assert report["megabytes"] < 100 and report["seconds"] < 60
