@@ -1,15 +1,20 @@
 """The documentation runs: pages print what they say, the site builds, every name is on it."""
 
+import contextlib
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import jax
+import numpy as np
 import pytest
 
-import diffprior
+import diffprior as dp
 
 ROOT = Path(__file__).parents[1]
 LEARNS = ("README.md",)  # and so is compiled well; the others are compiled quickly
@@ -75,6 +80,23 @@ def test_examples_print_what_the_pages_say(
         assert got == expected, f"{page}\n{code}"
 
 
+def test_the_hedge_of_the_page_takes_a_learned_prior() -> None:
+    """A task unlike any that a learned prior has seen is found with the hedge."""
+    (code, _), *_ = blocks("docs/how-to/extending.md")
+    page: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(code.split("past = ")[0], "page", "exec"), page)
+    learned = dp.load(ROOT / "tests" / "data" / "v0.1.0" / "default.dprior")
+    moments = learned.moments()
+    theta = np.asarray(moments.mean) + 8 * np.sqrt(np.diagonal(moments.cov))
+    wide = dp.GaussianPrior(np.asarray(moments.mean), 25 * np.asarray(moments.cov))
+    features = np.eye(2).repeat(40, axis=0)
+    evidence = dp.Linear(noise_std=1.0).observe(features, features @ theta)
+    hedged = dp.EvidenceDPS(page["Hedged"](learned, wide, 0.01))
+    draws, info = hedged.sample_many(jax.random.key(0), evidence, 200)
+    assert np.max(np.abs(np.mean(draws, axis=0) - theta)) < 0.5 and not np.any(info.failed)
+
+
 def test_the_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAX_ENABLE_X64", raising=False)
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
@@ -90,8 +112,8 @@ def test_the_site_builds_strictly_and_documents_every_public_name(tmp_path: Path
     run("-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path))
     pages = [page.read_text(encoding="utf-8") for page in (tmp_path / "reference").glob("*.html")]
     anchors = {name for page in pages for name in re.findall(r'id="(diffprior[\w.]*)"', page)}
-    wanted = [f"diffprior.{name}" for name in diffprior.__all__]
-    wanted += [f"diffprior.evaluate.{name}" for name in diffprior.evaluate.__all__]
+    wanted = [f"diffprior.{name}" for name in dp.__all__]
+    wanted += [f"diffprior.evaluate.{name}" for name in dp.evaluate.__all__]
     assert not [name for name in wanted if name not in anchors]
 
 

@@ -8,6 +8,7 @@ from scipy import integrate, special, stats
 import diffprior as dp
 from diffprior.evaluate import Tasks, compare, estimate_log_evidence, log_evidence
 from diffprior.evaluate.estimates import log_mean
+from foreign import TwelveLines
 
 PRIOR = dp.MixturePrior([0.3, 0.7], [[-2.0], [3.0]], [[[1.0]], [[4.0]]])
 GAUSSIAN = dp.GaussianPrior([1.5], [[8.4]])
@@ -138,3 +139,14 @@ def test_logs_need_a_likelihood_and_the_right_width() -> None:
         log_evidence(dp.mixture("blobs"), logs, dp.Linear(1.0))
     with pytest.raises(ValueError, match="`baseline`"):
         compare({"a": GAUSSIAN}, logs, dp.Linear(1.0), baseline="b")
+
+
+def test_any_object_with_four_members_is_judged() -> None:
+    """Against the closed form of the same Gaussian."""
+    own = TwelveLines(GAUSSIAN.mean, GAUSSIAN.cov)
+    tasks = Tasks.simulate(own, dp.Linear(0.5), num_tasks=12, num_observations=3)
+    found, exact = (
+        compare({"a": p}, tasks, num_estimates=4).log_evidence["a"] for p in (own, GAUSSIAN)
+    )
+    assert abs(found.mean - exact.mean) < 5 * found.estimation_error + 0.02
+    assert dp.evaluate.coverage(own, tasks, num_draws=19).failed == 0

@@ -8,8 +8,6 @@ from jaxtyping import Float
 from scipy import stats
 
 from ..evidence.base import AbstractLikelihood
-from ..priors.base import AbstractPrior
-from ..samplers.base import AbstractSampler
 from .draws import draw_posteriors, nan_where_failed
 from .tables import plus_minus, standard_error, text_table
 from .tasks import as_tasks
@@ -77,7 +75,7 @@ class RankUniformity:
 
 
 def coverage(
-    sampler: AbstractSampler | AbstractPrior,
+    sampler: Any,
     tasks: Any,
     level: float = 0.9,
     *,
@@ -88,7 +86,8 @@ def coverage(
     """Share of true parameters inside the central intervals of their posteriors.
 
     Args:
-        sampler: A sampler, or a prior, whose best sampler is taken.
+        sampler: A sampler; or a prior, or any object with its four members, whose best sampler is
+            taken.
         tasks: `Tasks` with true parameters, from `Tasks.simulate` or `Tasks.from_arrays`.
         level: What the intervals are to hold, in (0, 1).
         num_draws: Draws from each posterior; the ends are at ranks q (num_draws + 1), so that
@@ -109,7 +108,7 @@ def coverage(
 
 
 def rank_uniformity(
-    sampler: AbstractSampler | AbstractPrior,
+    sampler: Any,
     tasks: Any,
     *,
     num_draws: int = 199,
@@ -120,7 +119,8 @@ def rank_uniformity(
     """Test that true parameters rank uniformly among draws: simulation-based calibration.
 
     Args:
-        sampler: A sampler, or a prior, whose best sampler is taken.
+        sampler: A sampler; or a prior, or any object with its four members, whose best sampler is
+            taken.
         tasks: `Tasks` with true parameters that were drawn from the sampler's prior.
         num_draws: Draws from each posterior.
         num_bins: Bins of the chi-square test; at least five tasks each are wanted.

@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Float
 
 from ..evidence.base import AbstractLikelihood
-from ..priors.base import AbstractPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from .estimates import LogEvidence, estimate_log_evidence
@@ -114,7 +113,7 @@ class Comparison:
 
 
 def compare(
-    priors: Mapping[str, AbstractPrior],
+    priors: Mapping[str, Any],
     tasks: Any,
     likelihood: AbstractLikelihood | None = None,
     *,
@@ -155,7 +154,7 @@ def compare(
     return Comparison(found, baseline, tasks.num_observations)
 
 
-def _baselines(samples: Any, seed: int) -> dict[str, AbstractPrior]:
+def _baselines(samples: Any, seed: int) -> dict[str, Any]:
     if samples is None:
         return {}
     mixture = MixturePrior.fit(samples, seed=seed)

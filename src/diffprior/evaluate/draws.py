@@ -1,6 +1,6 @@
 """Draws from the posterior of every task, and the one rule for those that failed."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -9,7 +9,6 @@ from jaxtyping import Array, Float, Key
 
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
-from ..priors.base import AbstractPrior
 from ..samplers.base import AbstractSampler, Info
 from ..samplers.choose import best_sampler
 from .tasks import Tasks
@@ -48,14 +47,12 @@ def finite_rows(draws: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "k d"]:
     return draws[np.isfinite(draws).all(axis=-1)]
 
 
-def as_sampler(sampler: AbstractSampler | AbstractPrior) -> AbstractSampler:
-    """The sampler, or the best one for a prior."""
-    return best_sampler(sampler) if isinstance(sampler, AbstractPrior) else sampler
+def as_sampler(sampler: Any) -> AbstractSampler:
+    """The sampler, or the best one for a prior or an object with its four members."""
+    return sampler if isinstance(sampler, AbstractSampler) else best_sampler(sampler)
 
 
-def draw_posteriors(
-    sampler: AbstractSampler | AbstractPrior, tasks: Tasks, num_draws: int, seed: int
-) -> PosteriorDraws:
+def draw_posteriors(sampler: Any, tasks: Tasks, num_draws: int, seed: int) -> PosteriorDraws:
     """Draws from the posterior of every task; those of a task depend on its number and the seed."""
     sampler, num_draws = as_sampler(sampler), positive_int("num_draws", num_draws)
     _check_dim(sampler, tasks)

@@ -12,7 +12,8 @@ from scipy.special import logsumexp
 
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..gaussian import Gaussian
-from ..priors.base import AbstractClosedFormPrior, AbstractPrior
+from ..priors.adaptor import as_prior
+from ..priors.base import AbstractClosedFormPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..samplers.twisted_smc import TwistedSMC
@@ -71,7 +72,7 @@ class LogEvidence:
 
 
 def log_evidence(
-    prior: AbstractPrior,
+    prior: Any,
     tasks: Any,
     likelihood: AbstractLikelihood | None = None,
     *,
@@ -85,7 +86,7 @@ def log_evidence(
     `estimate_log_evidence` the error of each number.
 
     Args:
-        prior: Any prior.
+        prior: Any prior, or any object with its four members.
         tasks: `Tasks` or `Logs`.
         likelihood: How rewards arise; needed with logs, by default the tasks' own.
         num_estimates: Independent estimates of each number, where it has no closed form.
@@ -103,7 +104,7 @@ def log_evidence(
 
 
 def estimate_log_evidence(
-    prior: AbstractPrior,
+    prior: Any,
     tasks: Any,
     likelihood: AbstractLikelihood | None = None,
     *,
@@ -118,7 +119,7 @@ def estimate_log_evidence(
     are unbiased for p(h), so that priors of different kinds can be compared.
 
     Args:
-        prior: Any prior.
+        prior: Any prior, or any object with its four members.
         tasks: `Tasks` or `Logs`.
         likelihood: How rewards arise; needed with logs, by default the tasks' own.
         num_estimates: Independent runs of `TwistedSMC` for each task.
@@ -134,7 +135,7 @@ def estimate_log_evidence(
         Owen and Zhou (2000). Safe and effective importance sampling: a share of the points is
         drawn from the prior, so that weights are bounded, and densities are control variates.
     """
-    tasks = as_tasks(tasks, likelihood)
+    prior, tasks = as_prior(prior), as_tasks(tasks, likelihood)
     if prior.dim != tasks.dim:
         raise ValueError(
             f"`tasks`: expected {prior.dim} features as in the prior, got {tasks.dim}; "

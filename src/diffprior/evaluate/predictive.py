@@ -11,8 +11,6 @@ from scipy.special import logsumexp
 
 from ..checks import on_device
 from ..evidence.base import AbstractLikelihood
-from ..priors.base import AbstractPrior
-from ..samplers.base import AbstractSampler
 from .calibration import rank_uniforms
 from .draws import draw_posteriors
 from .tables import plus_minus, standard_error, text_table
@@ -72,7 +70,7 @@ class PredictiveCheck:
 
 
 def predictive_check(
-    sampler: AbstractSampler | AbstractPrior,
+    sampler: Any,
     tasks: Any,
     likelihood: AbstractLikelihood | None = None,
     *,
@@ -88,7 +86,8 @@ def predictive_check(
     hold `level` of them as well.
 
     Args:
-        sampler: A sampler, or a prior, whose best sampler is taken.
+        sampler: A sampler; or a prior, or any object with its four members, whose best sampler is
+            taken.
         tasks: `Tasks` or `Logs`, held out of what the prior was learned from.
         likelihood: How rewards arise; needed with logs, by default the tasks' own.
         lengths: Numbers of rows to look back on; those that no task exceeds are left out.
@@ -112,7 +111,7 @@ def predictive_check(
 
 
 def _after(
-    sampler: AbstractSampler | AbstractPrior,
+    sampler: Any,
     tasks: Tasks,
     length: int,
     level: float,

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from ..checks import on_device, positive_int, real_numbers
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..logs.logs import Logs
-from ..priors.base import AbstractPrior
+from ..priors.adaptor import as_prior
 from ..problems.base import AbstractProblem
 from .histories import RandomActions, rows_of_tasks
 
@@ -117,7 +117,7 @@ class Tasks:
 
     @staticmethod
     def simulate(
-        source: AbstractProblem | AbstractPrior,
+        source: Any,
         likelihood: AbstractLikelihood | None = None,
         *,
         num_tasks: int,
@@ -269,9 +269,7 @@ def _evidence_stack(
     return jax.vmap(lambda phi, y, w: empty.add(phi, y, w))(features, rewards, weights)
 
 
-def _as_problem(
-    source: AbstractProblem | AbstractPrior, likelihood: AbstractLikelihood | None
-) -> AbstractProblem:
+def _as_problem(source: Any, likelihood: AbstractLikelihood | None) -> AbstractProblem:
     if isinstance(source, AbstractProblem):
         if likelihood is not None:
             raise ValueError(
@@ -284,7 +282,7 @@ def _as_problem(
             "`likelihood`: expected how rewards arise from the prior's parameters, got None; "
             "pass dp.Linear(noise_std), dp.Logistic() or another"
         )
-    return RandomActions(source, likelihood)
+    return RandomActions(as_prior(source), likelihood)
 
 
 def _checked_sizes(num_observations: Any, num_tasks: int) -> Int[np.ndarray, " n"]:
