@@ -18,7 +18,7 @@ from diffprior.bandits.simulate import simulate
 
 RNG = np.random.default_rng(2)
 FEATURES = RNG.standard_normal((7, 2))
-BATCH = RNG.standard_normal((5, 7, 2))
+BATCH = RNG.standard_normal((11, 7, 2))  # in two blocks
 LIKELIHOODS = {"linear": dp.Linear(0.5), "logistic": dp.Logistic()}
 
 
@@ -55,7 +55,7 @@ def test_a_batch_is_decided_as_one_by_one() -> None:
     together = taught().decide(BATCH)
     bandit = taught()
     apart = [bandit.decide(features) for features in BATCH]
-    assert together.action.shape == (5,) and together.scores.shape == (5, 7)
+    assert together.action.shape == (11,) and together.scores.shape == (11, 7)
     np.testing.assert_array_equal(together.action, [decision.action for decision in apart])
     np.testing.assert_allclose(together.scores, [decision.scores for decision in apart])
     assert isinstance(apart[0].action, int) and apart[0].propensity is None
@@ -81,8 +81,8 @@ def test_mask_and_top_k() -> None:
     assert taught().decide(FEATURES, mask=mask).action == order[1]
     top = taught().decide(FEATURES, mask=mask, top_k=3)
     np.testing.assert_array_equal(top.action, order[[1, 3, 4]])
-    masks = np.eye(7, dtype=bool)[:5]
-    np.testing.assert_array_equal(taught().decide(BATCH, mask=masks).action, range(5))
+    masks = np.eye(7, dtype=bool)[np.arange(11) % 7]
+    np.testing.assert_array_equal(taught().decide(BATCH, mask=masks).action, np.arange(11) % 7)
     assert np.all(taught().decide(BATCH, mask=np.eye(7, dtype=bool)[3]).action == 3)
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Float
 
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
@@ -129,8 +128,8 @@ class Bandit(AbstractStoredBandit):
     ) -> Decision:
         """The action to take.
 
-        Few programs are compiled, whatever the numbers of actions, decisions and draws: they are
-        rounded up to powers of two.
+        Few programs are compiled, whatever the numbers of actions, decisions and draws: actions are
+        padded to 8, 32, 128 and so on, and a batch is decided in blocks.
 
         Args:
             features: Features of each action (K, d), or of a batch of decisions (B, K, d).
@@ -148,19 +147,22 @@ class Bandit(AbstractStoredBandit):
         """
         refuse_after_fork("decide")
         request = Request(features, mask, top_k, propensity_draws, self._dim)
-        inputs = request.padded(self._dtype)
+        blocks = list(request.blocks(self._dtype))
         with self._lock:
             state, number = self._state, self._num_decisions
             self._num_decisions += request.size
-        found = self._programs.decide(state, number, *inputs)
-        preferences, scores, failed = map(request.cropped, found)
+        found = [self._programs.decide(state, number, block) for block in blocks]
+        preferences, scores, failed = (
+            request.joined(part, blocks) for part in zip(*found, strict=True)
+        )
         actions = request.best(preferences)
         share = error = None
         if request.num_draws is not None:
             amounts = (request.top_k, request.num_draws)
-            hits, lost = self._programs.count_hits(state, number, *inputs, *amounts)
+            counted = [self._programs.count_hits(state, number, b, *amounts) for b in blocks]
+            hits, lost = (request.joined(part, blocks) for part in zip(*counted, strict=True))
             failed = failed | lost
-            chosen = np.take_along_axis(request.cropped(hits), actions, axis=1)
+            chosen = np.take_along_axis(hits, actions, axis=1)
             share, error = map(request.reply, propensity(chosen, request.num_draws))
         if throw and np.any(failed):
             raise RuntimeError(_FAILURE.format("decide"))
@@ -228,9 +230,9 @@ class Bandit(AbstractStoredBandit):
         """Compile what decisions of this size and updates need, so that none has to wait for it.
 
         Args:
-            num_actions: The largest number of actions K; smaller ones down to above the next lower
-                power of two are served too.
-            batch_size: The largest number of decisions in a call, likewise.
+            num_actions: The number of actions K; up to 8, 9 to 32, 33 to 128 and so on need the
+                same.
+            batch_size: The number of decisions in a call; 2 to 64 need the same, and so do more.
             propensity_draws: As of `decide`.
 
         Raises:
@@ -244,13 +246,13 @@ class Bandit(AbstractStoredBandit):
             self._dim,
         )
         request = Request(np.zeros(shape), None, None, propensity_draws, self._dim)
-        inputs = request.padded(self._dtype)
         state = self._state
         state.rehearse(self._max_rows, self._moments)
         self._fails(state)
-        self._programs.decide(state, 0, *inputs)
-        if request.num_draws is not None:
-            self._programs.count_hits(state, 0, *inputs, 1, request.num_draws)
+        for block in request.blocks(self._dtype):
+            self._programs.decide(state, 0, block)
+            if request.num_draws is not None:
+                self._programs.count_hits(state, 0, block, 1, request.num_draws)
 
     def __repr__(self) -> str:
         """Agent, likelihood, size and seed."""
@@ -282,11 +284,10 @@ class Bandit(AbstractStoredBandit):
 
     def _fails(self, state: State) -> bool:
         """Whether draws given this evidence fail."""
-        shape: Float[np.ndarray, "1 8 d"] = np.zeros((1, 8, self._dim), self._dtype)
-        allowed = np.ones((1, 8), bool)
+        features = np.zeros((1, self._dim))
+        (block,) = Request(features, None, None, None, self._dim).blocks(self._dtype)
         return any(
-            np.any(self._programs.decide(state, number, shape, allowed)[2])
-            for number in range(TRIALS)
+            bool(self._programs.decide(state, number, block)[2][0]) for number in range(TRIALS)
         )
 
 

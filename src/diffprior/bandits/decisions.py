@@ -12,13 +12,14 @@ from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 from ..evidence.base import AbstractEvidence
 from ..partition import Structure, partition
 from .agents import AbstractAgent
-from .requests import power_of_two
+from .requests import Block
 from .streams import Streams, decision_key
 from .updates import State
 
-MAX_PROGRAMS = 64  # kept at once; each holds up to some 400 memory maps, of which there are 65,530
+MAX_PROGRAMS = 96  # kept at once; each holds up to some 400 memory maps, of which there are 65,530
 NUMBERS_AT_ONCE = 2**22  # preferences held while propensities are estimated
-FEW_DRAWS, MANY_DRAWS = 32, 256  # drawn side by side
+DRAWS_AT_ONCE = 64  # for propensities
+FEWEST_DRAWS = 256  # from a posterior
 Leaves = tuple[list[Any], list[Any]]
 
 
@@ -32,57 +33,54 @@ class DecisionPrograms:
         self._propensities = jax.random.key_data(streams.propensities)
 
     def decide(
-        self,
-        state: State,
-        first: int,
-        features: Float[np.ndarray, "b k d"],
-        mask: Bool[np.ndarray, "b k"],
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Preferences (b, k), mean rewards (b, k) and failures (b,) of the decisions numbered from
-        `first` on."""
-        program = _decision_program(self._agent_structure, state.structure, mask.shape)
-        preferences, scores, failed = program(
-            (self._agent, state.leaves), self._decisions, _as_number(first), features, mask
-        )
-        return np.asarray(preferences), np.asarray(scores), np.asarray(failed)
+        self, state: State, number: int, block: Block
+    ) -> tuple[Float[Array, "b k"], Float[Array, "b k"], Bool[Array, " b"]]:
+        """Preferences, mean rewards and failures of a block of a request, whose first decision has
+        this number; they may still be computed."""
+        program = self._program(_decision_program, state, *block.mask.shape)
+        first = _as_number(number + block.first)
+        leaves = (self._agent, state.leaves)
+        return program(leaves, self._decisions, first, block.features, block.mask)
 
     def count_hits(
-        self,
-        state: State,
-        first: int,
-        features: Float[np.ndarray, "b k d"],
-        mask: Bool[np.ndarray, "b k"],
-        top_k: int,
-        num_draws: int,
-    ) -> tuple[Int[np.ndarray, "b k"], bool]:
+        self, state: State, number: int, block: Block, top_k: int, num_draws: int
+    ) -> tuple[Int[Array, "b k"], Bool[Array, " b"]]:
         """How often each action is among the best `top_k` in fresh draws, and whether one failed.
 
-        One draw serves all decisions of the batch, which share the evidence.
+        The same draws serve all decisions of a request, which share the evidence.
         """
-        at_once = FEW_DRAWS if num_draws <= 4 * FEW_DRAWS else MANY_DRAWS
-        at_once = max(1, min(at_once, NUMBERS_AT_ONCE // mask.size))
-        program = _propensity_program(self._agent_structure, state.structure, mask.shape, at_once)
-        numbers = (_as_number(n) for n in (first, top_k, num_draws))
-        hits, failed = program(
-            (self._agent, state.leaves), self._propensities, *numbers, features, mask
-        )
-        return np.asarray(hits), bool(failed)
+        at_once = max(1, min(DRAWS_AT_ONCE, NUMBERS_AT_ONCE // block.mask.size))
+        program = self._program(_propensity_program, state, *block.mask.shape, at_once)
+        numbers = (_as_number(n) for n in (number, top_k, num_draws))
+        leaves = (self._agent, state.leaves)
+        return program(leaves, self._propensities, *numbers, block.features, block.mask)
 
     def draw(
         self, state: State, key: Key[Array, ""], num_draws: int
     ) -> tuple[Float[np.ndarray, "n d"], Bool[np.ndarray, " n"]]:
         """Parameters from the agent's posterior, and which of the draws failed."""
-        size = power_of_two(num_draws, MANY_DRAWS)
-        program = _posterior_program(self._agent_structure, state.structure, size)
+        size = max(FEWEST_DRAWS, 1 << (num_draws - 1).bit_length())
+        program = self._program(_posterior_program, state, size)
         thetas, failed = program((self._agent, state.leaves), jax.random.key_data(key))
         return np.asarray(thetas)[:num_draws], np.asarray(failed)[:num_draws]
 
+    def _program(self, make: Callable[..., Any], state: State, *sizes: int) -> Callable[..., Any]:
+        return compiled(make, self._agent_structure, state.structure, sizes)
+
 
 @functools.lru_cache(maxsize=MAX_PROGRAMS)
-def _decision_program(
-    agent_structure: Structure, evidence_structure: Structure, shape: tuple[int, int]
+def compiled(
+    make: Callable[..., Any], agent: Structure, evidence: Structure, sizes: tuple[int, ...]
 ) -> Callable[..., Any]:
-    """The program for every agent and evidence of these structures and this many actions."""
+    """The program for every agent and evidence of these structures, compiled when it is called;
+    those that were not used for long are freed."""
+    return make(agent, evidence, *sizes)
+
+
+def _decision_program(
+    agent_structure: Structure, evidence_structure: Structure, num_decisions: int, num_actions: int
+) -> Callable[..., Any]:
+    """Decides for so many decisions and actions."""
 
     @jax.jit
     def decide(
@@ -100,17 +98,17 @@ def _decision_program(
             choice = agent.choose(key, evidence, features, mask)
             return choice.preferences, agent.likelihood.mean(choice.values), choice.failed
 
-        numbers = first + jnp.arange(shape[0], dtype=jnp.uint32)
+        numbers = first + jnp.arange(num_decisions, dtype=jnp.uint32)
         return jax.vmap(one)(numbers, features, mask)
 
     return decide
 
 
-@functools.lru_cache(maxsize=MAX_PROGRAMS // 2)
 def _propensity_program(
     agent_structure: Structure,
     evidence_structure: Structure,
-    shape: tuple[int, int],
+    num_decisions: int,
+    num_actions: int,
     at_once: int,
 ) -> Callable[..., Any]:
     """Counts how often actions are chosen, in a loop over as many draws as are asked for."""
@@ -136,15 +134,16 @@ def _propensity_program(
 
             hits, failed = jax.vmap(one)(features, mask)
             asked = number < num_draws
-            return hits & asked, jnp.any(failed) & asked
+            return hits & asked, failed & asked
 
         def some(chunk: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
             numbers = jnp.uint32(at_once) * chunk + jnp.arange(at_once, dtype=jnp.uint32)
             hits, failed = jax.vmap(again)(numbers)
-            return state[0] + jnp.sum(hits, axis=0, dtype=jnp.int32), state[1] | jnp.any(failed)
+            total = state[0] + jnp.sum(hits, axis=0, dtype=jnp.int32)
+            return total, state[1] | jnp.any(failed, axis=0)
 
         num_chunks = (num_draws + jnp.uint32(at_once - 1)) // jnp.uint32(at_once)
-        none = (jnp.zeros(shape, jnp.int32), jnp.array(False))
+        none = (jnp.zeros(mask.shape, jnp.int32), jnp.zeros(num_decisions, bool))
         return jax.lax.fori_loop(jnp.uint32(0), num_chunks, some, none)
 
     return count
@@ -163,7 +162,6 @@ def _among_best(preferences: Float[Array, " k"], top_k: UInt32[Array, ""]) -> Bo
     return jax.lax.cond(top_k == 1, one, several)
 
 
-@functools.lru_cache(maxsize=MAX_PROGRAMS // 4)
 def _posterior_program(
     agent_structure: Structure, evidence_structure: Structure, num_draws: int
 ) -> Callable[..., Any]:

@@ -1,15 +1,16 @@
 """Decisions as they are asked for and answered: NumPy arrays, checked."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..checks import positive_int, real_numbers
 
-FEWEST_ACTIONS = 8  # arrays of fewer actions are padded to this many
-FEWEST_DECISIONS = 8  # and batches of more than one decision
+FEWEST_ACTIONS = 8  # arrays are padded to this many actions, or 4, 16, 64, ... times as many
+FEW_DECISIONS, MANY_DECISIONS = 8, 128  # batches are decided in blocks of so many
 MAX_DRAWS = 2**24
 
 
@@ -34,6 +35,16 @@ class Decision:
     failed: Any
 
 
+class Block(NamedTuple):
+    """Some decisions of a request, padded: the number of the first, how many are real, features
+    (b, k, d) and mask (b, k)."""
+
+    first: int
+    size: int
+    features: Float[np.ndarray, "b k d"]
+    mask: Bool[np.ndarray, "b k"]
+
+
 class Request:
     """Checked features (B, K, d), allowed actions (B, K), how many to choose, and from how many
     draws to estimate propensities, if any."""
@@ -56,26 +67,32 @@ class Request:
         """Number of decisions B."""
         return len(self.features)
 
-    def padded(self, dtype: np.dtype) -> tuple[Float[np.ndarray, "b k d"], Bool[np.ndarray, "b k"]]:
-        """Features and mask in arrays of few different sizes, so that few programs serve all.
+    def blocks(self, dtype: np.dtype) -> Iterator[Block]:
+        """The request in arrays of few different sizes, so that few programs serve all.
 
         An action that is added has the features of the first and is not allowed; a decision that
-        is added is the first one again.
+        is added is the first of its block again.
         """
-        b, k, d = self.features.shape
-        rows = 1 if b == 1 else power_of_two(b, FEWEST_DECISIONS)
-        columns = power_of_two(k, FEWEST_ACTIONS)
-        features, mask = np.empty((rows, columns, d), dtype), np.zeros((rows, columns), bool)
-        features[:b, :k] = self.features
-        mask[:b, :k] = True if self.mask is None else self.mask
-        features[:b, k:] = features[:b, :1]
-        features[b:], mask[b:] = features[:1], mask[:1]
-        return features, mask
+        k, d = self.features.shape[1:]
+        columns = FEWEST_ACTIONS
+        while columns < k:
+            columns *= 4
+        for first, b, rows in _pieces(self.size):
+            features, mask = np.empty((rows, columns, d), dtype), np.zeros((rows, columns), bool)
+            features[:b, :k] = self.features[first : first + b]
+            mask[:b, :k] = True if self.mask is None else self.mask[first : first + b]
+            features[:b, k:] = features[:b, :1]
+            features[b:], mask[b:] = features[:1], mask[:1]
+            yield Block(first, b, features, mask)
 
-    def cropped(self, array: np.ndarray) -> np.ndarray:
-        """A result of what was padded, (b,) or (b, k), without what was added."""
-        b, k, _ = self.features.shape
-        return array[:b] if array.ndim == 1 else array[:b, :k]
+    def joined(self, found: Sequence[Any], blocks: Sequence[Block]) -> np.ndarray:
+        """Results (b,) or (b, k) of all blocks in one array, without what was added."""
+        k = self.features.shape[1]
+        parts = [
+            np.asarray(array)[: block.size] for array, block in zip(found, blocks, strict=True)
+        ]
+        whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return whole[:, :k] if whole.ndim > 1 else whole
 
     def best(self, preferences: Float[np.ndarray, "b k"]) -> Int[np.ndarray, "b top_k"]:
         """The actions of the highest preferences, the first of equal ones first."""
@@ -125,9 +142,16 @@ def _checked_draws(num_draws: Any) -> int:
     return int(num_draws)
 
 
-def power_of_two(n: int, at_least: int) -> int:
-    """The lowest power of two that is not below `n` or `at_least`."""
-    return max(at_least, 1 << (n - 1).bit_length())
+def _pieces(n: int) -> Iterator[tuple[int, int, int]]:
+    """Start, length and padded length of the blocks of `n` decisions."""
+    if n == 1:
+        yield 0, 1, 1
+        return
+    first = 0
+    while first < n:
+        room = MANY_DECISIONS if 2 * (n - first) > MANY_DECISIONS else FEW_DECISIONS
+        yield first, min(n - first, room), room
+        first += room
 
 
 def propensity(

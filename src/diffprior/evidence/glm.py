@@ -234,15 +234,9 @@ class GLMEvidence(AbstractEvidence):
         used = len(rewards)
         room = self.capacity if used <= self.capacity else capacity_for(used)
         rows = padded((features, rewards, weights, offsets), room)
-        return GLMEvidence(
-            self.family,
-            on_device(rows[0]),
-            on_device(rows[1]),
-            on_device(rows[2]),
-            on_device(rows[3]),
-            on_device(np.asarray(used, np.int32)),
-            self.folded,
-        )
+        features_, rewards_, weights_, offsets_ = map(on_device, rows)
+        arrays = (features_, rewards_, weights_, offsets_, on_device(np.asarray(used, np.int32)))
+        return GLMEvidence(self.family, *arrays, self.folded)
 
     def with_capacity(self, capacity: int) -> "GLMEvidence":
         """The same rows, with room for at least `capacity` rows."""
