@@ -11,9 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import diffprior as dp
 from cli.helpers import run
-from diffprior.cli.fit import fit_table
 from diffprior.cli.tables import read_table
-from diffprior.priors.report import FitReport, StageLoss
 
 
 def test_fit_writes_a_prior_and_a_picture(
@@ -21,7 +19,7 @@ def test_fit_writes_a_prior_and_a_picture(
 ) -> None:
     file, picture = tmp_path / "prior.dprior", tmp_path / "prior.png"
     printed = run("fit", table, "-o", file, "--plot", picture, "--seed", 3)
-    assert "300 past tasks, 60 of them held out" in printed and "a Gaussian prior" in printed
+    assert "300 samples, 60 of them held out" in printed and "a Gaussian prior" in printed
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert_array_equal(fitted[0], samples)
     prior = dp.DiffusionPrior.load(file)
@@ -91,11 +89,3 @@ def test_warnings_are_in_the_report(
     np.save(tmp_path / "few.npy", samples[:25])
     printed = run("fit", tmp_path / "few.npy", "-o", tmp_path / "prior")
     assert "25 samples are few" in printed
-
-
-def test_the_report_compares_with_a_gaussian() -> None:
-    stages = tuple(StageLoss(snr, 0.5, 4.0, 1.0, 1.0) for snr in (-9.0, -2.0, 0.0, 2.0, 9.0))
-    table = fit_table(FitReport(300, 60, 1.0, (1.0,), 0, stages, ()))
-    assert [row[0] for row in table.rows] == ["2.7", "1", "0.37"]  # noise of log SNR -2, 0, 2
-    assert table.rows[0][1:] == ("0.500", "1.000", "4.000", "1.000")
-    assert "is 50 % of a Gaussian's" in table.caption

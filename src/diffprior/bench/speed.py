@@ -17,7 +17,7 @@ from ..bandits.simulate import simulate
 from ..evidence.families import Logistic
 from ..evidence.linear import Linear
 from ..priors.gaussian import GaussianPrior
-from ..problems.synthetic import synthetic
+from ..problems.synthetic import synthetic, uniform_in_ball
 from ..samplers.base import AbstractSampler
 from ..samplers.evidence_dps import EvidenceDPS
 from ..samplers.exact import Exact
@@ -227,7 +227,7 @@ def _taught(sampler: AbstractSampler, size: int) -> Bandit:
 
 def _numpy_peer() -> Callable[[], object]:
     keys = jax.random.split(jax.random.key(0), RUNS)
-    features = np.stack([np.asarray(jax.random.ball(key, 2, shape=(100,))) for key in keys])
+    features = np.stack([np.asarray(uniform_in_ball(key, NUM_ACTIONS, 2)) for key in keys])
     rng = np.random.default_rng(0)
     theta, noise = rng.standard_normal((RUNS, 2)), rng.standard_normal((RUNS, ROUNDS))
     return lambda: numpy_thompson_sampling(theta, features.astype(float), noise, seed=0)

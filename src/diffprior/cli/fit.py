@@ -10,11 +10,8 @@ from .terminal import friendly_errors, say
 
 if TYPE_CHECKING:
     from ..priors.diffusion import DiffusionPrior
-    from ..priors.report import FitReport
-    from ..reporting.tables import Table as PageTable
     from .tables import Table
 
-NUM_LEVELS, LOUDEST = 8, 6.0  # rows of the report, and log signal-to-noise ratios that it shows
 NUM_SHOWN = 5000  # points of a picture
 
 
@@ -47,8 +44,7 @@ def fit(
             say(f"note: {note}")
         prior = _learn(table, preset, seed)
         prior.save(output)
-        if prior.report is not None:
-            _say_report(prior.report)
+        say(str(prior.report))
         say(f"wrote {output}")
         if plot is not None:
             _draw(prior, table, plot, seed)
@@ -64,43 +60,6 @@ def _learn(table: "Table", preset: str, seed: int) -> "DiffusionPrior":
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # the report repeats them
         return DiffusionPrior.fit(table.values, preset=preset, seed=seed)
-
-
-def _say_report(report: "FitReport") -> None:
-    """What was learned, in a table that explains itself."""
-    from ..reporting.tables import for_terminal
-
-    say(f"{report.num_samples} past tasks, {report.num_held_out} of them held out to judge by")
-    say(for_terminal(fit_table(report)))
-    for warning in report.warnings:
-        say(f"warning: {warning}")
-
-
-def fit_table(report: "FitReport") -> "PageTable":
-    """How well the prior guesses parameters of tasks that were held out, by noise."""
-    import numpy as np
-
-    from ..reporting.tables import Table as PageTable
-
-    every = max(1, len(report.stages) // NUM_LEVELS)
-    stages = [s for s in report.stages if abs(s.log_snr) < LOUDEST][::every] or report.stages
-    rows = [
-        (
-            f"{np.exp(-s.log_snr / 2):.2g}",
-            *(f"{error:.3f}" for error in (s.learned, s.linear, s.noisy, s.constant)),
-        )
-        for s in stages
-    ]
-    ours, gaussian = (sum(getattr(s, key) for s in stages) for key in ("learned", "linear"))
-    columns = ("noise", "learned prior", "a Gaussian prior", "the reading itself", "the mean")
-    caption = (
-        "Somebody reads a new task's parameters with noise of this standard deviation; the prior "
-        "guesses what they are. Mean squared error per parameter on held-out tasks, both in units "
-        "of the parameters' own spread. In all, the learned prior's error is "
-        f"{100 * ours / gaussian:.0f} % of a Gaussian's: where that is about 100, a Gaussian prior "
-        "says as much."
-    )
-    return PageTable(columns, rows, caption)
 
 
 def _draw(prior: "DiffusionPrior", table: "Table", path: Path, seed: int) -> None:

