@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -106,6 +107,44 @@ def test_all_is_what_is_exported() -> None:
 def test_public_name_has_docstring(name: str) -> None:
     doc = inspect.cleandoc(getattr(diffprior, name).__doc__ or "")
     assert doc and not doc.startswith(f"{name}("), "a dataclass's own signature is no docstring"
+
+
+def documented_members() -> Iterator[tuple[str, Any]]:
+    """Public functions and classes, and the methods that no contract of ours describes already."""
+    rooms = (("", diffprior), ("evaluate.", diffprior.evaluate))
+    for prefix, room in rooms:
+        for name in room.__all__:
+            value = getattr(room, name)
+            yield prefix + name, value
+            if inspect.isclass(value):
+                inherited = {n for base in value.__mro__[1:] for n in vars(base)}
+                own = set(vars(value)) - inherited
+                methods = ((n, inspect.unwrap(getattr(value, n))) for n in sorted(own))
+                yield from (
+                    (f"{prefix}{name}.{n}", method)
+                    for n, method in methods
+                    if not n.startswith("_") and inspect.isfunction(method)
+                )
+
+
+MEMBERS = dict(documented_members())
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_arguments_and_results_are_documented(name: str) -> None:
+    """Args where there are arguments, Returns of functions that return something else than self."""
+    member = MEMBERS[name]
+    doc = inspect.getdoc(member) or ""
+    if inspect.isclass(member):
+        if "__init__" not in vars(member) or issubclass(member, Warning):
+            return  # made by a function, which is documented, or never
+        doc += inspect.getdoc(vars(member)["__init__"]) or ""
+    arguments = set(inspect.signature(member).parameters) - {"self", "cls"}
+    listed = re.search(r"^ *(Args|Attributes):|as of `", doc, re.MULTILINE)
+    assert listed or all(f"`{argument}`" in doc for argument in arguments)
+    if inspect.isfunction(member) and "." not in name.removeprefix("evaluate."):
+        returns = inspect.signature(member).return_annotation
+        assert returns in (None, "None") or "Returns:" in doc
 
 
 def test_exported_names_are_the_documented_names() -> None:

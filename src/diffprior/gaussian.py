@@ -11,7 +11,12 @@ from .linalg import cholesky, inverse_from_tril, log_det_from_tril, solve_lower,
 
 
 class Gaussian(eqx.Module, Serialisable):
-    """N(mean, cov)."""
+    """N(mean, cov).
+
+    Args:
+        mean: (d,).
+        cov: Covariance (d, d).
+    """
 
     mean: Float[Array, " d"]
     cov: Float[Array, "d d"]
@@ -23,29 +28,66 @@ class Gaussian(eqx.Module, Serialisable):
 
     @staticmethod
     def standard(dim: int, dtype: jnp.dtype | None = None) -> "Gaussian":
-        """N(0, I)."""
+        """N(0, I).
+
+        Args:
+            dim: Number of parameters d.
+            dtype: Of the numbers; the default float.
+
+        Returns:
+            N(0, I).
+        """
         return Gaussian(jnp.zeros(dim, dtype), jnp.eye(dim, dtype=dtype))
 
     @staticmethod
     def point(mean: Float[Array, " d"]) -> "Gaussian":
-        """All mass at one point: zero covariance."""
+        """All mass at one point: zero covariance.
+
+        Args:
+            mean: (d,).
+
+        Returns:
+            A point, as a Gaussian of zero covariance.
+        """
         return Gaussian(mean, jnp.zeros((mean.shape[0], mean.shape[0]), mean.dtype))
 
     @staticmethod
     def from_natural(precision: Float[Array, "d d"], shift: Float[Array, " d"]) -> "Gaussian":
-        """The density proportional to exp(-x' precision x / 2 + shift' x)."""
+        """The density proportional to exp(-x' precision x / 2 + shift' x).
+
+        Args:
+            precision: Inverse covariance (d, d).
+            shift: Precision times mean (d,).
+
+        Returns:
+            The Gaussian.
+        """
         cov = inverse_from_tril(cholesky(precision))
         return Gaussian(cov @ shift, cov)
 
     @eqx.filter_jit
     def sample(self, key: Key[Array, ""]) -> Float[Array, " d"]:
-        """One draw."""
+        """One draw.
+
+        Args:
+            key: Of the random numbers.
+
+        Returns:
+            One draw (d,).
+        """
         noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
         return self.mean + cholesky(self.cov) @ noise
 
     @eqx.filter_jit
     def log_density(self, x: Float[Array, " d"]) -> Float[Array, ""]:
-        """log N(x; mean, cov)."""
+        """log N(x; mean, cov).
+
+        Args:
+            x: (d,).
+
+        Returns:
+            In nats.
+        """
         tril = cholesky(self.cov)
         standardised = solve_lower(tril, (x - self.mean)[:, None])[:, 0]
         d = self.mean.shape[0]
@@ -55,7 +97,17 @@ class Gaussian(eqx.Module, Serialisable):
 
     @eqx.filter_jit
     def kl(self, other: "Gaussian") -> Float[Array, ""]:
-        """Kullback-Leibler divergence d(self, other): Lemma 5."""
+        """Kullback-Leibler divergence d(self, other): Lemma 5.
+
+        Args:
+            other: Of as many parameters.
+
+        Returns:
+            In nats.
+
+        References:
+            Kveton et al. (2024), Lemma 5.
+        """
         tril, other_tril = cholesky(self.cov), cholesky(other.cov)
         difference = solve_lower(other_tril, (other.mean - self.mean)[:, None])
         ratio = solve_lower(other_tril, tril)
@@ -65,7 +117,17 @@ class Gaussian(eqx.Module, Serialisable):
 
     @eqx.filter_jit
     def product(self, other: "Gaussian") -> "Gaussian":
-        """The normalised product of two densities: Lemma 6, with no covariance inverted alone."""
+        """The normalised product of two densities: Lemma 6, with no covariance inverted alone.
+
+        Args:
+            other: Of as many parameters.
+
+        Returns:
+            The product, normalised.
+
+        References:
+            Kveton et al. (2024), Lemma 6.
+        """
         tril = cholesky(self.cov + other.cov)
         half_gain = solve_lower(tril, self.cov)
         step = solve_lower(tril, (other.mean - self.mean)[:, None])[:, 0]
@@ -73,7 +135,14 @@ class Gaussian(eqx.Module, Serialisable):
         return Gaussian(mean, symmetrise(self.cov - half_gain.T @ half_gain))
 
     def rescale(self, factor: Float[Array, ""] | float) -> "Gaussian":
-        """The law of `factor` times a draw: N(factor mean, factor^2 cov)."""
+        """The law of `factor` times a draw: N(factor mean, factor^2 cov).
+
+        Args:
+            factor: A number.
+
+        Returns:
+            The law of factor x.
+        """
         return Gaussian(factor * self.mean, factor**2 * self.cov)
 
     def tilt(
@@ -83,6 +152,13 @@ class Gaussian(eqx.Module, Serialisable):
 
         Neither `cov` nor `precision` is inverted, so either may be singular: with cov = L L',
         the new covariance is L (I + L' precision L)^-1 L'.
+
+        Args:
+            precision: (d, d), not negative; may be singular.
+            shift: (d,).
+
+        Returns:
+            The Gaussian that results, and the log of its mass.
         """
         prior_tril = cholesky(self.cov)
         identity = jnp.eye(self.mean.shape[0], dtype=self.mean.dtype)

@@ -31,7 +31,11 @@ class Stages(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule(Serialisable):
-    """alpha_bar at stages 0 to T, and what Eqs. (13) and (14) derive from it."""
+    """alpha_bar at stages 0 to T, and what Eqs. (13) and (14) derive from it.
+
+    Args:
+        alpha_bar: From 1 at stage 0 down to stage T (T + 1,).
+    """
 
     max_bytes: ClassVar[int] = 2**20
 
@@ -52,7 +56,18 @@ class Schedule(Serialisable):
 
     @staticmethod
     def constant(num_stages: int = 100, alpha: float = 0.97) -> "Schedule":
-        """The paper's schedule: alpha_t = alpha at every stage (Section 6.1)."""
+        """The paper's schedule: alpha_t = alpha at every stage (Section 6.1).
+
+        Args:
+            num_stages: T.
+            alpha: Rate of every stage.
+
+        Returns:
+            The schedule.
+
+        References:
+            Kveton et al. (2024), Section 6.1.
+        """
         positive_int("num_stages", num_stages)
         if not 0 < alpha < 1:
             raise ValueError(
@@ -62,7 +77,18 @@ class Schedule(Serialisable):
 
     @staticmethod
     def cosine(num_stages: int = 20, floor: float = 1e-4) -> "Schedule":
-        """Squared cosine (Nichol and Dhariwal), raised so that alpha_bar ends at `floor`."""
+        """Squared cosine (Nichol and Dhariwal), raised so that alpha_bar ends at `floor`.
+
+        Args:
+            num_stages: T.
+            floor: alpha_bar at stage T.
+
+        Returns:
+            The schedule.
+
+        References:
+            Nichol and Dhariwal (2021).
+        """
         positive_int("num_stages", num_stages)
         if not 0 < floor < 1:
             raise ValueError(
@@ -77,6 +103,14 @@ class Schedule(Serialisable):
         """log(alpha_bar / (1 - alpha_bar)) uniform from `highest` (t = 1) to `lowest` (t = T).
 
         A single stage is at `lowest`: a schedule ends in noise.
+
+        Args:
+            num_stages: T.
+            highest: Log SNR at stage 1.
+            lowest: Log SNR at stage T.
+
+        Returns:
+            The schedule.
         """
         positive_int("num_stages", num_stages)
         if not highest > lowest:
@@ -87,7 +121,14 @@ class Schedule(Serialisable):
         return Schedule((1.0, *(1 / (1 + np.exp(-log_snr))).tolist()))
 
     def stride(self, num_stages: int) -> "Schedule":
-        """A sub-grid of `num_stages` stages, evenly spread and ending at T."""
+        """A sub-grid of `num_stages` stages, evenly spread and ending at T.
+
+        Args:
+            num_stages: At most T.
+
+        Returns:
+            A schedule of those stages.
+        """
         positive_int("steps", num_stages)
         if num_stages > self.num_stages:
             raise ValueError(
@@ -103,7 +144,14 @@ class Schedule(Serialisable):
         return len(self.alpha_bar) - 1
 
     def stages(self, dtype: jnp.dtype) -> Stages:
-        """The coefficients of every reverse step, T first, ready for `lax.scan`."""
+        """The coefficients of every reverse step, T first, ready for `lax.scan`.
+
+        Args:
+            dtype: Of the numbers.
+
+        Returns:
+            Coefficients stacked over stages.
+        """
         columns = (
             self._alpha_bar[:-1],
             self.weight_clean,

@@ -39,12 +39,29 @@ class AbstractAgent(eqx.Module, Serialisable):
     def index(
         self, key: Key[Array, ""], evidence: AbstractEvidence, features: Float[Array, "k d"]
     ) -> tuple[Float[Array, " k"], Bool[Array, ""]]:
-        """What to maximise, in units of phi' theta (g is increasing), and whether it failed."""
+        """What to maximise, in units of phi' theta (g is increasing), and whether it failed.
+
+        Args:
+            key: Of the random numbers.
+            evidence: What the task has shown so far.
+            features: Feature vectors of the actions (k, d).
+
+        Returns:
+            One number for each action (k,), of which the highest is chosen, and whether it failed.
+        """
 
     def draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
-        """Parameters from the agent's posterior, and whether that failed."""
+        """Parameters from the agent's posterior, and whether that failed.
+
+        Args:
+            key: Of the random numbers.
+            evidence: What the task has shown so far.
+
+        Returns:
+            Parameters (d,), and whether they failed.
+        """
         raise ValueError(
             f"`posterior`: expected an agent that infers parameters, got {type(self).__name__}; "
             "use a prior, a sampler, LinUCB or EpsilonGreedy"
@@ -52,12 +69,24 @@ class AbstractAgent(eqx.Module, Serialisable):
 
     def moments(self) -> Gaussian:
         """About the mean and covariance of the parameters before any data, by which rows of a long
-        history are approximated; of order one unless the agent knows better."""
+        history are approximated; of order one unless the agent knows better.
+
+        Returns:
+            A Gaussian of d parameters, or None.
+        """
         dim = self.dim or 1
         return Gaussian(on_device(np.zeros(dim)), on_device(np.eye(dim)))
 
     def init(self, dim: int, capacity: int = 0) -> AbstractEvidence:
-        """What the agent knows at first, with room for `capacity` rounds in compiled programs."""
+        """What the agent knows at first, with room for `capacity` rounds in compiled programs.
+
+        Args:
+            dim: Number of parameters d.
+            capacity: Rows that compiled programs may add.
+
+        Returns:
+            Evidence of no observations.
+        """
         return self.likelihood.empty(dim, capacity)
 
     def choose(
@@ -67,7 +96,17 @@ class AbstractAgent(eqx.Module, Serialisable):
         features: Float[Array, "k d"],
         mask: Bool[Array, " k"],
     ) -> Choice:
-        """Preferences among the allowed actions; random ones, and a flag, if the index failed."""
+        """Preferences among the allowed actions; random ones, and a flag, if the index failed.
+
+        Args:
+            key: Of the random numbers.
+            evidence: What the task has shown so far.
+            features: Feature vectors of the actions (k, d).
+            mask: Which actions are allowed (k,).
+
+        Returns:
+            Preferences, the index of every action, and whether it failed.
+        """
         index, failed = self.index(key, evidence, features)
         failed = failed | ~jnp.all(jnp.isfinite(index))
         usable = jnp.where(failed, _random_order(key, mask, index.dtype), index)
@@ -76,7 +115,16 @@ class AbstractAgent(eqx.Module, Serialisable):
     def act(
         self, key: Key[Array, ""], evidence: AbstractEvidence, features: Float[Array, "k d"]
     ) -> tuple[Int[Array, ""], Bool[Array, ""]]:
-        """One action, and whether the draw behind it failed (then the action is random)."""
+        """One action, and whether the draw behind it failed (then the action is random).
+
+        Args:
+            key: Of the random numbers.
+            evidence: What the task has shown so far.
+            features: Feature vectors of the actions (k, d).
+
+        Returns:
+            The number of the action, and whether its draw failed.
+        """
         allowed = jnp.ones(features.shape[0], bool)
         choice = self.choose(key, evidence, features, allowed)
         return jnp.argmax(choice.preferences), choice.failed
@@ -84,7 +132,16 @@ class AbstractAgent(eqx.Module, Serialisable):
     def update(
         self, evidence: AbstractEvidence, phi: Float[Array, " d"], y: Float[Array, ""]
     ) -> AbstractEvidence:
-        """What the agent knows after reward `y` for features `phi`; unchecked."""
+        """What the agent knows after reward `y` for features `phi`; unchecked.
+
+        Args:
+            evidence: What the agent knew.
+            phi: Features of the action taken (d,).
+            y: What it paid.
+
+        Returns:
+            What it knows now.
+        """
         return evidence.add(phi[None], y[None], jnp.ones_like(y)[None])
 
 
@@ -92,6 +149,13 @@ class ThompsonSampling(AbstractAgent):
     """Acts as if a draw from the posterior were the truth: Algorithm 3.
 
     TS, TunedTS, MixTS, DPS and DiffTS are this agent with different samplers.
+
+    Args:
+        sampler: Any sampler; or a prior, whose best one is taken.
+        likelihood: How rewards arise from parameters.
+
+    References:
+        Kveton et al. (2024), Section 5, Algorithm 3.
     """
 
     sampler: AbstractSampler

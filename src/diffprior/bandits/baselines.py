@@ -18,6 +18,14 @@ class LinUCB(AbstractAgent):
     """Optimism: posterior mean plus `width` posterior standard deviations of phi' theta.
 
     With a generalised linear model the posterior is Laplace's approximation.
+
+    Args:
+        prior: A Gaussian prior.
+        likelihood: How rewards arise from parameters.
+        width: Posterior standard deviations added to the mean.
+
+    References:
+        Abbasi-Yadkori, Pal and Szepesvari (2011), with a width that is chosen rather than derived.
     """
 
     prior: GaussianPrior
@@ -59,7 +67,13 @@ class LinUCB(AbstractAgent):
 
 
 class EpsilonGreedy(AbstractAgent):
-    """The action of the highest posterior mean, or with probability `epsilon` a random one."""
+    """The action of the highest posterior mean, or with probability `epsilon` a random one.
+
+    Args:
+        prior: A Gaussian prior.
+        likelihood: How rewards arise from parameters.
+        epsilon: Probability of a random action.
+    """
 
     prior: GaussianPrior
     likelihood: AbstractLikelihood

@@ -14,6 +14,14 @@ class SimulationResult:
 
     `regret[agent]` and `actions[agent]` have shape (num_runs, num_rounds). `failures[agent]` counts
     decisions whose draw failed, and which were therefore random. `seconds` excludes compilation.
+
+    Args:
+        regret: Cumulative regret of each agent (runs, rounds).
+        actions: What each agent did (runs, rounds).
+        failures: Decisions of each agent whose draw failed, and which were therefore random.
+        seconds: Time of each agent, without compilation.
+        compile_seconds: Time of its compilation.
+        seed: Of the simulation.
     """
 
     regret: dict[str, Float[np.ndarray, "runs rounds"]]
@@ -39,11 +47,25 @@ class SimulationResult:
         return self._any().shape[1]
 
     def mean(self, agent: str) -> Float[np.ndarray, " rounds"]:
-        """Mean cumulative regret after each round; the last entry is R(n)."""
+        """Mean cumulative regret after each round; the last entry is R(n).
+
+        Args:
+            agent: A name.
+
+        Returns:
+            One number for each round.
+        """
         return self._of(agent).mean(axis=0)
 
     def standard_error(self, agent: str) -> Float[np.ndarray, " rounds"]:
-        """Standard error of `mean` after each round."""
+        """Standard error of `mean` after each round.
+
+        Args:
+            agent: A name.
+
+        Returns:
+            One number for each round.
+        """
         return _standard_error(self._of(agent))
 
     def paired_difference(
@@ -52,12 +74,23 @@ class SimulationResult:
         """Mean of regret(agent) - regret(other) after each round, and its standard error.
 
         Both met the same environments, so this error is smaller than those of the two means.
+
+        Args:
+            agent: A name.
+            other: Another.
+
+        Returns:
+            Mean and standard error, one of each for every round.
         """
         difference = self._of(agent) - self._of(other)
         return difference.mean(axis=0), _standard_error(difference)
 
     def to_dict(self) -> dict[str, Any]:
-        """Curves, failures and times as plain numbers."""
+        """Curves, failures and times as plain numbers.
+
+        Returns:
+            A dictionary that JSON can hold.
+        """
         return {
             "num_runs": self.num_runs,
             "num_rounds": self.num_rounds,
@@ -66,11 +99,22 @@ class SimulationResult:
         }
 
     def to_json(self) -> str:
-        """`to_dict` as JSON."""
+        """`to_dict` as JSON.
+
+        Returns:
+            Text.
+        """
         return json.dumps(self.to_dict())
 
     def to_dataframe(self) -> Any:
-        """A pandas DataFrame with one row for each agent and round; needs pandas."""
+        """A pandas DataFrame with one row for each agent and round; needs pandas.
+
+        Returns:
+            Columns agent, round, regret and standard_error.
+
+        Raises:
+            ImportError: If pandas is not installed.
+        """
         import pandas as pd
 
         rounds = np.arange(1, self.num_rounds + 1)

@@ -51,6 +51,25 @@ def simulate(
     side in one compiled program, a share of them on each core. A failed draw raises, or with
     throw=False is counted and its action is random. `progress` shows how far it is: a bar on a
     terminal, elsewhere a line every ten seconds; False shows nothing.
+
+    Args:
+        problem: Where parameters, actions and rewards come from.
+        agents: Agents by name; a sampler or a prior stands for Thompson sampling with it.
+        num_runs: Independent runs of each agent.
+        num_rounds: Rounds of each run.
+        seed: Of the environments and the agents.
+        progress: False shows nothing.
+        throw: Whether a failed draw raises; else its action is random and counted.
+
+    Returns:
+        Regret of every agent, run and round.
+
+    Raises:
+        ValueError: If an agent does not fit the problem.
+        RuntimeError: If a draw fails, unless throw=False.
+
+    References:
+        Kveton et al. (2024), Eq. (9) and Section 6.
     """
     num_runs = positive_int("num_runs", num_runs)
     num_rounds = positive_int("num_rounds", num_rounds)

@@ -70,7 +70,11 @@ class Comparison:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """The table as plain numbers."""
+        """The table as plain numbers.
+
+        Returns:
+            A dictionary that JSON can hold.
+        """
         return {
             "num_tasks": len(self.num_observations),
             "baseline": self.baseline,

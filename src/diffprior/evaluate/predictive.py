@@ -44,13 +44,22 @@ class PredictiveRow:
 
 @dataclass(frozen=True)
 class PredictiveCheck:
-    """How well a sampler foresees the next reward of each task, by length of history."""
+    """How well a sampler foresees the next reward of each task, by length of history.
+
+    Args:
+        rows: One for each length of history.
+        level: What the predictive intervals are to hold.
+    """
 
     rows: tuple[PredictiveRow, ...]
     level: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The table as plain numbers."""
+        """The table as plain numbers.
+
+        Returns:
+            A dictionary that JSON can hold.
+        """
         return {"level": self.level, "rows": [dict(vars(row)) for row in self.rows]}
 
     def __str__(self) -> str:

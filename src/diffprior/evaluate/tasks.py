@@ -172,7 +172,14 @@ class Tasks:
         return np.diff(self.starts)
 
     def select(self, which: Any) -> "Tasks":
-        """Some of the tasks, by a slice, their numbers, or a mask (n,)."""
+        """Some of the tasks, by a slice, their numbers, or a mask (n,).
+
+        Args:
+            which: A slice, numbers of tasks, or a mask (n,).
+
+        Returns:
+            Those tasks, in that order.
+        """
         chosen = np.arange(len(self))[which]
         pieces = [np.arange(self.starts[i], self.starts[i + 1]) for i in chosen]
         rows = np.concatenate(pieces).astype(int) if pieces else np.zeros(0, int)
@@ -187,7 +194,14 @@ class Tasks:
         )
 
     def first_rows(self, count: int) -> "Tasks":
-        """The same tasks after their first `count` rows, or all where there are fewer."""
+        """The same tasks after their first `count` rows, or all where there are fewer.
+
+        Args:
+            count: Rows of each task to keep, at most.
+
+        Returns:
+            As many tasks, with fewer rows.
+        """
         sizes = np.minimum(self.num_observations, count)
         kept = np.arange(len(self.rewards)) - np.repeat(self.starts[:-1], self.num_observations)
         rows = kept < count
@@ -204,6 +218,9 @@ class Tasks:
 
         Raises:
             ValueError: If they are not known.
+
+        Returns:
+            One row for each task.
         """
         if self.parameters is None:
             raise ValueError(
@@ -216,6 +233,12 @@ class Tasks:
         """Numbers of tasks, and their evidence stacked along a first axis; all of one length.
 
         The last tasks of a batch may be repetitions, so that few programs serve all batches.
+
+        Args:
+            at_once: Tasks of a batch.
+
+        Returns:
+            An iterator over the numbers of tasks and their evidence.
         """
         rooms = np.array([_room_for(size) for size in self.num_observations.tolist()])
         at_once = min(at_once, len(self))

@@ -35,6 +35,16 @@ class AbstractEvidence(eqx.Module, Serialisable):
 
         Exact for linear models, Laplace's approximation otherwise; a log evidence of NaN says that
         the approximation was not found. The search for it begins at `start`, or the prior mean.
+
+        Args:
+            gaussian: The prior, N(mean, cov).
+            start: Where to begin the search (d,); by default near the prior mean.
+
+        Returns:
+            The Gaussian posterior and log p(h), constants included.
+
+        References:
+            Kveton et al. (2024), Eq. (3) and Algorithm 1.
         """
 
     @abc.abstractmethod
@@ -54,31 +64,68 @@ class AbstractEvidence(eqx.Module, Serialisable):
 
     @abc.abstractmethod
     def log_likelihood(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
-        """log p(h | theta), constants included."""
+        """log p(h | theta), constants included.
+
+        Args:
+            theta: Parameters (d,).
+
+        Returns:
+            The log likelihood, in nats.
+        """
 
     @abc.abstractmethod
     def expected_log_likelihood(self, belief: Gaussian) -> Float[Array, ""]:
-        """log p(h | theta) averaged over theta ~ N(m, C), as in `expand`."""
+        """log p(h | theta) averaged over theta ~ N(m, C), as in `expand`.
+
+        Args:
+            belief: About where the parameters are.
+
+        Returns:
+            The mean log likelihood, in nats.
+        """
 
     @abc.abstractmethod
     def squared_error(
         self, theta: Float[Array, " d"]
     ) -> tuple[Float[Array, ""], Float[Array, " d"]]:
-        """sum (y - g(phi' theta))^2 over the history, and its gradient (d,)."""
+        """sum (y - g(phi' theta))^2 over the history, and its gradient (d,).
+
+        Args:
+            theta: Parameters (d,).
+
+        Returns:
+            The sum of squares and its gradient (d,).
+        """
 
     @abc.abstractmethod
     def temper(self, temperature: Any) -> "AbstractEvidence":
-        """The evidence counted 1 / temperature times; the temperature may be traced."""
+        """The evidence counted 1 / temperature times; the temperature may be traced.
+
+        Args:
+            temperature: Positive; below 1 the evidence counts for more.
+        """
 
     @abc.abstractmethod
     def reparameterise(
         self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
     ) -> "AbstractEvidence":
-        """The same evidence as a function of z, where theta = offset + scale z."""
+        """The same evidence as a function of z, where theta = offset + scale z.
+
+        Args:
+            offset: (d,).
+            scale: (d, d).
+        """
 
     @abc.abstractmethod
     def check_rewards(self, rewards: np.ndarray) -> None:
-        """Refuse rewards that this likelihood cannot produce."""
+        """Refuse rewards that this likelihood cannot produce.
+
+        Args:
+            rewards: Any shape.
+
+        Raises:
+            ValueError: Naming the first that is impossible, and the fix.
+        """
 
     @abc.abstractmethod
     def add(
@@ -87,7 +134,13 @@ class AbstractEvidence(eqx.Module, Serialisable):
         rewards: Float[Array, " n"],
         weights: Float[Array, " n"],
     ) -> "AbstractEvidence":
-        """Evidence with rows added; the arguments have been checked."""
+        """Evidence with rows added; the arguments have been checked.
+
+        Args:
+            features: (n, d).
+            rewards: (n,).
+            weights: Repetitions that each row counts for (n,).
+        """
 
     def put(
         self,
@@ -95,23 +148,46 @@ class AbstractEvidence(eqx.Module, Serialisable):
         rewards: Float[Array, " n"],
         weights: Float[Array, " n"],
     ) -> "AbstractEvidence":
-        """As `add`, inside a compiled program, for a caller who knows that there is room."""
+        """As `add`, inside a compiled program, for a caller who knows that there is room.
+
+        Args:
+            features: (n, d).
+            rewards: (n,).
+            weights: Repetitions that each row counts for (n,).
+        """
         return self.add(features, rewards, weights)
 
     def with_capacity(self, capacity: int) -> "AbstractEvidence":
         """The same evidence with room for at least `capacity` rows. Evidence without rows is as it
-        is."""
+        is.
+
+        Args:
+            capacity: Rows.
+        """
         return self
 
     def bounded(self, max_rows: int, prior: Gaussian) -> "AbstractEvidence":
         """The same evidence in at most `max_rows` rows; at little cost in accuracy, where `prior`
-        has about the mean and covariance of the parameters. Evidence without rows is as it is."""
+        has about the mean and covariance of the parameters. Evidence without rows is as it is.
+
+        Args:
+            max_rows: Rows to keep, at most.
+            prior: About the mean and covariance of the parameters.
+        """
         return self
 
     def extend(self, features: Any, rewards: Any, weights: Any = None) -> "AbstractEvidence":
         """Evidence with many observations added: features (n, d), rewards and weights (n,).
 
         A row of weight w counts as w repetitions of it.
+
+        Args:
+            features: (n, d).
+            rewards: (n,).
+            weights: Repetitions that each row counts for (n,); one by default.
+
+        Raises:
+            ValueError: If shapes do not agree, a number is not finite or a reward impossible.
         """
         features = real_numbers(
             "features", features, ("n", self.dim), f"one row of {self.dim} numbers per observation"
@@ -124,7 +200,16 @@ class AbstractEvidence(eqx.Module, Serialisable):
         return self.add(on_device(features), on_device(rewards), on_device(weights))
 
     def append(self, phi: Any, y: Any, weight: Any = 1.0) -> "AbstractEvidence":
-        """Evidence with one observation added: feature vector `phi` (d,), reward `y`."""
+        """Evidence with one observation added: feature vector `phi` (d,), reward `y`.
+
+        Args:
+            phi: Feature vector (d,).
+            y: Reward.
+            weight: Repetitions that the row counts for.
+
+        Raises:
+            ValueError: If the shape is wrong, a number is not finite or the reward impossible.
+        """
         phi = real_numbers("phi", phi, (self.dim,), "drop any batch axis, or `extend` by many")
         y = real_numbers("y", y, (), "pass one reward, or `extend` by many")
         weight = real_numbers("weight", weight, (), "pass one weight, or `extend` by many")
@@ -138,17 +223,39 @@ class AbstractLikelihood(eqx.Module, Serialisable):
 
     @abc.abstractmethod
     def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The mean function g: expected reward given eta = phi' theta (Eq. 1)."""
+        """The mean function g: expected reward given eta = phi' theta (Eq. 1).
+
+        Args:
+            eta: phi' theta, any shape.
+
+        Returns:
+            Expected rewards, of the same shape.
+        """
 
     @abc.abstractmethod
     def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """log p(y | eta), element by element, constants included."""
+        """log p(y | eta), element by element, constants included.
+
+        Args:
+            y: Rewards.
+            eta: phi' theta, of the same shape.
+
+        Returns:
+            Log densities, of the same shape, in nats.
+        """
 
     @abc.abstractmethod
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         """Independent rewards, one for each element of `eta`.
 
         Rewards with random numbers in common come by `vmap` over `eta` with one key.
+
+        Args:
+            key: Of the random numbers.
+            eta: phi' theta, any shape.
+
+        Returns:
+            Rewards, of the same shape.
         """
 
     @abc.abstractmethod
@@ -157,6 +264,9 @@ class AbstractLikelihood(eqx.Module, Serialisable):
 
         Raises:
             ValueError: naming the first of them and the fix.
+
+        Args:
+            rewards: Any shape.
         """
 
     @abc.abstractmethod
@@ -165,12 +275,29 @@ class AbstractLikelihood(eqx.Module, Serialisable):
 
         `capacity` makes room for rows that are appended inside a compiled program; outside one,
         evidence grows by itself.
+
+        Args:
+            dim: Number of parameters d.
+            capacity: Rows that compiled programs may add.
         """
 
     def observe(
         self, features: Any = None, rewards: Any = None, *, weights: Any = None, dim: Any = None
     ) -> AbstractEvidence:
-        """Evidence from features (N, d) and rewards (N,); or `dim=d` when there is no data yet."""
+        """Evidence from features (N, d) and rewards (N,); or `dim=d` when there is no data yet.
+
+        Args:
+            features: Feature vectors of the actions taken (N, d).
+            rewards: What they paid (N,).
+            weights: Repetitions that each row counts for (N,); one by default.
+            dim: Number of parameters, when there is no data yet.
+
+        Returns:
+            What the rows say about the parameters.
+
+        Raises:
+            ValueError: If shapes do not agree, a number is not finite or a reward impossible.
+        """
         if features is None and rewards is None:
             if dim is None:
                 raise ValueError(

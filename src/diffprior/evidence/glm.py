@@ -34,11 +34,11 @@ class AbstractFamily(AbstractLikelihood):
     """
 
     def score(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The derivative of the log density in eta, element by element."""
+        """The derivative of the log density in eta; arguments and shapes as of `log_density`."""
         return _derivative(lambda eta: self.log_density(y, eta), eta)
 
     def curvature(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Minus the second derivative of the log density in eta; it may depend on y."""
+        """Minus the second derivative in eta, which may depend on y; as of `log_density`."""
         return -_derivative(lambda eta: self.score(y, eta), eta)
 
     def empty(self, dim: int, capacity: int = 0) -> "GLMEvidence":
@@ -47,9 +47,9 @@ class AbstractFamily(AbstractLikelihood):
 
 
 class GLMEvidence(AbstractEvidence):
-    """Rows of a history, in arrays of a fixed capacity; unused rows have weight zero.
+    """Rows of a `family`, in arrays of fixed capacity: `features`, `rewards`, `weights`, `offsets`.
 
-    `folded` is what is left of rows that were dropped: their second-order expansion.
+    Beyond `num_rows` the weights are zero; `folded` is the expansion of rows that were dropped.
     """
 
     family: AbstractFamily
@@ -62,7 +62,7 @@ class GLMEvidence(AbstractEvidence):
 
     @staticmethod
     def empty_of(family: AbstractFamily, dim: int, capacity: int) -> "GLMEvidence":
-        """No rows, and room for `capacity`."""
+        """No rows of a `family` of `dim` parameters, and room for `capacity`."""
         row, zero, one = (on_device(a) for a in (np.zeros(capacity), np.zeros(()), np.ones(())))
         folded = LinearEvidence(
             on_device(np.zeros((dim, dim))), on_device(np.zeros(dim)), zero, zero, one
@@ -126,7 +126,7 @@ class GLMEvidence(AbstractEvidence):
     def precision_and_score(
         self, theta: Float[Array, " d"]
     ) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
-        """Minus the second derivative of log p(h | theta), and the first."""
+        """Minus the second derivative of log p(h | `theta`), and the first."""
 
         def rows(x: Array, y: Array, w: Array, offset: Array) -> tuple[Array, Array]:
             eta = x @ theta + offset

@@ -20,6 +20,13 @@ class LinearEvidence(AbstractEvidence):
     precision = sum phi phi' / sigma^2 and shift = sum phi y / sigma^2 exist at N = 0 and N < d,
     where the paper's covariance and mean do not. Two numbers more, the sum of squared rewards over
     sigma^2 and the count, give the log likelihood its constants.
+
+    Args:
+        precision: (d, d); may be singular.
+        shift: (d,).
+        sum_squares: Of the rewards, over sigma^2.
+        count: Number of rows.
+        noise_std: Sigma, in units of the reward.
     """
 
     precision: Float[Array, "d d"]
@@ -30,7 +37,15 @@ class LinearEvidence(AbstractEvidence):
 
     @staticmethod
     def from_natural(precision: Float[Array, "d d"], shift: Float[Array, " d"]) -> "LinearEvidence":
-        """The evidence exp(-theta' precision theta / 2 + shift' theta)."""
+        """The evidence exp(-theta' precision theta / 2 + shift' theta).
+
+        Args:
+            precision: (d, d), symmetric, not negative.
+            shift: (d,).
+
+        Returns:
+            Evidence with that log likelihood, up to a constant.
+        """
         zero = jnp.zeros_like(shift[0])
         return LinearEvidence(precision, shift, zero, zero, jnp.ones_like(shift[0]))
 

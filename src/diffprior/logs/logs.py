@@ -148,6 +148,9 @@ class Logs:
         """What linear rewards need of every task of a Parquet file of rows, batch by batch.
 
         Args: as of `read`. Memory grows with the number of tasks, not of rows.
+
+        Returns:
+            Counts and sums of products of every task.
         """
         columns = Columns.of(Path(path), task, reward, features, weight)
         return stream_statistics(Path(path), columns, intercept)
@@ -185,7 +188,14 @@ class Logs:
         return np.repeat(np.arange(self.num_tasks), self.counts)
 
     def select(self, tasks: Int[np.ndarray, " k"] | Bool[np.ndarray, " t"]) -> "Logs":
-        """The logs of some tasks: positions, or a mask."""
+        """The logs of some tasks: positions, or a mask.
+
+        Args:
+            tasks: Positions in `labels`, or a mask (t,).
+
+        Returns:
+            Their logs.
+        """
         chosen = np.arange(self.num_tasks)[tasks]
         counts = self.counts[chosen]
         starts = np.concatenate([[0], np.cumsum(counts)])
@@ -193,12 +203,23 @@ class Logs:
         return self._with(self.labels[chosen], self.hashes[chosen], starts, rows)
 
     def rows(self, keep: Bool[np.ndarray, " n"]) -> "Logs":
-        """The same tasks with some of their rows, perhaps none."""
+        """The same tasks with some of their rows, perhaps none.
+
+        Args:
+            keep: A mask of the rows (n,).
+
+        Returns:
+            Logs of as many tasks.
+        """
         ends = np.concatenate([[0], np.cumsum(keep)])
         return self._with(self.labels, self.hashes, ends[self.starts], np.flatnonzero(keep))
 
     def statistics(self) -> TaskStatistics:
-        """What linear rewards need of every task: counts and sums of products."""
+        """What linear rewards need of every task: counts and sums of products.
+
+        Returns:
+            Counts and sums of products.
+        """
         return sum_by_task(
             self.labels, self.starts, self.features, self.rewards, self.weights, self.feature_names
         )

@@ -51,6 +51,9 @@ class TaskStatistics:
             source: CSV or Parquet file, or a pandas, polars or Arrow table.
             task: column of task labels.
             features: names for the features; x1, x2, ... by default.
+
+        Returns:
+            Statistics of every task.
         """
         frame = open_table(source)
         dim = sum(name.startswith("xy_") for name in frame.columns)
@@ -93,7 +96,14 @@ class TaskStatistics:
         return int(round(self.counts.sum()))
 
     def select(self, tasks: Int[np.ndarray, " k"] | Bool[np.ndarray, " t"]) -> "TaskStatistics":
-        """The statistics of some tasks: positions, or a mask."""
+        """The statistics of some tasks: positions, or a mask.
+
+        Args:
+            tasks: Positions in `labels`, or a mask (t,).
+
+        Returns:
+            Their statistics.
+        """
         return dataclasses.replace(
             self,
             labels=self.labels[tasks],
@@ -105,7 +115,11 @@ class TaskStatistics:
         )
 
     def statistics(self) -> "TaskStatistics":
-        """Themselves, as `Logs.statistics`."""
+        """Themselves, as `Logs.statistics`.
+
+        Returns:
+            Itself.
+        """
         return self
 
     def __repr__(self) -> str:

@@ -27,7 +27,15 @@ class AbstractPrior(eqx.Module, Serialisable):
 
     @abc.abstractmethod
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
-        """Draws from the prior."""
+        """Draws from the prior.
+
+        Args:
+            key: Of the random numbers.
+            num_samples: How many draws n.
+
+        Returns:
+            Draws (n, d).
+        """
 
     @abc.abstractmethod
     def denoise(self, precision: Any, shift: Any) -> Gaussian:
@@ -36,11 +44,22 @@ class AbstractPrior(eqx.Module, Serialisable):
         `precision` may be singular. A noisy sample s_t = sqrt(ab) theta + sqrt(1 - ab) z, with ab
         for alpha_bar_t, is the isotropic case: precision ab / (1 - ab) I and shift
         sqrt(ab) / (1 - ab) s_t.
+
+        Args:
+            precision: (d, d), symmetric, not negative.
+            shift: (d,).
+
+        Returns:
+            A Gaussian of that mean and covariance.
         """
 
     @abc.abstractmethod
     def moments(self) -> Gaussian:
-        """The Gaussian of the same mean and covariance."""
+        """The Gaussian of the same mean and covariance.
+
+        Returns:
+            Mean (d,) and covariance (d, d).
+        """
 
 
 class AbstractClosedFormPrior(AbstractPrior):

@@ -62,7 +62,22 @@ class Metadata(Serialisable):
 
 
 class DiffusionPrior(AbstractPrior):
-    """p(theta) as a diffusion model over z, where theta = offset + scale z has unit covariance."""
+    """p(theta) as a diffusion model over z, where theta = offset + scale z has unit covariance.
+
+    `fit` learns one, `from_prior` makes one of any other prior.
+
+    Attributes:
+        offset: (d,), the mean of theta.
+        scale: (d, d), a factor of its covariance.
+        denoiser: what gives the mean and covariance of z under Gaussian evidence.
+        residual_log_snr: (r,), log signal-to-noise ratios at which `residual` is known.
+        residual: (r,), mean squared error of the denoised mean there.
+        schedule: the stages of the reverse process.
+        metadata: how the prior was learned; numbers do not depend on it.
+
+    References:
+        Kveton et al. (2024), Section 3, Eq. (5); here one network serves all stages and evidence.
+    """
 
     offset: Float[Array, " d"]
     scale: Float[Array, "d d"]
@@ -137,6 +152,9 @@ class DiffusionPrior(AbstractPrior):
 
         Raises:
             ValueError: if a member of the prior is missing.
+
+        Returns:
+            A diffusion prior of the same law, without training error.
         """
         prior = as_prior(prior)
         if isinstance(prior, DiffusionPrior):
@@ -199,13 +217,30 @@ class DiffusionPrior(AbstractPrior):
         return self.denoiser.has_own_grid
 
     def sample_unit(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
-        """Draws of z, where theta = offset + scale z; for use stage_inputs compiled programs."""
+        """Draws of z, where theta = offset + scale z; for use stage_inputs compiled programs.
+
+        Args:
+            key: Of the random numbers.
+            num_samples: How many draws n.
+
+        Returns:
+            Draws (n, d).
+        """
         return _sample_unit(self, key, num_samples)
 
     def reverse_process(self, schedule: Schedule | None = None) -> ReverseProcess:
         """The reverse process on the stages of `schedule`, by default the prior's own.
 
         A prior that `has_own_grid` takes part of that grid only: `schedule.stride` gives it.
+
+        Args:
+            schedule: The stages.
+
+        Returns:
+            What every step of the reverse process needs, the noisiest first.
+
+        References:
+            Kveton et al. (2024), Eq. (5).
         """
         schedule = schedule or self.schedule
         stages = schedule.stages(self.offset.dtype)

@@ -16,7 +16,12 @@ from .base import AbstractClosedFormPrior, Centred, checked_samples, log_normali
 
 
 class EmpiricalPrior(AbstractClosedFormPrior):
-    """Point masses at `atoms`, of equal weight unless `weights` says otherwise."""
+    """Point masses at `atoms`, of equal weight unless `weights` says otherwise.
+
+    Args:
+        atoms: Parameters of past tasks (n, d).
+        weights: Of each atom (n,); equal by default.
+    """
 
     atoms: Float[Array, "n d"]
     log_weights: Float[Array, " n"]
@@ -39,7 +44,14 @@ class EmpiricalPrior(AbstractClosedFormPrior):
 
     @staticmethod
     def fit(samples: Any) -> "EmpiricalPrior":
-        """The samples as they are."""
+        """The samples as they are.
+
+        Args:
+            samples: Parameters of past tasks (n, d).
+
+        Returns:
+            The prior.
+        """
         return EmpiricalPrior(checked_samples(samples, at_least=1))
 
     def validate(self) -> None:
@@ -70,7 +82,14 @@ class EmpiricalPrior(AbstractClosedFormPrior):
 
     @eqx.filter_jit
     def posterior(self, evidence: AbstractEvidence) -> tuple["EmpiricalPrior", Float[Array, ""]]:
-        """The atoms reweighted by their likelihood, exactly; and log p(h)."""
+        """The atoms reweighted by their likelihood, exactly; and log p(h).
+
+        Args:
+            evidence: What the task has shown so far.
+
+        Returns:
+            The atoms with new weights, and log p(h); exact under any likelihood.
+        """
         origin, local, at_origin = Centred.of(evidence, jnp.exp(self.log_weights) @ self.atoms)
         log_likelihood = jax.vmap(local.log_likelihood)(self.atoms - origin[None])
         weights, log_evidence = log_normalise(self.log_weights + log_likelihood)

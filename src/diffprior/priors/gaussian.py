@@ -16,7 +16,12 @@ from .base import AbstractClosedFormPrior, checked_samples
 
 
 class GaussianPrior(AbstractClosedFormPrior):
-    """N(mean, cov)."""
+    """N(mean, cov).
+
+    Args:
+        mean: (d,).
+        cov: Covariance (d, d), positive definite.
+    """
 
     max_bytes: ClassVar[int] = 2**27
 
@@ -30,7 +35,17 @@ class GaussianPrior(AbstractClosedFormPrior):
 
     @staticmethod
     def fit(samples: Any) -> "GaussianPrior":
-        """Maximum likelihood: the mean and covariance of the samples (Section 6.1)."""
+        """Maximum likelihood: the mean and covariance of the samples (Section 6.1).
+
+        Args:
+            samples: parameters of past tasks (n, d), at least two rows.
+
+        Returns:
+            The prior.
+
+        Raises:
+            ValueError: samples that are too few, constant, dependent or not finite.
+        """
         array = checked_samples(samples, at_least=2)
         cov = np.cov(array, rowvar=False, ddof=0).reshape(2 * array.shape[1:])
         try:
@@ -61,7 +76,17 @@ class GaussianPrior(AbstractClosedFormPrior):
 
     @eqx.filter_jit
     def posterior(self, evidence: AbstractEvidence) -> tuple["GaussianPrior", Float[Array, ""]]:
-        """N(theta_hat, Sigma_hat) of Eq. (3), or of Algorithm 1, and log p(h)."""
+        """N(theta_hat, Sigma_hat) of Eq. (3), or of Algorithm 1, and log p(h).
+
+        Args:
+            evidence: What the task has shown so far.
+
+        Returns:
+            The Gaussian posterior and log p(h); Laplace's approximation unless rewards are linear.
+
+        References:
+            Kveton et al. (2024), Eq. (3) and Algorithm 1.
+        """
         gaussian, log_evidence = evidence.condition(self.moments())
         return self._with(gaussian.mean, gaussian.cov), log_evidence
 

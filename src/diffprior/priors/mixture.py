@@ -25,7 +25,13 @@ from .whitening import whitening
 
 
 class MixturePrior(AbstractClosedFormPrior):
-    """sum_k weights_k N(means_k, covs_k)."""
+    """sum_k weights_k N(means_k, covs_k).
+
+    Args:
+        weights: Probability of each component (k,), up to a factor.
+        means: (k, d).
+        covs: Covariances (k, d, d), positive definite.
+    """
 
     weights: Float[Array, " k"]
     means: Float[Array, "k d"]
@@ -84,7 +90,16 @@ class MixturePrior(AbstractClosedFormPrior):
     def from_components(
         components: Components, offset: Float[Any, " d"], scale: Float[Any, "d d"]
     ) -> "MixturePrior":
-        """The law of offset + scale z, where z has these components."""
+        """The law of offset + scale z, where z has these components.
+
+        Args:
+            components: Of z.
+            offset: (d,).
+            scale: (d, d).
+
+        Returns:
+            The mixture.
+        """
         log_weights, means, covs = (np.asarray(leaf, np.float64) for leaf in components)
         offset, scale = np.asarray(offset), np.asarray(scale)
         covs = scale @ covs @ scale.T
@@ -118,7 +133,15 @@ class MixturePrior(AbstractClosedFormPrior):
 
     @eqx.filter_jit
     def posterior(self, evidence: AbstractEvidence) -> tuple["MixturePrior", Float[Array, ""]]:
-        """Each component conditioned, its weight multiplied by its evidence; and log p(h)."""
+        """Each component conditioned, its weight multiplied by its evidence; and log p(h).
+
+        Args:
+            evidence: What the task has shown so far.
+
+        Returns:
+            The mixture of the posteriors of its components and log p(h); Laplace's approximation
+            unless rewards are linear.
+        """
         origin, local, at_origin = Centred.of(evidence, self.weights @ self.means)
         components, log_evidence = jax.vmap(
             lambda mean, cov: local.condition(Gaussian(mean - origin, cov))

@@ -24,16 +24,39 @@ class AbstractProblem(eqx.Module):
 
     @abc.abstractmethod
     def sample_parameters(self, key: Key[Array, ""], num_samples: int) -> Float[Any, "n d"]:
-        """Draws of theta_*, of past tasks to learn from or of new ones to act in."""
+        """Draws of theta_*, of past tasks to learn from or of new ones to act in.
+
+        Args:
+            key: Of the random numbers.
+            num_samples: How many tasks n.
+
+        Returns:
+            Parameters (n, d).
+        """
 
     @abc.abstractmethod
     def features(self, key: Key[Array, ""]) -> Float[Array, "k d"]:
-        """Feature vectors of the actions in one context; used inside compiled programs."""
+        """Feature vectors of the actions in one context; used inside compiled programs.
+
+        Args:
+            key: Of the random numbers.
+
+        Returns:
+            One row for each action (k, d).
+        """
 
     def mean_rewards(
         self, theta: Float[Array, " d"], features: Float[Array, "k d"]
     ) -> Float[Array, " k"]:
-        """r(x, a; theta) of every action: the likelihood's mean function of phi' theta (Eq. 1)."""
+        """r(x, a; theta) of every action: the likelihood's mean function of phi' theta (Eq. 1).
+
+        Args:
+            theta: Parameters (d,).
+            features: Of the actions (k, d).
+
+        Returns:
+            Expected rewards (k,).
+        """
         return self.likelihood.mean(features @ theta)
 
     def rewards(
@@ -42,5 +65,13 @@ class AbstractProblem(eqx.Module):
         """What each action would have paid this round: common random numbers for all of them.
 
         They follow the likelihood; a problem with a `mean_rewards` of its own defines this too.
+
+        Args:
+            key: Of the random numbers.
+            theta: Parameters (d,).
+            features: Of the actions (k, d).
+
+        Returns:
+            Rewards (k,).
         """
         return jax.vmap(lambda eta: self.likelihood.sample(key, eta))(features @ theta)

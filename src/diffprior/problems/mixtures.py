@@ -7,7 +7,20 @@ from ..priors.mixture import MixturePrior
 
 
 def mixture(name: str) -> MixturePrior:
-    """The mixture called blobs, cross, ring, H, triangles (two dimensions) or clusters (eight)."""
+    """The mixture called blobs, cross, ring, H, triangles (two dimensions) or clusters (eight).
+
+    Args:
+        name: One of those.
+
+    Returns:
+        A prior whose posterior has a closed form, for judging samplers.
+
+    Raises:
+        ValueError: If there is none of that name.
+
+    References:
+        Kveton et al. (2024), Appendix C.4.
+    """
     return _MIXTURES[choice("name", name, MIXTURES)]()
 
 

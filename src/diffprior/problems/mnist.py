@@ -95,6 +95,21 @@ def mnist(
     """Find the digits that a random linear classifier favours, among ten random ones each round.
 
     Rewards are linear with sigma = 1, or with `likelihood=Logistic()` binary.
+
+    Args:
+        folder: Of the four official files; by default what DIFFPRIOR_DATA names.
+        likelihood: Of the rewards.
+        seed: Of the embedding and the tasks.
+        download: Whether to fetch files that are missing.
+
+    Returns:
+        The problem.
+
+    Raises:
+        ValueError: If files are missing or not the official ones.
+
+    References:
+        Kveton et al. (2024), Appendix C.2.
     """
     embedding = embed_digits(*load_digits(folder, download=download), seed=seed)
     parameters = one_against_rest(embedding.features, embedding.labels, seed=seed)

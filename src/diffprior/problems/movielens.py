@@ -53,6 +53,21 @@ def movielens(
     """A random movie of MovieLens 1M is recommended to one of ten random users each round.
 
     Rewards are linear with the noise of the ratings, or with `likelihood=Logistic()` binary.
+
+    Args:
+        folder: Of ml-1m.zip or ratings.dat; by default what DIFFPRIOR_DATA names.
+        likelihood: Of the rewards.
+        seed: Of the factors.
+        download: Whether to fetch files that are missing.
+
+    Returns:
+        The problem.
+
+    Raises:
+        ValueError: If files are missing or not the official ones.
+
+    References:
+        Kveton et al. (2024), Section 6.3.
     """
     factors = factorise(load_ratings(folder, download=download), seed=seed)
     if likelihood is None:

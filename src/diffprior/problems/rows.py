@@ -14,7 +14,14 @@ from .base import AbstractProblem
 
 
 class RowProblem(AbstractProblem):
-    """theta_* is a random row of `parameters`; every round offers K random rows of `actions`."""
+    """theta_* is a random row of `parameters`; every round offers K random rows of `actions`.
+
+    Args:
+        parameters: Of tasks (n, d).
+        actions: Feature vectors (m, d).
+        likelihood: How rewards arise.
+        num_actions: Actions offered each round.
+    """
 
     parameters: Float[Array, "n d"]
     actions: Float[Array, "m d"]
@@ -50,7 +57,18 @@ class RowProblem(AbstractProblem):
     def split(
         self, key: Key[Array, ""], held_out: float = 0.2
     ) -> tuple["RowProblem", "RowProblem"]:
-        """The same problem with most rows of `parameters`, to learn from, and with the others."""
+        """The same problem with most rows of `parameters`, to learn from, and with the others.
+
+        Args:
+            key: Of the split.
+            held_out: Share of the tasks to keep out.
+
+        Returns:
+            The problem to learn from, and the one to try on.
+
+        Raises:
+            ValueError: If no row would be left on one side.
+        """
         n = len(self.parameters)
         num_held_out = round(n * held_out)
         if not 0 < num_held_out < n:

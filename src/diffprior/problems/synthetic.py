@@ -20,7 +20,15 @@ BOX = 3.0  # rays, triangles, H and corners are uniform on parts of [-3, 3]^2
 
 
 class Synthetic(AbstractProblem):
-    """K actions, uniform in the unit ball and fixed for a run; theta_* from a law in the plane."""
+    """K actions, uniform in the unit ball and fixed for a run; theta_* from a law in the plane.
+
+    Args:
+        name: Of the law of the parameters.
+        likelihood: How rewards arise.
+        dim: 2.
+        num_actions: K.
+        fresh_actions: False: the actions of a run stay.
+    """
 
     name: str = eqx.field(static=True)
     likelihood: AbstractLikelihood
@@ -46,6 +54,19 @@ def synthetic(name: str, likelihood: AbstractLikelihood | None = None) -> Synthe
     """The problem called cross, rays, triangles, swirl, H or corners: 100 actions, sigma = 1.
 
     Rewards are linear, or with `likelihood=Logistic()` binary.
+
+    Args:
+        name: One of those.
+        likelihood: How rewards arise; linear with noise 1 by default.
+
+    Returns:
+        The problem.
+
+    Raises:
+        ValueError: If there is none of that name.
+
+    References:
+        Kveton et al. (2024), Section 6.2 and Appendix C.1.
     """
     choice("name", name, SYNTHETIC)
     if likelihood is None:

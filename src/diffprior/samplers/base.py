@@ -19,7 +19,13 @@ AT_ONCE = {"cpu": 2**10, "gpu": 2**18}  # draws whose chains run side by side, t
 
 
 class Info(eqx.Module):
-    """How a draw went. A leading axis runs over draws where there are many."""
+    """How a draw went. A leading axis runs over draws where there are many.
+
+    Args:
+        failed: Whether the draw is of no use.
+        log_evidence: Of the history, in nats; NaN where it is not estimated.
+        effective_sample_size: Of the particles; NaN where there are none.
+    """
 
     failed: Bool[Array, "..."]
     log_evidence: Float[Array, "..."]
@@ -32,7 +38,17 @@ class Info(eqx.Module):
         effective_sample_size: Float[Array, ""] | None = None,
         failed: Bool[Array, ""] | None = None,
     ) -> "Info":
-        """Info for one draw: failed if told so or not finite, NaN for what is not estimated."""
+        """Info for one draw: failed if told so or not finite, NaN for what is not estimated.
+
+        Args:
+            theta: The draw (d,).
+            log_evidence: Of the history.
+            effective_sample_size: Of the particles.
+            failed: Whether it is known to have failed.
+
+        Returns:
+            Info.
+        """
         unknown = jnp.full((), jnp.nan, theta.dtype)
         broken = ~jnp.all(jnp.isfinite(theta))
         return Info(
@@ -62,12 +78,28 @@ class AbstractSampler(eqx.Module, Serialisable):
     def draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Info]:
-        """One draw at temperature 1, unchecked: for use inside compiled programs."""
+        """One draw at temperature 1, unchecked: for use inside compiled programs.
+
+        Args:
+            key: Of the random numbers.
+            evidence: What the task has shown so far.
+
+        Returns:
+            Parameters (d,) and how the draw went.
+        """
 
     def tempered_draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Info]:
-        """One draw at this sampler's temperature, unchecked."""
+        """One draw at this sampler's temperature, unchecked.
+
+        Args:
+            key: Of the random numbers.
+            evidence: What the task has shown so far.
+
+        Returns:
+            Parameters (d,) and how the draw went.
+        """
         return self.draw(key, evidence.temper(self.temperature))
 
     def at_temperature(self: Sampler, temperature: Any) -> Sampler:
@@ -75,6 +107,12 @@ class AbstractSampler(eqx.Module, Serialisable):
 
         Raises:
             ValueError: if the temperature is not a positive number.
+
+        Args:
+            temperature: Positive; 1 is Bayes' rule.
+
+        Returns:
+            A sampler.
         """
         changed = copy.copy(self)
         new = checked_temperature(temperature)
@@ -91,6 +129,9 @@ class AbstractSampler(eqx.Module, Serialisable):
             key: a JAX random key.
             evidence: what this task has shown, about as many parameters as the prior has.
             throw: whether a numerical failure raises; if not, a draw that failed is NaN.
+
+        Returns:
+            Parameters (d,).
         """
         self._check(evidence)
         theta, info = _draw(self, key, evidence)
@@ -111,6 +152,9 @@ class AbstractSampler(eqx.Module, Serialisable):
             evidence: what this task has shown, about as many parameters as the prior has.
             num_samples: how many.
             throw: whether a numerical failure raises; if not, the draws that failed are NaN.
+
+        Returns:
+            Parameters (num_samples, d), and what is known of each draw.
         """
         self._check(evidence)
         num_samples = positive_int("num_samples", num_samples)

@@ -20,6 +20,14 @@ class DPS(AbstractSampler):
     The gradient goes through the denoiser, and the step size is one over the root of the squared
     error, as in Appendix D. Deviation: line 4 of Algorithm 4 prints the score as
     -eps / (1 - alpha_bar); line 5 needs -eps / sqrt(1 - alpha_bar), so that S_0 is E[s_0 | s_t].
+
+    Args:
+        prior: Any prior.
+        steps: Stages, strided; all by default.
+        temperature: Counts the evidence 1 / temperature times; 1 is Bayes' rule.
+
+    References:
+        Kveton et al. (2024), Algorithm 4 and Appendix D; Chung et al. (2023).
     """
 
     prior: DiffusionPrior

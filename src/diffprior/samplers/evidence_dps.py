@@ -31,6 +31,11 @@ class EvidenceDPS(AbstractSampler):
     evidence of precision snr_t I + Lam and shift scale_t s_t + b, so the prior's own denoiser gives
     its mean and covariance, and no likelihood is approximated. The score and curvature of a
     generalised linear model are averaged over the denoised Gaussian of the stage before.
+
+    Args:
+        prior: Any prior that denoises any Gaussian evidence.
+        steps: Stages of the reverse process, uniform in log SNR.
+        temperature: Counts the evidence 1 / temperature times; 1 is Bayes' rule.
     """
 
     prior: DiffusionPrior

@@ -15,6 +15,10 @@ class Exact(AbstractSampler):
 
     For generalised linear models each Gaussian is conditioned by Laplace's approximation, and the
     components of a mixture are weighted by its log evidence; an empirical prior stays exact.
+
+    Args:
+        prior: A closed form.
+        temperature: Counts the evidence 1 / temperature times; 1 is Bayes' rule.
     """
 
     prior: AbstractClosedFormPrior

@@ -23,6 +23,15 @@ class LaplaceDPS(AbstractSampler):
     covariance="fitted" takes the reverse covariance from the residuals of the denoiser; "paper" is
     beta_tilde, whose last stage ignores the evidence. `steps` strides over the prior's stages. The
     key approximation, Eq. (6), makes the posterior too narrow: about half its variance.
+
+    Args:
+        prior: Any prior.
+        covariance: "fitted" or "paper".
+        steps: Stages, strided; all by default.
+        temperature: Counts the evidence 1 / temperature times; 1 is Bayes' rule.
+
+    References:
+        Kveton et al. (2024), Theorems 2 and 4, Eqs. (6) to (8), Algorithm 2.
     """
 
     prior: DiffusionPrior

@@ -24,6 +24,16 @@ class ParticleFilter(AbstractSampler):
     Deviation: evidence keeps what the history adds up to, not its order, so that each of
     `num_rounds` rounds brings an equal share of it. The perturbation of round r is JITTER / r prior
     standard deviations. The particles that runs start from are drawn once.
+
+    Args:
+        prior: Any prior.
+        num_particles: Particles of a run.
+        num_rounds: Shares in which the evidence comes.
+        temperature: Counts the evidence 1 / temperature times; 1 is Bayes' rule.
+        seed: Of the particles that runs start from.
+
+    References:
+        Kveton et al. (2024), Appendix C.4.
     """
 
     prior: DiffusionPrior

@@ -31,6 +31,16 @@ class TwistedSMC(AbstractSampler):
     space, and moves by q(s_{t-1} | s_t, s_0) integrated over the result; log p(h) under that belief
     is its potential. The weights make up for what the belief gets wrong, so more particles come
     closer to the exact posterior. One particle is the moment-matched step alone.
+
+    Args:
+        prior: Any prior.
+        num_particles: Particles of a run; each draw is a run.
+        steps: Stages, uniform in log SNR; 20 by default.
+        temperature: Counts the evidence 1 / temperature times; 1 is Bayes' rule.
+
+    References:
+        Wu, Trippe, Naesseth, Blei and Cunningham (2023); here the twist conditions a Gaussian
+        belief.
     """
 
     prior: DiffusionPrior
