@@ -1,5 +1,6 @@
 """Draws of parameters for many tasks at once: one compiled program for each of a few sizes."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ from ..partition import Structure, partition
 from ..samplers.base import AbstractSampler
 
 SIZES = (1, 4, 16, 64)  # numbers of tasks that there is a program for
+MAX_PROGRAMS = 64  # kept at once
 
 
 class Draws(NamedTuple):
@@ -43,7 +45,6 @@ class DrawProgram:
     def __init__(self, sampler: AbstractSampler, num_others: int) -> None:
         self._leaves, self._structure = partition(sampler)
         self._num_others = num_others
-        self._programs: dict[Structure, Any] = {}
 
     def __call__(self, requests: list[DrawRequest]) -> Draws:
         """Draws for requests whose evidence is of one shape."""
@@ -62,28 +63,27 @@ class DrawProgram:
         ]
         streams = np.stack([request.streams for request in padded])
         numbers = np.asarray([request.number % 2**32 for request in padded], np.uint32)
-        program = self._program(taken[0][1])
+        program = _draw_program(self._structure, taken[0][1], self._num_others)
         drawn = program(self._leaves, evidence, streams, numbers)
         return Draws(*(np.asarray(part)[:count] for part in drawn))
 
-    def _program(self, structure: Structure) -> Any:
-        if structure not in self._programs:
-            self._programs[structure] = jax.jit(self._function(structure))
-        return self._programs[structure]
 
-    def _function(self, structure: Structure) -> Any:
-        def one(leaves: Any, evidence: Any, streams: Any, number: Any) -> tuple[Any, ...]:
-            sampler: AbstractSampler = self._structure.combine(leaves)
-            history: AbstractEvidence = structure.combine(evidence)
-            decisions, propensities = (
-                decision_key(jax.random.wrap_key_data(stream), number) for stream in streams
-            )
-            theta, info = sampler.tempered_draw(decisions, history)
-            keys = jax.random.split(propensities, self._num_others)
-            others, _ = jax.vmap(lambda key: sampler.tempered_draw(key, history))(keys)
-            return theta, info.failed, others
+@functools.lru_cache(maxsize=MAX_PROGRAMS)
+def _draw_program(sampler_structure: Structure, structure: Structure, num_others: int) -> Any:
+    """The program for all samplers and evidence of these structures."""
 
-        return jax.vmap(one, in_axes=(None, 0, 0, 0))
+    def one(leaves: Any, evidence: Any, streams: Any, number: Any) -> tuple[Any, ...]:
+        sampler: AbstractSampler = sampler_structure.combine(leaves)
+        history: AbstractEvidence = structure.combine(evidence)
+        decisions, propensities = (
+            decision_key(jax.random.wrap_key_data(stream), number) for stream in streams
+        )
+        theta, info = sampler.tempered_draw(decisions, history)
+        keys = jax.random.split(propensities, num_others)
+        others, _ = jax.vmap(lambda key: sampler.tempered_draw(key, history))(keys)
+        return theta, info.failed, others
+
+    return jax.jit(jax.vmap(one, in_axes=(None, 0, 0, 0)))
 
 
 class NoDraws:

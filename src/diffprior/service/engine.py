@@ -34,9 +34,17 @@ class Engine:
         database: Where the log is.
         max_tasks: Tasks kept in memory.
         metrics: What is counted.
+        sizes: Numbers of tasks whose draws are compiled before the first request.
     """
 
-    def __init__(self, database: Database, *, max_tasks: int = 20_000, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        max_tasks: int = 20_000,
+        metrics: Metrics,
+        sizes: tuple[int, ...] = SIZES,
+    ) -> None:
         self.database = database
         self.catalog = Catalog(database)
         self.metrics = metrics
@@ -45,12 +53,13 @@ class Engine:
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         self._clock = 0.0
         self._closed = False
+        self._sizes = sizes
         self.healthy = True
 
     def start(self) -> None:
         """Compile what is needed, then begin to serve."""
         for version in self.catalog.all_versions():
-            warm_up(version)
+            warm_up(version, self._sizes)
         self._thread.start()
 
     def submit(self, request: Request) -> Future:
@@ -136,8 +145,8 @@ class Engine:
             request.future.set_result(result)
 
 
-def warm_up(version: Version) -> None:
-    """Compile the draws of a version for every number of tasks."""
+def warm_up(version: Version, sizes: tuple[int, ...] = SIZES) -> None:
+    """Compile the draws of a version for these numbers of tasks."""
     state = fresh_state(version, 0, 0)
-    for size in SIZES:
+    for size in sizes:
         version.program([DrawRequest(state.evidence, state.streams, 0)] * size)
