@@ -24,7 +24,7 @@ def fitted(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
 
     def short(values: np.ndarray, **options: Any) -> dp.DiffusionPrior:
         asked.append(values)
-        return fit(values, **options, num_steps=25, width=8, depth=1)
+        return fit(values, **options, num_steps=25, width=8, depth=2)
 
     monkeypatch.setattr(dp.DiffusionPrior, "fit", short)
     return asked
