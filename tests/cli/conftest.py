@@ -1,12 +1,16 @@
 """A prior on the command line that takes no time to learn."""
 
+import dataclasses
+import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import diffprior as dp
+from diffprior.checks import choice
+from diffprior.priors.diffusion import Metadata
+from diffprior.priors.report import FitReport, FitWarning, StageLoss
 
 SAMPLES = np.random.default_rng(0).standard_normal((300, 2)) * [1.0, 3.0] + [0.0, 5.0]
 
@@ -18,15 +22,19 @@ def samples() -> np.ndarray:
 
 @pytest.fixture
 def fitted(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
-    """Priors are learned in few steps; the list is of what they are learned from."""
+    """Priors are Gaussian and take no time; the list is of what they are learned from."""
     asked: list[np.ndarray] = []
-    fit = dp.DiffusionPrior.fit
 
-    def short(values: np.ndarray, **options: Any) -> dp.DiffusionPrior:
+    def fit(values: np.ndarray, *, preset: str, seed: int) -> dp.DiffusionPrior:
+        choice("preset", preset, ("default", "paper"))
         asked.append(values)
-        return fit(values, **options, num_steps=25, width=8, depth=2)
+        warnings.warn("`samples`: some are odd", FitWarning, stacklevel=2)
+        stages = (StageLoss(0.0, 0.5, 1.0, 1.0, 0.5),)
+        report = FitReport(len(values), 60, 1.0, (1.0,), 0, stages, ("some are odd",))
+        prior = dp.DiffusionPrior.from_prior(dp.GaussianPrior.fit(values))
+        return dataclasses.replace(prior, metadata=Metadata(report))
 
-    monkeypatch.setattr(dp.DiffusionPrior, "fit", short)
+    monkeypatch.setattr(dp.DiffusionPrior, "fit", fit)
     return asked
 
 

@@ -52,14 +52,17 @@ def fit(
 
 
 def _learn(table: "Table", preset: str, seed: int) -> "DiffusionPrior":
+    import dataclasses
     import warnings
 
-    from ..priors.diffusion import DiffusionPrior
+    from ..priors.diffusion import DiffusionPrior, Metadata
     from ..priors.report import FitWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # the report repeats them
-        return DiffusionPrior.fit(table.values, preset=preset, seed=seed)
+        prior = DiffusionPrior.fit(table.values, preset=preset, seed=seed)
+    names = () if table.names[0] == "1" else table.names
+    return dataclasses.replace(prior, metadata=Metadata(prior.report, names))
 
 
 def _draw(prior: "DiffusionPrior", table: "Table", path: Path, seed: int) -> None:

@@ -26,8 +26,16 @@ def sample(
         import jax
         import numpy as np
 
-        from ..priors.diffusion import DiffusionPrior
+        from ..files.base import load
+        from ..priors.base import AbstractPrior
 
-        draws = np.asarray(DiffusionPrior.load(prior).sample(jax.random.key(seed), num_samples))
-        write_table(output, draws)
+        found = load(prior)
+        if not isinstance(found, AbstractPrior):
+            raise ValueError(
+                f"`prior`: expected the file of a prior, got one of {type(found).__name__}; pass "
+                "what `diffprior fit` or `prior.save` wrote"
+            )
+        draws = np.asarray(found.sample(jax.random.key(seed), num_samples))
+        names = getattr(getattr(found, "metadata", None), "names", ())
+        write_table(output, draws, names)
     say(f"wrote {draws.shape[0]} draws of {draws.shape[1]} parameters to {output}")

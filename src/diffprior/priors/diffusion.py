@@ -59,6 +59,7 @@ class Metadata(Serialisable):
     former_kinds: ClassVar[tuple[str, ...]] = ("Aside",)
 
     report: FitReport | None = dataclasses.field(compare=False)
+    names: tuple[str, ...] = dataclasses.field(default=(), compare=False)  # of the parameters
 
 
 class DiffusionPrior(AbstractPrior):
