@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+import diffprior as dp
 from diffprior import checks
 
 
@@ -100,3 +101,25 @@ def test_one_bad_covariance_among_many() -> None:
     covs = np.stack([np.eye(2), np.ones((2, 2)), np.eye(2)])
     with pytest.raises(ValueError, match="positive definite"):
         checks.covariance("covs", covs, (3, 2, 2))
+
+
+def test_longdouble_is_taken_in_double_precision() -> None:
+    numbers = checks.real_numbers("x", np.array([1.0, 2.0], np.longdouble), ("n",))
+    assert isinstance(numbers, np.ndarray) and numbers.dtype == np.float64
+    with pytest.raises(ValueError, match="`x`: expected finite numbers, got 1 NaN, infinite or"):
+        checks.real_numbers("x", np.array([1.0, np.finfo(np.longdouble).max]), ("n",))
+
+
+def test_masked_entries_are_refused_and_masks_without_any_are_not() -> None:
+    masked = np.ma.masked_array([1.0, 2.0, 3.0], mask=[False, True, True])
+    with pytest.raises(ValueError, match="`x`: expected numbers everywhere, got 2 masked; fill or"):
+        checks.real_numbers("x", masked, ("n",))
+    assert_array_equal(checks.real_numbers("x", masked[:1], ("n",)), [1.0])
+
+
+@pytest.mark.parametrize("folder", [None, 3, "", __file__])
+def test_no_folder_is_refused(folder: object) -> None:
+    before = jax.config.jax_compilation_cache_dir
+    with pytest.raises(ValueError, match="^`folder`: expected the path of a folder, got"):
+        dp.keep_compiled(folder)
+    assert jax.config.jax_compilation_cache_dir == before

@@ -147,3 +147,42 @@ def test_draws_have_the_moments() -> None:
     centred = np.asarray(draws) - mean
     assert_mean(centred, np.zeros(3))
     assert_mean(np.einsum("ni,nj->nij", centred, centred), cov)
+
+
+@pytest.mark.parametrize(
+    ("mean", "cov", "message"),
+    [
+        ([0.0, np.nan], np.eye(2), "`mean`: expected finite numbers, got 1 NaN"),
+        (np.zeros(2), np.diag([1.0, np.inf]), "`cov`: expected finite numbers, got 1 NaN"),
+        (np.zeros(2), np.eye(3), r"`cov`: expected shape \(2, 2\), got \(3, 3\)"),
+        (np.zeros(2), np.diag([1.0, -1.0]), "`cov`: expected no negative eigenvalue, got -1"),
+        (np.zeros(2), np.diag([1e6, -5.0]), "`cov`: expected no negative eigenvalue, got -5"),
+        (np.zeros(2), [[1.0, 0.9], [0.0, 1.0]], "`cov`: expected a symmetric matrix"),
+        (np.zeros(2), [[1.0, 2.0], [2.0, 1.0]], "`cov`: expected no negative eigenvalue"),
+        (np.zeros(0), np.zeros((0, 0)), "`mean`: expected a positive integer, got 0; pass one"),
+        ("ab", np.eye(2), "`mean`: expected real numbers"),
+    ],
+)
+def test_what_is_no_gaussian_is_refused(mean: object, cov: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dp.Gaussian(mean, cov)
+
+
+@pytest.mark.parametrize(
+    ("precision", "shift", "message"),
+    [
+        ([[1.0, np.nan], [0.0, 1.0]], np.zeros(2), "`precision`: expected finite numbers"),
+        (-np.eye(2), np.zeros(2), "`precision`: expected no negative eigenvalue, got -1"),
+        (np.eye(2), [0.0, np.inf], "`shift`: expected finite numbers"),
+        (np.eye(3), np.zeros(2), r"`precision`: expected shape \(2, 2\)"),
+    ],
+)
+def test_what_is_no_evidence_is_refused(precision: object, shift: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dp.LinearEvidence.from_natural(precision, shift)
+
+
+def test_points_and_singular_precisions_are_welcome() -> None:
+    assert_allclose(dp.Gaussian([1.0, 2.0], np.zeros((2, 2))).mean, [1.0, 2.0])
+    row = np.array([[1.0, -2.0]])
+    assert dp.LinearEvidence.from_natural(row.T @ row, row[0]).dim == 2

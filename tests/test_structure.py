@@ -19,6 +19,7 @@ PACKAGE = ROOT / "src" / "diffprior"
 # A folder imports only from folders above it in this list.
 FOLDERS = (
     "checks",
+    "representation",
     "extras",
     "progress",
     "files",

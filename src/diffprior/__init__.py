@@ -1,5 +1,7 @@
 """diffprior: posterior sampling with a diffusion-model prior, and Thompson sampling built on it."""
 
+from importlib import metadata as _metadata
+
 from . import evaluate as evaluate
 from .bandits.agents import AbstractAgent, ThompsonSampling
 from .bandits.bandit import Bandit
@@ -17,7 +19,7 @@ from .files.base import load, load_bytes
 from .gaussian import Gaussian
 from .logs.logs import Logs
 from .logs.statistics import TaskStatistics
-from .priors.base import AbstractPrior
+from .priors.base import AbstractClosedFormPrior, AbstractPrior
 from .priors.diffusion import DiffusionPrior
 from .priors.empirical import EmpiricalPrior
 from .priors.gaussian import GaussianPrior
@@ -39,8 +41,14 @@ from .samplers.particle_filter import ParticleFilter
 from .samplers.twisted_smc import TwistedSMC
 from .schedule import Schedule
 
+try:
+    __version__ = _metadata.version("diffprior")
+except _metadata.PackageNotFoundError:  # run from its source, not installed
+    __version__ = "unknown"
+
 __all__ = [
     "AbstractAgent",
+    "AbstractClosedFormPrior",
     "AbstractEvidence",
     "AbstractFamily",
     "AbstractLikelihood",

@@ -38,6 +38,11 @@ def real_numbers(
     if isinstance(value, jax.core.Tracer):
         _check_shape(name, value.shape, shape, fix)
         return value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(float)
+    if isinstance(value, np.ma.MaskedArray) and np.any(np.ma.getmaskarray(value)):
+        count = int(np.sum(np.ma.getmaskarray(value)))
+        raise ValueError(
+            f"`{name}`: expected numbers everywhere, got {count} masked; fill or drop those entries"
+        )
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -47,8 +52,9 @@ def real_numbers(
             f"`{name}`: expected real numbers, got dtype {array.dtype}; convert it to float"
         )
     _check_shape(name, array.shape, shape, fix)
-    array = array if _floats(array) else array.astype(np.float64)
     with np.errstate(over="ignore"):
+        if not _floats(array) or array.dtype.itemsize > 8:  # longdouble, which JAX does not know
+            array = array.astype(np.float64)
         finite = np.isfinite(array.astype(_default_float(), copy=False))
     if not finite.all():
         raise ValueError(
@@ -136,7 +142,12 @@ def plausible_covariance(name: str, value: Any) -> None:
         raise ValueError(f"`{name}`: expected a symmetric matrix, got one that is not")
     variances = np.diagonal(matrices, axis1=-2, axis2=-1)
     bound = np.sqrt(np.maximum(variances[..., :, None] * variances[..., None, :], 0.0))
-    possible = np.all(variances >= 0) and np.all(np.abs(matrices) <= bound + 1e-3 * scale)
-    small = matrices.shape[-1] <= EIGENVALUES_UP_TO
-    if not possible or (small and np.min(np.linalg.eigvalsh(matrices), initial=0) < -1e-3 * scale):
-        raise ValueError(f"`{name}`: expected no negative eigenvalue, got one")
+    smallest = np.min(variances, initial=0.0)
+    possible = smallest >= -1e-6 * scale and np.all(np.abs(matrices) <= bound + 1e-3 * scale)
+    if matrices.shape[-1] <= EIGENVALUES_UP_TO:
+        smallest = np.min(np.linalg.eigvalsh(matrices), initial=smallest)
+    if not possible or smallest < -1e-3 * scale:
+        raise ValueError(
+            f"`{name}`: expected no negative eigenvalue, got {smallest:.2g}; "
+            "no covariance or precision has one"
+        )

@@ -1,25 +1,42 @@
 """Multivariate normal distributions: Lemmas 5 and 6, and conditioning in natural parameters."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from .checks import plausible_covariance
+from .checks import is_traced, plausible_covariance, positive_int, real_array
 from .files.base import Serialisable
 from .linalg import cholesky, inverse_from_tril, log_det_from_tril, solve_lower, symmetrise
+from .representation import describe
 
 
 class Gaussian(eqx.Module, Serialisable):
     """N(mean, cov).
 
     Args:
-        mean: (d,).
-        cov: Covariance (d, d).
+        mean: (d,), finite.
+        cov: (d, d), symmetric, with no negative eigenvalue; zero is a point mass.
+
+    Raises:
+        ValueError: numbers that are not finite, other shapes, or no covariance. Inside compiled
+            programs only shapes are looked at.
     """
 
     mean: Float[Array, " d"]
     cov: Float[Array, "d d"]
+
+    def __init__(self, mean: Any, cov: Any) -> None:
+        self.mean = real_array("mean", mean, ("d",), "pass one number for each parameter")
+        dim = positive_int("mean", self.mean.shape[0], "pass one number for each parameter")
+        self.cov = real_array("cov", cov, (dim, dim), "pass one row for each parameter")
+        if not is_traced(self.cov):
+            plausible_covariance("cov", self.cov)
+
+    def __repr__(self) -> str:
+        return describe(self, dim=self.mean.shape[-1])
 
     def validate(self) -> None:
         """Refuse a covariance that is none."""

@@ -138,6 +138,10 @@ class Schedule(Serialisable):
         kept = np.round(np.linspace(0, self.num_stages, num_stages + 1)).astype(int)
         return Schedule(tuple(self.alpha_bar[t] for t in kept))
 
+    def __repr__(self) -> str:
+        first, last = self.alpha_bar[1], self.alpha_bar[-1]
+        return f"Schedule(num_stages={self.num_stages}, alpha_bar={first:.4g} to {last:.4g})"
+
     @property
     def num_stages(self) -> int:
         """T."""

@@ -1,6 +1,7 @@
 """The contract of evidence: all that a sampler may ask of a likelihood."""
 
 import abc
+import dataclasses
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -10,6 +11,7 @@ from jaxtyping import Array, Float, Key
 from ..checks import on_device, positive, positive_int, real_numbers
 from ..files.base import Serialisable
 from ..gaussian import Gaussian
+from ..representation import describe, settings
 
 
 class AbstractEvidence(eqx.Module, Serialisable):
@@ -21,6 +23,11 @@ class AbstractEvidence(eqx.Module, Serialisable):
     @abc.abstractmethod
     def dim(self) -> int:
         """Number of parameters d."""
+
+    def __repr__(self) -> str:
+        values = (getattr(self, field.name) for field in dataclasses.fields(self))
+        likelihoods = (value for value in values if isinstance(value, AbstractLikelihood))
+        return describe(self, *likelihoods, dim=self.dim, **settings(self))
 
     @property
     @abc.abstractmethod
@@ -220,6 +227,9 @@ class AbstractLikelihood(eqx.Module, Serialisable):
     """How rewards arise from parameters; `observe` turns data into evidence."""
 
     max_bytes: ClassVar[int] = 2**24
+
+    def __repr__(self) -> str:
+        return describe(self, **settings(self))
 
     @abc.abstractmethod
     def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:

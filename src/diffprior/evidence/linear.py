@@ -9,8 +9,9 @@ import numpy as np
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float, Key
 
-from ..checks import plausible_covariance, positive, positive_int
+from ..checks import is_traced, plausible_covariance, positive, positive_int, real_array
 from ..gaussian import Gaussian
+from ..representation import describe
 from .base import AbstractEvidence, AbstractLikelihood, inverse_temperature
 
 
@@ -36,16 +37,25 @@ class LinearEvidence(AbstractEvidence):
     noise_std: Float[Array, ""]
 
     @staticmethod
-    def from_natural(precision: Float[Array, "d d"], shift: Float[Array, " d"]) -> "LinearEvidence":
+    def from_natural(precision: Any, shift: Any) -> "LinearEvidence":
         """The evidence exp(-theta' precision theta / 2 + shift' theta).
 
         Args:
-            precision: (d, d), symmetric, not negative.
-            shift: (d,).
+            precision: (d, d), symmetric, with no negative eigenvalue; it may be singular.
+            shift: (d,), precision times the mean of the evidence.
 
         Returns:
             Evidence with that log likelihood, up to a constant.
+
+        Raises:
+            ValueError: numbers that are not finite, other shapes, or a negative precision.
         """
+        shift = real_array("shift", shift, ("d",), "pass precision times the mean of the evidence")
+        dim = positive_int("shift", shift.shape[0], "pass one number for each parameter")
+        fix = "pass the inverse covariance of the evidence"
+        precision = real_array("precision", precision, (dim, dim), fix)
+        if not is_traced(precision):
+            plausible_covariance("precision", precision)
         zero = jnp.zeros_like(shift[0])
         return LinearEvidence(precision, shift, zero, zero, jnp.ones_like(shift[0]))
 
@@ -60,6 +70,9 @@ class LinearEvidence(AbstractEvidence):
     def dim(self) -> int:
         """Number of parameters d."""
         return self.shift.shape[0]
+
+    def __repr__(self) -> str:
+        return describe(self, dim=self.dim, count=self.count, noise_std=self.noise_std)
 
     @property
     def quadratic(self) -> bool:

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Key
 from ..checks import on_device
 from ..gaussian import Gaussian
 from ..linalg import Spectral, cholesky, eigh, solve_lower, symmetrise
+from ..representation import describe
 from ..schedule import Schedule
 from .base import AbstractPrior
 from .denoisers import AbstractDenoiser, isotropic_evidence
@@ -165,6 +166,9 @@ class WrappedPrior(AbstractPrior):
             f"`save`: expected a prior derived from AbstractPrior, got {name}; derive its class "
             "from it, so that files know its fields"
         )
+
+    def __repr__(self) -> str:
+        return describe(self, type(self.wrapped).__name__, dim=self.dim)
 
     @property
     def wrapped(self) -> Any:

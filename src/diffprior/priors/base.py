@@ -13,6 +13,7 @@ from ..evidence.base import AbstractEvidence
 from ..evidence.linear import LinearEvidence
 from ..files.base import Serialisable
 from ..gaussian import Gaussian
+from ..representation import describe
 
 COMPARE_UP_TO = 128  # weights that are searched faster all at once than by bisection
 
@@ -24,6 +25,9 @@ class AbstractPrior(eqx.Module, Serialisable):
     @abc.abstractmethod
     def dim(self) -> int:
         """Number of parameters d."""
+
+    def __repr__(self) -> str:
+        return describe(self, dim=self.dim)
 
     @abc.abstractmethod
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
@@ -69,7 +73,14 @@ class AbstractClosedFormPrior(AbstractPrior):
     def posterior(
         self, evidence: AbstractEvidence
     ) -> tuple["AbstractClosedFormPrior", Float[Array, ""]]:
-        """p(theta | h) and log p(h); approximate where `evidence.condition` is."""
+        """The posterior, in the same kind of prior.
+
+        Args:
+            evidence: What a task has shown.
+
+        Returns:
+            p(theta | h), and log p(h); approximate where `evidence.condition` is.
+        """
 
     @eqx.filter_jit
     def denoise(self, precision: Any, shift: Any) -> Gaussian:

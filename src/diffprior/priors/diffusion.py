@@ -13,6 +13,7 @@ from ..checks import positive_int
 from ..files.base import Serialisable
 from ..gaussian import Gaussian
 from ..linalg import cholesky, eigh, solve_lower
+from ..representation import describe
 from ..schedule import Schedule, Stages
 from .adaptor import PriorDenoiser, as_prior, unit_coordinates
 from .base import (
@@ -191,6 +192,12 @@ class DiffusionPrior(AbstractPrior):
         """Number of parameters d."""
         return self.offset.shape[0]
 
+    def __repr__(self) -> str:
+        if isinstance(self.denoiser, PriorDenoiser):
+            return describe(self, self.denoiser.prior)
+        report = {} if self.report is None else {"num_samples": self.report.num_samples}
+        return describe(self, type(self.denoiser).__name__, dim=self.dim, **report)
+
     @property
     def report(self) -> FitReport | None:
         """How the prior was fitted, or None if it was made from another prior."""
@@ -204,6 +211,7 @@ class DiffusionPrior(AbstractPrior):
         unit = self.denoiser.denoise(eigh(local.precision).nonnegative(), local.shift)
         return Gaussian(self.offset + self.scale @ unit.mean, self.scale @ unit.cov @ self.scale.T)
 
+    @eqx.filter_jit
     def moments(self) -> Gaussian:
         """The mean and covariance of the samples that the prior was learned from."""
         return Gaussian(self.offset, self.scale @ self.scale.T)

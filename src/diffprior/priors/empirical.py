@@ -12,6 +12,7 @@ from ..checks import positive_int, real_array
 from ..evidence.base import AbstractEvidence
 from ..files.kinds import require_finite
 from ..gaussian import Gaussian
+from ..representation import describe
 from .base import AbstractClosedFormPrior, Centred, checked_samples, log_normalise, pick
 
 
@@ -65,6 +66,9 @@ class EmpiricalPrior(AbstractClosedFormPrior):
     def dim(self) -> int:
         """Number of parameters d."""
         return self.atoms.shape[1]
+
+    def __repr__(self) -> str:
+        return describe(self, dim=self.dim, num_atoms=len(self.atoms))
 
     @eqx.filter_jit
     def moments(self) -> Gaussian:

@@ -66,6 +66,7 @@ class GaussianPrior(AbstractClosedFormPrior):
         """Number of parameters d."""
         return self.mean.shape[0]
 
+    @eqx.filter_jit
     def moments(self) -> Gaussian:
         """The prior itself."""
         return Gaussian(self.mean, self.cov)

@@ -12,6 +12,7 @@ from ..checks import covariance, plausible_covariance, positive_int, real_array
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import cholesky
+from ..representation import describe
 from .base import (
     AbstractClosedFormPrior,
     Centred,
@@ -118,6 +119,9 @@ class MixturePrior(AbstractClosedFormPrior):
     def dim(self) -> int:
         """Number of parameters d."""
         return self.means.shape[1]
+
+    def __repr__(self) -> str:
+        return describe(self, dim=self.dim, num_components=len(self.weights))
 
     @eqx.filter_jit
     def moments(self) -> Gaussian:

@@ -13,6 +13,7 @@ from ..checks import positive, positive_int
 from ..evidence.base import AbstractEvidence
 from ..files.base import Serialisable
 from ..priors.base import AbstractPrior
+from ..representation import describe, settings
 
 Sampler = TypeVar("Sampler", bound="AbstractSampler")
 AT_ONCE = {"cpu": 2**10, "gpu": 2**18}  # draws whose chains run side by side, to bound the memory
@@ -73,6 +74,11 @@ class AbstractSampler(eqx.Module, Serialisable):
         """Refuse a temperature that is not positive."""
         super().validate()
         checked_temperature(self.temperature)
+
+    def __repr__(self) -> str:
+        schedule = getattr(self, "schedule", None)
+        steps = {} if schedule is None else {"steps": schedule.num_stages}
+        return describe(self, self.prior, **steps, **settings(self))
 
     @abc.abstractmethod
     def draw(
