@@ -24,6 +24,13 @@ def on_device(numbers: np.ndarray | Array) -> Array:
     return jax.device_put(array.astype(_default_float(), copy=False) if _floats(array) else array)
 
 
+def in_default_precision(numbers: np.ndarray | Array) -> np.ndarray | Array:
+    """Host numbers in the precision that JAX works in, still on the host."""
+    if isinstance(numbers, Array):
+        return numbers
+    return numbers.astype(_default_float(), copy=False)
+
+
 def real_array(
     name: str, value: Any, shape: tuple[Size, ...], fix: str = "check its shape"
 ) -> Float[Array, "..."]:

@@ -8,10 +8,12 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from ..checks import on_device, positive, positive_int, real_numbers
+from ..checks import in_default_precision, positive, positive_int, real_numbers
 from ..files.base import Serialisable
 from ..gaussian import Gaussian
 from ..representation import describe, settings
+
+Rows = Array | np.ndarray  # on a device or on the host
 
 
 class AbstractEvidence(eqx.Module, Serialisable):
@@ -136,12 +138,9 @@ class AbstractEvidence(eqx.Module, Serialisable):
 
     @abc.abstractmethod
     def add(
-        self,
-        features: Float[Array, "n d"],
-        rewards: Float[Array, " n"],
-        weights: Float[Array, " n"],
+        self, features: Float[Rows, "n d"], rewards: Float[Rows, " n"], weights: Float[Rows, " n"]
     ) -> "AbstractEvidence":
-        """Evidence with rows added; the arguments have been checked.
+        """Evidence with rows added; the arguments have been checked, and may be on the host.
 
         Args:
             features: (n, d).
@@ -150,10 +149,7 @@ class AbstractEvidence(eqx.Module, Serialisable):
         """
 
     def put(
-        self,
-        features: Float[Array, "n d"],
-        rewards: Float[Array, " n"],
-        weights: Float[Array, " n"],
+        self, features: Float[Rows, "n d"], rewards: Float[Rows, " n"], weights: Float[Rows, " n"]
     ) -> "AbstractEvidence":
         """As `add`, inside a compiled program, for a caller who knows that there is room.
 
@@ -184,7 +180,7 @@ class AbstractEvidence(eqx.Module, Serialisable):
         return self
 
     def extend(self, features: Any, rewards: Any, weights: Any = None) -> "AbstractEvidence":
-        """Evidence with many observations added: features (n, d), rewards and weights (n,).
+        """Evidence with many observations added.
 
         A row of weight w counts as w repetitions of it.
 
@@ -201,10 +197,10 @@ class AbstractEvidence(eqx.Module, Serialisable):
         )
         n = features.shape[0]
         rewards = real_numbers("rewards", rewards, (n,), "one reward for each row of `features`")
-        weights = _checked_weights(weights, n)
-        if isinstance(rewards, np.ndarray):
-            self.check_rewards(rewards)
-        return self.add(on_device(features), on_device(rewards), on_device(weights))
+        if weights is None:
+            weights = np.ones(n)
+        weights = real_numbers("weights", weights, (n,), "one weight for each row of `features`")
+        return _extended(self, features, rewards, weights)
 
     def append(self, phi: Any, y: Any, weight: Any = 1.0) -> "AbstractEvidence":
         """Evidence with one observation added: feature vector `phi` (d,), reward `y`.
@@ -220,7 +216,7 @@ class AbstractEvidence(eqx.Module, Serialisable):
         phi = real_numbers("phi", phi, (self.dim,), "drop any batch axis, or `extend` by many")
         y = real_numbers("y", y, (), "pass one reward, or `extend` by many")
         weight = real_numbers("weight", weight, (), "pass one weight, or `extend` by many")
-        return self.extend(phi[None], y[None], weight[None])
+        return _extended(self, phi[None], y[None], weight[None])
 
 
 class AbstractLikelihood(eqx.Module, Serialisable):
@@ -339,13 +335,17 @@ def refuse_rewards(rewards: np.ndarray, bad: np.ndarray, expected: str, fix: str
         raise ValueError(f"`rewards`: expected {expected}, got {first:g}; {fix}")
 
 
-def _checked_weights(weights: Any, n: int) -> np.ndarray | Array:
-    if weights is None:
-        return np.ones(n)
-    weights = real_numbers("weights", weights, (n,), "one weight for each row of `features`")
+def _extended(
+    evidence: AbstractEvidence, features: Rows, rewards: Rows, weights: Rows
+) -> AbstractEvidence:
+    """Rows added. Methods are called by their class: Equinox makes a module of every bound method,
+    which would cost more than the arithmetic of a row."""
     if isinstance(weights, np.ndarray) and np.any(weights < 0):
         raise ValueError(
             f"`weights`: expected no negative number, got {np.min(weights):g}; "
             "a weight counts repetitions of its row"
         )
-    return weights
+    kind = type(evidence)
+    if isinstance(rewards, np.ndarray):
+        kind.check_rewards(evidence, rewards)
+    return kind.add(evidence, *map(in_default_precision, (features, rewards, weights)))

@@ -13,7 +13,7 @@ from ..checks import is_traced, on_device, positive_int
 from ..gaussian import Gaussian
 from ..linalg import cholesky, solve_lower
 from . import quadrature
-from .base import AbstractEvidence, AbstractLikelihood, inverse_temperature
+from .base import AbstractEvidence, AbstractLikelihood, Rows, inverse_temperature
 from .blocks import room_for, sum_over_rows
 from .history import Columns, capacity_for, merged, padded
 from .linear import LinearEvidence
@@ -197,29 +197,30 @@ class GLMEvidence(AbstractEvidence):
 
     def check_rewards(self, rewards: np.ndarray) -> None:
         """Refuse rewards outside the family's support."""
-        self.family.check_rewards(rewards)
+        type(self.family).check_rewards(self.family, rewards)
 
     def add(
-        self,
-        features: Float[Array, "n d"],
-        rewards: Float[Array, " n"],
-        weights: Float[Array, " n"],
+        self, features: Float[Rows, "n d"], rewards: Float[Rows, " n"], weights: Float[Rows, " n"]
     ) -> "GLMEvidence":
         """Evidence with rows added; grows to the next power of two outside compiled programs,
         unless many rows are repetitions that can be merged."""
-        n = features.shape[0]
-        if is_traced(self, features, rewards, weights):
-            used = eqx.error_if(
-                self.num_rows, self.num_rows + n > self.capacity, _FULL.format(self.capacity)
-            )
-            return eqx.tree_at(lambda e: e.num_rows, self, used).put(features, rewards, weights)
-        if int(self.num_rows) + n > self.capacity:
+        new, n = (features, rewards, weights), features.shape[0]
+        if is_traced(self.features, self.num_rows, new):
+            return _put(self, self._checked_room(n), new)
+        used = int(self.num_rows)
+        if used + n > self.capacity:
             fewer = self._with_rows(*merged(self._rows()))
             if 2 * (int(fewer.num_rows) + n) <= self.capacity:
-                return fewer.add(features, rewards, weights)
-        new = (features, rewards, weights, np.zeros(n))
-        pairs = zip(self._rows(), new, strict=True)
+                return fewer.add(*new)
+        elif n == 1:
+            return _put(self, self.num_rows, new)
+        pairs = zip(self._rows(), (*new, np.zeros(n)), strict=True)
         return self._with_rows(*(np.concatenate([old, rows]) for old, rows in pairs))
+
+    def _checked_room(self, n: int) -> Int[Array, ""]:
+        """The number of rows, where there is room for n more."""
+        full = self.num_rows + n > self.capacity
+        return eqx.error_if(self.num_rows, full, _FULL.format(self.capacity))
 
     def _rows(self) -> Columns:
         """Features, rewards, weights and offsets of the rows in use."""
@@ -265,27 +266,31 @@ class GLMEvidence(AbstractEvidence):
         return eqx.tree_at(lambda e: e.folded, rest, _as_linear(leaving, theta))
 
     def put(
-        self,
-        features: Float[Array, "n d"],
-        rewards: Float[Array, " n"],
-        weights: Float[Array, " n"],
+        self, features: Float[Rows, "n d"], rewards: Float[Rows, " n"], weights: Float[Rows, " n"]
     ) -> "GLMEvidence":
         """As `add`, inside a compiled program, for a caller who knows that there is room."""
-        start = self.num_rows
+        return _put(self, self.num_rows, (features, rewards, weights))
 
-        def put(old: Array, rows: Array) -> Array:
-            return jax.lax.dynamic_update_slice_in_dim(old, rows.astype(old.dtype), start, 0)
 
-        return eqx.tree_at(
-            lambda e: (e.features, e.rewards, e.weights, e.num_rows),
-            self,
-            (
-                put(self.features, features),
-                put(self.rewards, rewards),
-                put(self.weights, weights),
-                start + features.shape[0],
-            ),
-        )
+def _put(evidence: GLMEvidence, start: Int[Array, ""], new: tuple[Rows, Rows, Rows]) -> GLMEvidence:
+    """The evidence with new rows from number `start` on."""
+    old = (evidence.features, evidence.rewards, evidence.weights)
+    features, rewards, weights, num_rows = _put_rows(old, start, new)
+    return GLMEvidence(
+        evidence.family, features, rewards, weights, evidence.offsets, num_rows, evidence.folded
+    )
+
+
+@jax.jit
+def _put_rows(
+    old: tuple[Array, Array, Array], start: Int[Array, ""], new: tuple[Array, Array, Array]
+) -> tuple[Array, Array, Array, Int[Array, ""]]:
+    """Columns with new rows from number `start` on, and how many rows there are then."""
+    features, rewards, weights = (
+        jax.lax.dynamic_update_slice_in_dim(column, rows.astype(column.dtype), start, 0)
+        for column, rows in zip(old, new, strict=True)
+    )
+    return features, rewards, weights, start + jnp.asarray(new[0].shape[0], start.dtype)
 
 
 @eqx.filter_jit

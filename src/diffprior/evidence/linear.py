@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key
 from ..checks import is_traced, plausible_covariance, positive, positive_int, real_array
 from ..gaussian import Gaussian
 from ..representation import describe
-from .base import AbstractEvidence, AbstractLikelihood, inverse_temperature
+from .base import AbstractEvidence, AbstractLikelihood, Rows, inverse_temperature
 
 
 class LinearEvidence(AbstractEvidence):
@@ -136,23 +136,11 @@ class LinearEvidence(AbstractEvidence):
     def check_rewards(self, rewards: np.ndarray) -> None:
         """Any finite reward is possible."""
 
-    @eqx.filter_jit
     def add(
-        self,
-        features: Float[Array, "n d"],
-        rewards: Float[Array, " n"],
-        weights: Float[Array, " n"],
+        self, features: Float[Rows, "n d"], rewards: Float[Rows, " n"], weights: Float[Rows, " n"]
     ) -> "LinearEvidence":
         """Evidence with rows added; the arguments have been checked."""
-        dtype = self.precision.dtype
-        features, rewards, weights = (a.astype(dtype) for a in (features, rewards, weights))
-        scaled = features * (weights / self.noise_std**2)[:, None]
-        return self._with(
-            self.precision + scaled.T @ features,
-            self.shift + scaled.T @ rewards,
-            self.sum_squares + weights @ (rewards / self.noise_std) ** 2,
-            self.count + jnp.sum(weights),
-        )
+        return _with_rows(self, features, rewards, weights)
 
     def _with(
         self,
@@ -162,6 +150,26 @@ class LinearEvidence(AbstractEvidence):
         count: Float[Array, ""],
     ) -> "LinearEvidence":
         return LinearEvidence(precision, shift, sum_squares, count, self.noise_std)
+
+
+@jax.jit
+def _with_rows(
+    old: LinearEvidence,
+    features: Float[Array, "n d"],
+    rewards: Float[Array, " n"],
+    weights: Float[Array, " n"],
+) -> LinearEvidence:
+    """Evidence with rows added. Plain `jit`, since all leaves are arrays: it is called quickly."""
+    noise_std = old.noise_std
+    features, rewards, weights = (a.astype(old.shift.dtype) for a in (features, rewards, weights))
+    scaled = features * (weights / noise_std**2)[:, None]
+    return LinearEvidence(
+        old.precision + scaled.T @ features,
+        old.shift + scaled.T @ rewards,
+        old.sum_squares + weights @ (rewards / noise_std) ** 2,
+        old.count + jnp.sum(weights),
+        noise_std,
+    )
 
 
 class Linear(AbstractLikelihood):
