@@ -1,0 +1,48 @@
+"""The variational Gaussian: where it stands still, and what its bound bounds."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import diffprior as dp
+import reference
+from cases import LIKELIHOODS, LikelihoodCase, case_name, problem
+from diffprior.evidence.variational import variational
+
+DIM = 2
+
+
+@pytest.mark.parametrize("case", LIKELIHOODS, ids=case_name)
+def test_it_stands_still_under_the_twins_expansion(case: LikelihoodCase) -> None:
+    p = problem(0, DIM, 12, case)
+    belief, _ = variational(p.gaussian(), p.evidence(case.make()))
+    rows = (p.features, p.rewards, case.family, case.dispersion)
+    expansion = reference.expected_expansion(belief.mean, belief.cov, *rows)[:2]
+    mean, cov = reference.condition_gaussian(p.mean, p.cov, *expansion)
+    stds = np.sqrt(np.diagonal(cov))
+    assert_allclose((belief.mean - mean) / stds, 0.0, atol=0.01)
+    assert_allclose(
+        np.asarray(belief.cov) / np.outer(stds, stds), cov / np.outer(stds, stds), atol=0.01
+    )
+
+
+@pytest.mark.parametrize("case", LIKELIHOODS, ids=case_name)
+def test_the_bound_is_just_below_the_log_evidence_of_a_grid(case: LikelihoodCase) -> None:
+    p = problem(0, DIM, 12, case)
+    _, bound = variational(p.gaussian(), p.evidence(case.make()))
+
+    def log_density(points: np.ndarray) -> np.ndarray:
+        eta = points @ p.features.T
+        rows = reference.family_log_density(p.rewards, eta, case.family, case.dispersion)
+        return rows.sum(axis=1) + reference.gaussian_log_density(points, p.mean, p.cov)
+
+    exact = reference.grid_moments_2d(log_density, p.mean - 12.0, p.mean + 12.0, 500)[2]
+    gap = exact - float(bound)
+    assert -1e-3 < gap < (1e-3 if case.family == "gaussian" else 0.05)
+
+
+def test_no_data_give_back_the_prior() -> None:
+    p = problem(1, DIM, 0)
+    belief, bound = variational(p.gaussian(), dp.Logistic().observe(dim=DIM))
+    assert_allclose(belief.cov, p.cov, rtol=1e-9)
+    assert_allclose(bound, 0.0, atol=1e-9)
