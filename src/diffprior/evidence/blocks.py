@@ -1,10 +1,12 @@
-"""Sums over the rows of a history in blocks, so that one program serves every number of rows."""
+"""Rows of a history in arrays of a fixed length: put there, and summed in blocks, so that one
+program serves every number of rows."""
 
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Int
 
@@ -33,6 +35,18 @@ def sum_over_rows(
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(block, 0))
     num_blocks = (_longest(num_rows) + (BLOCK - 1)) // BLOCK
     return jax.lax.fori_loop(0, num_blocks, add, nothing)
+
+
+@jax.jit
+def put_rows(
+    old: tuple[Array, ...], start: Int[Array, ""], new: tuple[Array | np.ndarray, ...]
+) -> tuple[Any, ...]:
+    """Columns with new rows from number `start` on, and then how many rows there are."""
+    columns = (
+        jax.lax.dynamic_update_slice_in_dim(column, jnp.asarray(rows, column.dtype), start, 0)
+        for column, rows in zip(old, new, strict=True)
+    )
+    return *columns, start + jnp.asarray(new[0].shape[0], start.dtype)
 
 
 def room_for(num_rows: int) -> int:

@@ -14,7 +14,7 @@ from ..gaussian import Gaussian
 from ..linalg import cholesky, solve_lower
 from . import quadrature
 from .base import AbstractEvidence, AbstractLikelihood, Rows, inverse_temperature
-from .blocks import room_for, sum_over_rows
+from .blocks import put_rows, room_for, sum_over_rows
 from .history import Columns, capacity_for, merged, padded
 from .linear import LinearEvidence
 from .newton import Laplace, find_mode, laplace
@@ -275,22 +275,10 @@ class GLMEvidence(AbstractEvidence):
 def _put(evidence: GLMEvidence, start: Int[Array, ""], new: tuple[Rows, Rows, Rows]) -> GLMEvidence:
     """The evidence with new rows from number `start` on."""
     old = (evidence.features, evidence.rewards, evidence.weights)
-    features, rewards, weights, num_rows = _put_rows(old, start, new)
+    features, rewards, weights, num_rows = put_rows(old, start, new)
     return GLMEvidence(
         evidence.family, features, rewards, weights, evidence.offsets, num_rows, evidence.folded
     )
-
-
-@jax.jit
-def _put_rows(
-    old: tuple[Array, Array, Array], start: Int[Array, ""], new: tuple[Array, Array, Array]
-) -> tuple[Array, Array, Array, Int[Array, ""]]:
-    """Columns with new rows from number `start` on, and how many rows there are then."""
-    features, rewards, weights = (
-        jax.lax.dynamic_update_slice_in_dim(column, rows.astype(column.dtype), start, 0)
-        for column, rows in zip(old, new, strict=True)
-    )
-    return features, rewards, weights, start + jnp.asarray(new[0].shape[0], start.dtype)
 
 
 @eqx.filter_jit

@@ -155,13 +155,15 @@ class LinearEvidence(AbstractEvidence):
 @jax.jit
 def _with_rows(
     old: LinearEvidence,
-    features: Float[Array, "n d"],
-    rewards: Float[Array, " n"],
-    weights: Float[Array, " n"],
+    features: Float[Rows, "n d"],
+    rewards: Float[Rows, " n"],
+    weights: Float[Rows, " n"],
 ) -> LinearEvidence:
     """Evidence with rows added. Plain `jit`, since all leaves are arrays: it is called quickly."""
     noise_std = old.noise_std
-    features, rewards, weights = (a.astype(old.shift.dtype) for a in (features, rewards, weights))
+    features, rewards, weights = (
+        jnp.asarray(a, old.shift.dtype) for a in (features, rewards, weights)
+    )
     scaled = features * (weights / noise_std**2)[:, None]
     return LinearEvidence(
         old.precision + scaled.T @ features,
