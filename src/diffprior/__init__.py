@@ -17,6 +17,8 @@ from .evidence.glm import AbstractFamily, GLMEvidence
 from .evidence.linear import Linear, LinearEvidence
 from .files.base import load, load_bytes
 from .gaussian import Gaussian
+from .learning.ladder import Learned, learn
+from .learning.report import LearningReport
 from .logs.logs import Logs
 from .logs.statistics import TaskStatistics
 from .priors.base import AbstractClosedFormPrior, AbstractPrior
@@ -71,6 +73,8 @@ __all__ = [
     "Identity",
     "Info",
     "LaplaceDPS",
+    "Learned",
+    "LearningReport",
     "LinUCB",
     "Linear",
     "LinearEvidence",
@@ -91,6 +95,7 @@ __all__ = [
     "Uniform",
     "best_sampler",
     "keep_compiled",
+    "learn",
     "load",
     "load_bytes",
     "mixture",

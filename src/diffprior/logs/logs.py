@@ -187,6 +187,11 @@ class Logs:
         """The task of every row, as a position in `labels`."""
         return np.repeat(np.arange(self.num_tasks), self.counts)
 
+    @property
+    def tasks(self) -> np.ndarray:
+        """The label of its task for every row, (n,)."""
+        return self.labels[self.row_tasks]
+
     def select(self, tasks: Int[np.ndarray, " k"] | Bool[np.ndarray, " t"]) -> "Logs":
         """The logs of some tasks: positions, or a mask.
 

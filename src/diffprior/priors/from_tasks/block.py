@@ -5,7 +5,7 @@ import abc
 import numpy as np
 from jaxtyping import Float
 
-from .components import Components, Sums
+from .components import Components, Conditioned, Sums
 
 
 class AbstractBlock(abc.ABC):
@@ -24,6 +24,10 @@ class AbstractBlock(abc.ABC):
     @abc.abstractmethod
     def pooled(self) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, " d"], float]:
         """Precision (lower triangle), shift and sum of squares of all rows as one task."""
+
+    @abc.abstractmethod
+    def condition(self, components: Components) -> Conditioned:
+        """Every component given each task, in units of the component, and log p(h) under it."""
 
     @abc.abstractmethod
     def expect(self, components: Components, round_: int = 0) -> Sums:

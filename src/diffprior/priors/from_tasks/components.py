@@ -50,6 +50,16 @@ class Components:
 
 
 @dataclass(frozen=True, eq=False)
+class Conditioned:
+    """Components given each task: theta = mean + L z with z ~ N(mean_z, cov_z)."""
+
+    log_evidence: Float[np.ndarray, "k n"]
+    mean_z: Float[np.ndarray, "d k n"]
+    cov_z: Float[np.ndarray, "p k n"]
+    squared_error: Float[np.ndarray, "k n"]
+
+
+@dataclass(frozen=True, eq=False)
 class Sums:
     """What an E-step adds up over tasks, in units of each component: theta = mean + L z.
 

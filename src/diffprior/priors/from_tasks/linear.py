@@ -9,20 +9,10 @@ from jaxtyping import Float, UInt64
 from ...logs.statistics import TaskStatistics
 from .algebra import applied_to, congruence, gram, inverse_factor, lower, places
 from .block import AbstractBlock
-from .components import Components, Sums, memberships, task_noise
+from .components import Components, Conditioned, Sums, memberships, task_noise
 
 TASKS_AT_ONCE = 1024
 PAIRS_AT_ONCE = 8192  # tasks times components, so that their matrices stay in the cache
-
-
-@dataclass(frozen=True, eq=False)
-class Conditioned:
-    """Components given each task: theta = mean + L z with z ~ N(mean_z, cov_z)."""
-
-    log_evidence: Float[np.ndarray, "k n"]
-    mean_z: Float[np.ndarray, "d k n"]
-    cov_z: Float[np.ndarray, "p k n"]
-    squared_error: Float[np.ndarray, "k n"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,8 +18,8 @@ from ...logs.logs import Logs
 from ...logs.statistics import segment_sums
 from .algebra import congruence, gram, inverse_factor, lower
 from .block import AbstractBlock
-from .components import Components, Sums, memberships
-from .linear import Conditioned, diagonal, expect_given
+from .components import Components, Conditioned, Sums, memberships
+from .linear import diagonal, expect_given
 
 TASKS_AT_ONCE = 512
 ROWS_AT_ONCE = 8192

@@ -1,0 +1,1 @@
+"""Priors from logs: a ladder of families, judged on tasks held out, and a report of it."""

@@ -1,0 +1,180 @@
+"""What the logs can and cannot say: reliability by direction, the certificate, calibration."""
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from ..evidence.base import AbstractLikelihood
+from ..logs.logs import Logs
+from ..priors.from_tasks.algebra import lower, symmetric
+from ..priors.from_tasks.components import Components
+from ..priors.from_tasks.data import AnyLogs, blocks_of
+from ..priors.from_tasks.em import log_evidences
+from ..priors.from_tasks.linear import LinearBlock
+from ..priors.from_tasks.rows import RowsBlock
+from .judge import first_halves
+
+CERTIFICATE_TASKS = 2000
+PREDICTIVE_DRAWS = 99
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """How much one task's logs say about theta, from 0 (nothing) to 1 (all), by direction.
+
+    Attributes:
+        values: squared correlation of theta with its best estimate from one task, largest first.
+        directions: unit vectors in units of the features' own scales, (d, d), one in each row.
+        learnable_order: order of structure that so many tasks can show, ln n / ln(1 / B).
+    """
+
+    values: Float[np.ndarray, " d"]
+    directions: Float[np.ndarray, "d d"]
+    learnable_order: float
+
+
+def reliability(gaussian: Components, logs: AnyLogs, likelihood: AbstractLikelihood) -> Reliability:
+    """Eigenvalues of I - C^-1 mean Cov(theta | h) under the Gaussian."""
+    total, count = np.zeros(0), 0
+    for block in blocks_of(logs, likelihood):
+        given = block.condition(gaussian)
+        own = given.cov_z[:, 0].sum(axis=1)
+        total = own if count == 0 else total + own
+        count += block.num_tasks
+    values, vectors = np.linalg.eigh(symmetric(total / count))
+    shares = np.clip(1.0 - values, 0.0, 1.0)
+    towards = np.linalg.solve(lower(gaussian.covs[0]).T, vectors).T  # functionals w' theta
+    towards = towards * np.sqrt(np.diagonal(gaussian.covs[0]))
+    towards /= np.linalg.norm(towards, axis=1, keepdims=True)
+    mean = float(np.clip(np.mean(shares), 1e-9, 1 - 1e-9))
+    return Reliability(shares, towards, float(np.log(max(logs.num_tasks, 2)) / -np.log(mean)))
+
+
+def certificate(
+    components: Components, logs: AnyLogs, likelihood: AbstractLikelihood, seed: int = 0
+) -> float:
+    """A bound on what any prior could still gain on these tasks, in nats a task: log(1 + D).
+
+    D = max over theta of the mean of p(h | theta) / p(h), less 1. By Jensen's inequality no prior
+    has a mean log evidence more than log(1 + D) higher on the same tasks. The bound of a better
+    prior, plus what that one gains, is a bound too: the prior mixed with atoms by EM gives a much
+    tighter one. The maximum is searched among posterior draws, and for linear rewards improved from
+    the best of them.
+    """
+    order = np.argsort(logs.hashes, kind="stable")[:CERTIFICATE_TASKS]
+    part = logs.select(np.sort(order))
+    blocks = blocks_of(part, likelihood)
+    evidence = log_evidences(blocks, components)
+    points = np.concatenate([block.draw(components, seed, 5) for block in blocks])
+    ratios = (
+        np.concatenate([_log_likelihood(block, points) for block in blocks]) - evidence[:, None]
+    )
+    linear = [block for block in blocks if isinstance(block, LinearBlock)]
+    weights = np.exp(np.minimum(ratios, 50.0))
+    bounds = [_bound(weights, np.zeros(len(weights)), linear, evidence, points)]
+    better = _improved(weights)
+    bounds.append(_bound(weights, np.log(better), linear, evidence, points))
+    return min(bounds)
+
+
+def _bound(
+    weights: Float[np.ndarray, "n m"],
+    log_gain: Float[np.ndarray, " n"],
+    linear: list[LinearBlock],
+    evidence: Float[np.ndarray, " n"],
+    points: Float[np.ndarray, "m d"],
+) -> float:
+    """The bound by way of a prior whose log evidence is higher by `log_gain`."""
+    means = np.mean(weights * np.exp(-log_gain)[:, None], axis=0)
+    best = float(means.max())
+    for theta in points[np.argsort(means)[-5:]] if linear else []:
+        best = max(best, _climb(linear, evidence + log_gain, theta))
+    return float(np.mean(log_gain) + np.log(max(best, 1.0)))
+
+
+def _improved(weights: Float[np.ndarray, "n m"], rounds: int = 100) -> Float[np.ndarray, " n"]:
+    """Evidence, over the prior's own, of the prior mixed with atoms by EM on their weights."""
+    own, atoms = 0.5, np.full(weights.shape[1], 0.5 / weights.shape[1])
+    for _ in range(rounds):
+        total = own + weights @ atoms
+        own, atoms = own * np.mean(1 / total), atoms * (weights.T @ (1 / total)) / len(total)
+    return own + weights @ atoms
+
+
+def _climb(
+    blocks: list[LinearBlock], evidence: Float[np.ndarray, " n"], theta: Float[np.ndarray, " d"]
+) -> float:
+    """Ascend the mean ratio: the mode of a mixture of Gaussians by mean shift, never downhill."""
+    value = 0.0
+    for _ in range(50):
+        logs_ = np.concatenate([b.log_likelihood(theta[None])[:, 0] for b in blocks]) - evidence
+        weights = np.exp(np.minimum(logs_, 50.0))
+        value, before = float(weights.mean()), value
+        if value - before < 1e-6:
+            break
+        ends = np.cumsum([0] + [b.num_tasks for b in blocks])
+        parts = [weights[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        precision = symmetric(
+            np.sum([b.precision @ w for b, w in zip(blocks, parts, strict=True)], axis=0)
+        )
+        shift = np.sum([b.shift @ w for b, w in zip(blocks, parts, strict=True)], axis=0)
+        theta = np.linalg.lstsq(precision, shift, rcond=None)[0]
+    return value
+
+
+def _log_likelihood(block: object, points: Float[np.ndarray, "m d"]) -> np.ndarray:
+    if isinstance(block, LinearBlock):
+        return block.log_likelihood(points)
+    assert isinstance(block, RowsBlock)
+    made = []
+    step = max(1, 2_000_000 // max(len(block.rewards), 1))
+    for start in range(0, len(points), step):
+        some = points[start : start + step]
+        theta = np.broadcast_to(some[:, None], (len(some), block.num_tasks, block.dim))
+        made.append(block.log_likelihood_at(theta).T)
+    return np.concatenate(made, axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Where next rewards fell in their predictive distributions: uniform on [0, 1] if right.
+
+    Attributes:
+        places: probability of a smaller reward, ties at random, one for each next row.
+        coverage: share of next rewards inside their 90 % intervals.
+        error: its standard error over tasks.
+    """
+
+    places: Float[np.ndarray, " n"]
+    coverage: float
+    error: float
+
+
+def calibration(
+    components: Components, logs: Logs, likelihood: AbstractLikelihood, seed: int = 0
+) -> Calibration | None:
+    """The second half of each task's rows, predicted from the first."""
+    logs = logs.select(logs.counts >= 2)
+    if logs.num_tasks < 2:
+        return None
+    first, is_first = first_halves(logs)
+    order = np.argsort(first.hashes, kind="stable")
+    draws = np.empty((PREDICTIVE_DRAWS, logs.num_tasks, logs.dim))
+    for i in range(PREDICTIVE_DRAWS):
+        parts = [b.draw(components, seed, i) for b in blocks_of(first, likelihood)]
+        draws[i, order] = np.concatenate(parts)
+    rows = np.flatnonzero(~is_first)
+    own = logs.row_tasks[rows]
+    eta = np.einsum("ri,mri->mr", logs.features[rows], draws[:, own])
+    key = jax.random.key(seed)
+    rewards = np.asarray(likelihood.sample(key, jax.numpy.asarray(eta, float)), np.float64)
+    seen = logs.rewards[rows]
+    tie = np.random.default_rng(seed).random(len(rows))
+    below = np.sum(rewards < seen, axis=0) + tie * (1 + np.sum(rewards == seen, axis=0))
+    places = below / (PREDICTIVE_DRAWS + 1)
+    inside = ((places > 0.05) & (places < 0.95)).astype(float)
+    by_task = np.bincount(own, inside) / np.maximum(np.bincount(own), 1)
+    error = float(by_task.std(ddof=1) / np.sqrt(len(by_task)))
+    return Calibration(places, float(inside.mean()), error)

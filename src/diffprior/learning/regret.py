@@ -1,0 +1,128 @@
+"""What a prior is worth in decisions: Thompson sampling in tasks like those held out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..bandits.simulate import simulate
+from ..evidence.base import AbstractLikelihood
+from ..evidence.families import Linear
+from ..logs.logs import Logs
+from ..priors.from_tasks.components import Components
+from ..priors.from_tasks.data import blocks_of
+from ..problems.rows import RowProblem
+from ..samplers.choose import best_sampler
+from .families import Family, as_prior
+
+TEMPERATURES = (1.0, 0.5, 0.25)
+MAX_ACTIONS = 4000  # rows of the logs that are offered
+OFFERED = 10  # actions a round
+MOST_COMPONENTS = 40  # of a mixture that is simulated
+
+
+@dataclass(frozen=True)
+class Regret:
+    """Expected regret of one family at one temperature, and its standard error.
+
+    `over_gaussian` is the paired difference to the Gaussian at the same temperature.
+    """
+
+    family: str
+    temperature: float
+    mean: float
+    error: float
+    over_gaussian: float
+    over_gaussian_error: float
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Regrets of all families at equal temperatures, and what follows for the chosen one."""
+
+    regrets: tuple[Regret, ...]
+    num_rounds: int
+    num_runs: int
+    recommended_temperature: float
+
+
+def simulate_regret(
+    families: Sequence[Family],
+    chosen: Components,
+    chosen_name: str,
+    logs: Logs,
+    likelihood: AbstractLikelihood,
+    seed: int = 0,
+) -> Simulation:
+    """Thompson sampling with each prior in tasks drawn from the posterior of those held out.
+
+    Parameters are draws given each held-out task under the chosen prior, actions are rows of the
+    logs, ten different ones each round. The temperature recommended for the chosen family is the
+    highest whose regret is within a standard error of its least.
+    """
+    linear = isinstance(likelihood, Linear)
+    num_runs, num_rounds = (64, 200) if linear else (32, 100)
+    blocks = blocks_of(logs, likelihood)
+    copies = -(-256 // max(logs.num_tasks, 1))
+    thetas = np.concatenate([b.draw(chosen, seed, 31 + c) for c in range(copies) for b in blocks])
+    actions = _actions(logs, seed)
+    problem = RowProblem(thetas, actions, likelihood, num_actions=min(OFFERED, len(actions)))
+    priors = {f.name: f.prior if f.components is None else _light(f.components) for f in families}
+    agents = {
+        _key(name, temperature): best_sampler(prior, temperature)
+        for name, prior in priors.items()
+        for temperature in TEMPERATURES
+    }
+    result = simulate(
+        problem, agents, num_runs=num_runs, num_rounds=num_rounds, seed=seed,
+        progress=False, throw=False,
+    )  # fmt: skip
+    regrets = []
+    for name in priors:
+        for temperature in TEMPERATURES:
+            key, base = _key(name, temperature), _key("Gaussian", temperature)
+            difference, error = result.paired_difference(key, base)
+            regrets.append(
+                Regret(
+                    name,
+                    temperature,
+                    float(result.mean(key)[-1]),
+                    float(result.standard_error(key)[-1]),
+                    float(difference[-1]),
+                    float(error[-1]),
+                )
+            )
+    return Simulation(tuple(regrets), num_rounds, num_runs, _recommended(regrets, chosen_name))
+
+
+def _recommended(regrets: Sequence[Regret], chosen: str) -> float:
+    own = [r for r in regrets if r.family == chosen]
+    least = min(own, key=lambda r: r.mean)
+    return max(r.temperature for r in own if r.mean <= least.mean + least.error)
+
+
+def _actions(logs: Logs, seed: int) -> np.ndarray:
+    unique = np.unique(logs.features, axis=0)
+    if len(unique) <= MAX_ACTIONS:
+        return unique
+    chosen = np.random.default_rng(seed).choice(len(unique), MAX_ACTIONS, replace=False)
+    return unique[np.sort(chosen)]
+
+
+def _light(components: Components) -> object:
+    """The prior, of its heaviest components where they are very many."""
+    if len(components) <= MOST_COMPONENTS:
+        return as_prior(components)
+    order = np.argsort(-components.weights)[:MOST_COMPONENTS]
+    weights = components.weights[order]
+    parts = Components(weights / weights.sum(), components.means[order], components.covs[order])
+    mean, cov = components.moments()
+    own_mean, own_cov = parts.moments()
+    stretch = np.sqrt(np.diagonal(cov) / np.diagonal(own_cov))
+    return as_prior(
+        Components(parts.weights, mean + (parts.means - own_mean) * stretch, parts.covs)
+    )
+
+
+def _key(name: str, temperature: float) -> str:
+    return f"{name} at {temperature:g}"

@@ -1,0 +1,218 @@
+"""The report of what was learned: as text, as plain numbers, and as a page with pictures."""
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..evaluate.tables import plus_minus, text_table
+from .judge import FamilyResult, Gain
+from .regret import Simulation
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """What the pictures show, kept out of the numbers."""
+
+    draws: dict[str, np.ndarray]  # of each family's prior, (n, d)
+    estimates: np.ndarray  # a draw given each task, (n, d)
+    places: np.ndarray | None  # of next rewards in their predictive distributions
+
+
+@dataclass(frozen=True)
+class LearningReport:
+    """Whether a learned prior pays on these tasks, and what to be careful about.
+
+    Attributes:
+        num_tasks: tasks in the logs.
+        num_rows: rows in the logs.
+        rows_a_task: least, median and most rows of a task.
+        feature_names: names of the features.
+        likelihood: how rewards arise, by name.
+        noise_std: noise of linear rewards, or None.
+        noise_from: where the noise came from, in words; or None.
+        num_report_tasks: tasks held out, which the figures are of.
+        reliability: how much one task says about theta, 0 to 1, by direction.
+        learnable_order: order of structure that so many tasks can show.
+        families: every family on the held-out tasks, from naive estimates to what was learned.
+        length_names: the groups of tasks by number of rows.
+        certificate: what any prior could still gain at most on the tasks learned from, nats a task.
+        coverage: share of next rewards inside their 90 % predictive intervals; or None.
+        coverage_error: its standard error.
+        simulation: expected regret of the families; or None.
+        chosen: name of the chosen family.
+        sentence: what was chosen and why.
+        hedge: share of a wide Gaussian mixed in.
+        warnings: what to be careful about.
+        seconds: how long each part took.
+    """
+
+    num_tasks: int
+    num_rows: int
+    rows_a_task: tuple[float, float, float]
+    feature_names: tuple[str, ...]
+    likelihood: str
+    noise_std: float | None
+    noise_from: str | None
+    num_report_tasks: int
+    reliability: tuple[float, ...]
+    learnable_order: float
+    families: tuple[FamilyResult, ...]
+    length_names: tuple[str, ...]
+    certificate: float
+    coverage: float | None
+    coverage_error: float | None
+    simulation: Simulation | None
+    chosen: str
+    sentence: str
+    hedge: float
+    warnings: tuple[str, ...]
+    seconds: dict[str, float]
+    pictures: Pictures | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as plain numbers and text, without the pictures."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        fields.pop("pictures")
+        fields["families"] = [dataclasses.asdict(f) for f in self.families]
+        fields["simulation"] = self.simulation and dataclasses.asdict(self.simulation)
+        return _plain(fields)
+
+    def to_json(self, path: str | Path) -> None:
+        """Write `to_dict` to a file."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+    def to_html(self, path: str | Path) -> None:
+        """Write one self-contained page with tables and pictures; needs Matplotlib."""
+        from .html import write_page
+
+        write_page(self, Path(path))
+
+    def __str__(self) -> str:
+        """The report for a terminal."""
+        return "\n\n".join(section for section in sections(self) if section)
+
+
+def sections(report: LearningReport) -> list[str]:
+    """Parts of the text, one for each question."""
+    return [
+        _about_logs(report),
+        text_table(*family_table(report)),
+        f"{report.sentence}",
+        _limits(report),
+        _regret_text(report),
+        "\n".join(f"warning: {text}" for text in report.warnings),
+    ]
+
+
+def _about_logs(report: LearningReport) -> str:
+    least, median, most = report.rows_a_task
+    lines = [
+        f"{report.num_tasks:,} tasks, {report.num_rows:,} rows "
+        f"({least:g} to {most:g} a task, half below {median + 1:g}), "
+        f"{len(report.feature_names)} features, {report.likelihood} rewards"
+    ]
+    if report.noise_std is not None:
+        lines.append(f"noise {report.noise_std:.4g} ({report.noise_from})")
+    shares = " ".join(f"{value:.2f}" for value in report.reliability[:12])
+    lines.append(f"how much one task says about theta, by direction (0 to 1): {shares}")
+    return "\n".join(lines)
+
+
+def family_table(report: LearningReport) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Columns and rows of the families side by side."""
+    columns = (
+        "prior",
+        f"log evidence of {report.num_report_tasks} new tasks",
+        "over the Gaussian",
+        *(f"{name} rows" for name in report.length_names),
+        "next rows",
+        "",
+    )
+    rows = []
+    for family in report.families:
+        rows.append(
+            (
+                family.name,
+                f"{family.log_evidence:.3f}",
+                _gain(family.over_gaussian),
+                *(_gain(gain) for gain in family.by_length),
+                "" if family.next_rows is None else _gain(family.next_rows),
+                "chosen" if family.chosen else "",
+            )
+        )
+    return columns, rows
+
+
+def regret_table(simulation: Simulation) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Columns and rows of expected regret, families by temperatures."""
+    temperatures = sorted({r.temperature for r in simulation.regrets}, reverse=True)
+    names = list(dict.fromkeys(r.family for r in simulation.regrets))
+    by = {(r.family, r.temperature): r for r in simulation.regrets}
+    columns = (
+        "expected regret",
+        *(f"temperature {t:g}" for t in temperatures),
+        "over the Gaussian",
+    )
+    rows = [
+        (
+            name,
+            *(plus_minus(by[name, t].mean, by[name, t].error) for t in temperatures),
+            ""
+            if name == "Gaussian"
+            else plus_minus(by[name, 1.0].over_gaussian, by[name, 1.0].over_gaussian_error),
+        )
+        for name in names
+    ]
+    return columns, rows
+
+
+def _limits(report: LearningReport) -> str:
+    lines = [
+        f"no prior at all could gain more than {report.certificate:.3f} nats a task on the tasks "
+        "learned from (certificate)",
+        "fine structure, narrower than what one task's rows can tell, is not known from these logs",
+    ]
+    if report.coverage is not None:
+        share = plus_minus(100 * report.coverage, 100 * (report.coverage_error or 0.0))
+        lines.append(f"90 % predictive intervals cover {share} % of the next rewards")
+    if report.hedge:
+        lines.append(
+            f"{100 * report.hedge:g} % of a wide Gaussian is mixed in, for tasks unlike any before"
+        )
+    return "\n".join(lines)
+
+
+def _regret_text(report: LearningReport) -> str:
+    if report.simulation is None:
+        return ""
+    simulation = report.simulation
+    table = text_table(*regret_table(simulation))
+    return (
+        f"{table}\n(Thompson sampling over {simulation.num_rounds} rounds, {simulation.num_runs} "
+        "runs, in tasks drawn from the posterior of those held out, actions from the logs)\n"
+        f"recommended temperature for the chosen prior: {simulation.recommended_temperature:g}"
+    )
+
+
+def _gain(gain: Gain) -> str:
+    if gain.num_tasks == 0 or (gain.mean == 0.0 and gain.error in (0.0,)):
+        return "0"
+    return f"{gain.mean:+.3f} +- {gain.error:.3f}"
+
+
+def _plain(value: Any) -> Any:
+    """JSON's own types; numbers that are not finite become null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return value

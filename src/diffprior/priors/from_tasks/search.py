@@ -1,0 +1,213 @@
+"""Which mixture: components or kernels, how many or how wide, by the evidence of tasks held out."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from ...evidence.base import AbstractLikelihood
+from ...logs.labels import folds
+from .block import AbstractBlock
+from .components import Components
+from .data import AnyLogs, blocks_of
+from .em import Mapper, Pull, in_threads, log_evidences
+from .gaussian import fit_gaussian
+from .linear import LinearBlock
+from .mixture import NARROW, PSEUDO_TASKS, cluster, improve
+from .npmle import MAX_ATOMS, grid, kernels
+from .rows import RowsBlock
+
+NUM_COMPONENTS = (2, 5, 10, 20)
+WIDTHS = (0.1, 0.2)  # of kernels, as shares of the Gaussian's standard deviations
+KERNELS_UP_TO = 3  # parameters
+KERNEL_TASKS = 10_000  # tasks from which kernels are too dear
+SEARCH_TASKS = 20_000  # tasks that decide; all of them refine the result
+FINAL_STEPS = 4  # over all tasks, where they are more
+CORRECTION_DRAWS = 32
+JUDGING_DRAWS = 64
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A mixture of so many components, or kernels of such a width."""
+
+    num_components: int = 0
+    width: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """As reports say it."""
+        if self.num_components:
+            return f"mixture of {self.num_components}"
+        return f"kernels of width {self.width:g}"
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """Candidates, their evidence on tasks that were held out from them, and the best of them.
+
+    Attributes:
+        gaussian: the Gaussian fitted to all tasks.
+        components: the best candidate, fitted to all tasks.
+        candidates: what was tried.
+        log_evidence: of every task that was held out, under the Gaussian and under each
+            candidate, (n, 1 + candidates).
+        best: the best candidate's place, or None where none was tried.
+    """
+
+    gaussian: Components
+    components: Components
+    candidates: tuple[Candidate, ...]
+    log_evidence: Float[np.ndarray, "n c"]
+    best: int | None
+
+    @property
+    def gain(self) -> tuple[float, float]:
+        """Mean gain of the best candidate over the Gaussian in nats a task, and its error."""
+        if self.best is None:
+            return 0.0, 0.0
+        gains = self.log_evidence[:, 1 + self.best] - self.log_evidence[:, 0]
+        return float(gains.mean()), float(gains.std(ddof=1) / np.sqrt(len(gains)))
+
+    @property
+    def pays(self) -> bool:
+        """Whether the best candidate beats the Gaussian by more than a standard error."""
+        gain, error = self.gain
+        return gain > error
+
+
+def default_candidates(dim: int, num_tasks: int, linear: bool) -> tuple[Candidate, ...]:
+    """What is tried: components that have at least twenty tasks each, and kernels in few dims."""
+    counts = NUM_COMPONENTS if linear else NUM_COMPONENTS[:-1]
+    tried = [Candidate(num_components=k) for k in counts if num_tasks >= 20 * k]
+    if dim <= KERNELS_UP_TO and num_tasks <= KERNEL_TASKS:
+        tried += [Candidate(width=width) for width in (WIDTHS if linear else WIDTHS[:1])]
+    return tuple(tried)
+
+
+def search_mixture(
+    logs: AnyLogs,
+    likelihood: AbstractLikelihood,
+    *,
+    candidates: Sequence[Candidate] | None = None,
+    seed: int = 0,
+    mapper: Mapper = in_threads,
+    advance: Callable[[str], None] = lambda name: None,
+) -> Search:
+    """Fit every candidate to most tasks, judge it on the others, in turn; refit the best to all.
+
+    Whole tasks are held out, by their labels. Three turns up to 5,000 tasks, beyond that one in
+    which a ninth is held out.
+    """
+    few = _thinned(logs)
+    blocks = blocks_of(few, likelihood)
+    linear = isinstance(blocks[0], LinearBlock)
+    gaussian = gaussian_of(blocks, mapper)
+    if candidates is None:
+        candidates = default_candidates(logs.dim, few.num_tasks, linear)
+    num_folds, turns = (3, 3) if few.num_tasks <= 5000 and linear else (4, 1)
+    which = folds(few.hashes, num_folds, salt=11)
+    evidence = []
+    for turn in range(turns if candidates else 0):
+        kept, out = few.select(which != turn), few.select(which == turn)
+        own, judge = blocks_of(kept, likelihood), _judging(blocks_of(out, likelihood))
+        start = gaussian_of(own, mapper, gaussian)
+        fits = [start]
+        for candidate in candidates:
+            advance(candidate.name)
+            fits.append(fit_candidate(own, start, candidate, seed, mapper))
+        evidence.append(np.stack([log_evidences(judge, fit, mapper) for fit in fits], axis=1))
+    if not evidence:
+        return Search(gaussian, gaussian, (), np.zeros((0, 1)), None)
+    table = np.concatenate(evidence)
+    best = int(np.argmax(table[:, 1:].mean(axis=0)))
+    advance(candidates[best].name)
+    components = fit_candidate(blocks, gaussian, candidates[best], seed, mapper)
+    if few.num_tasks < logs.num_tasks:
+        gaussian, components = refined(logs, likelihood, gaussian, components, mapper)
+    return Search(gaussian, components, tuple(candidates), table, best)
+
+
+def gaussian_of(
+    blocks: Sequence[AbstractBlock], mapper: Mapper = in_threads, start: Components | None = None
+) -> Components:
+    """The Gaussian of some tasks; for rows of generalised linear models, less precisely."""
+    if isinstance(blocks[0], LinearBlock):
+        return fit_gaussian(blocks, start=start, tolerance=1e-8, mapper=mapper).components
+    found = fit_gaussian(blocks, start=start, tolerance=1e-5, max_steps=60, mapper=mapper)
+    exact = [b.corrected(CORRECTION_DRAWS) for b in blocks if isinstance(b, RowsBlock)]
+    final = fit_gaussian(exact, start=found.components, tolerance=1e-4, max_steps=12, mapper=mapper)
+    return final.components
+
+
+def fit_candidate(
+    blocks: Sequence[AbstractBlock],
+    gaussian: Components,
+    candidate: Candidate,
+    seed: int,
+    mapper: Mapper = in_threads,
+) -> Components:
+    """The candidate fitted to some tasks."""
+    draws = np.concatenate(list(mapper(functools.partial(_draw, gaussian, seed), blocks)))
+    if candidate.width:
+        return _kernels(blocks, gaussian, candidate.width, draws)
+    pull = Pull(PSEUDO_TASKS, NARROW * gaussian.covs[0])
+    linear = isinstance(blocks[0], LinearBlock)
+    starts = [cluster(draws, gaussian, candidate.num_components, seed + s) for s in range(2)]
+    tried = [improve(blocks, start, pull, max_steps=12, mapper=mapper) for start in starts]
+    best = max(tried, key=lambda fit: fit.log_evidence)
+    steps = 150 if linear else 40
+    found = improve(blocks, best.components, pull, max_steps=steps, mapper=mapper).components
+    if linear:
+        return found
+    exact = [b.corrected(CORRECTION_DRAWS) for b in blocks if isinstance(b, RowsBlock)]
+    return improve(exact, found, pull, max_steps=6, tolerance=-np.inf, mapper=mapper).components
+
+
+def refined(
+    logs: AnyLogs,
+    likelihood: AbstractLikelihood,
+    gaussian: Components,
+    components: Components,
+    mapper: Mapper = in_threads,
+) -> tuple[Components, Components]:
+    """A few steps over all tasks, from what a part of them gave."""
+    blocks = blocks_of(logs, likelihood)
+    gaussian = fit_gaussian(
+        blocks, start=gaussian, tolerance=1e-7, max_steps=6, mapper=mapper
+    ).components
+    if len(components) > 50:  # kernels stay where they are
+        return gaussian, components
+    pull = Pull(PSEUDO_TASKS, NARROW * gaussian.covs[0])
+    better = improve(blocks, components, pull, max_steps=FINAL_STEPS, mapper=mapper)
+    return gaussian, better.components
+
+
+def _kernels(
+    blocks: Sequence[AbstractBlock], gaussian: Components, width: float, draws: np.ndarray
+) -> Components:
+    cov = width**2 * gaussian.covs[0]
+    spread = 0.3 * np.sqrt(np.diagonal(gaussian.covs[0]))
+    linear = isinstance(blocks[0], LinearBlock)
+    atoms = grid(draws, spread, MAX_ATOMS if linear and len(draws) <= 3000 else MAX_ATOMS // 2)
+    made = kernels(blocks, atoms, cov)
+    weights = made.weights(np.full(len(atoms), 1 / len(atoms)), np.ones(len(draws), bool))
+    return made.components(weights, below=1e-4)
+
+
+def _judging(blocks: list[AbstractBlock]) -> list[AbstractBlock]:
+    return [b.corrected(JUDGING_DRAWS) if isinstance(b, RowsBlock) else b for b in blocks]
+
+
+def _draw(gaussian: Components, seed: int, block: AbstractBlock) -> np.ndarray:
+    return block.draw(gaussian, seed)
+
+
+def _thinned(logs: AnyLogs) -> AnyLogs:
+    """The tasks of smallest hash, where they are very many."""
+    if logs.num_tasks <= SEARCH_TASKS:
+        return logs
+    order = np.argsort(logs.hashes, kind="stable")
+    return logs.select(np.sort(order[:SEARCH_TASKS]))
