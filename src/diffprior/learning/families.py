@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
 
 from ..evidence.base import AbstractLikelihood
-from ..logs.statistics import unpacked
 from ..priors.base import AbstractPrior
 from ..priors.from_tasks.components import Components
 from ..priors.from_tasks.data import AnyLogs, blocks_of
@@ -14,6 +12,7 @@ from ..priors.from_tasks.gaussian import guess
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 
+RIDGE = 0.1  # of plug-in estimates, as a share of what an average task says
 WIDE = 3.0  # standard deviations of the hedge over the prior's own
 
 
@@ -41,6 +40,7 @@ def as_prior(components: Components) -> GaussianPrior | MixturePrior:
 def hedged(components: Components, share: float) -> Components:
     """The components, and a share of a wide Gaussian around them all.
 
+    Wide in every direction: parameters that went together in all past tasks need not in the next.
     A task unlike any before is then learned instead of denied; it costs a task like the others at
     most -log(1 - share) nats.
     """
@@ -50,7 +50,7 @@ def hedged(components: Components, share: float) -> Components:
     return Components(
         np.concatenate([(1 - share) * components.weights, [share]]),
         np.concatenate([components.means, mean[None]]),
-        np.concatenate([components.covs, WIDE**2 * cov[None]]),
+        np.concatenate([components.covs, WIDE**2 * np.diag(np.diagonal(cov))[None]]),
     )
 
 
@@ -61,6 +61,7 @@ def naive(logs: AnyLogs, likelihood: AbstractLikelihood) -> Components:
     left out. Much too wide, since it counts the noise of the estimates as differences of tasks.
     """
     start = guess(blocks_of(logs, likelihood))
+    start = Components.one(start.means[0], start.covs[0] / RIDGE)
     scale = np.sqrt(np.diagonal(start.covs[0]))
     estimates = []
     for block in blocks_of(logs, likelihood):
@@ -71,8 +72,3 @@ def naive(logs: AnyLogs, likelihood: AbstractLikelihood) -> Components:
     points = points[counts >= 2] if np.sum(counts >= 2) > 2 * logs.dim else points
     cov = np.cov(points, rowvar=False).reshape(logs.dim, logs.dim)
     return Components.one(points.mean(axis=0), cov + 1e-9 * np.diag(np.diagonal(cov) + 1e-300))
-
-
-def gram_of(logs: AnyLogs) -> Float[np.ndarray, "d d"]:
-    """Summed products of features over all rows."""
-    return unpacked(logs.statistics().xx.sum(axis=0)[None])[0]

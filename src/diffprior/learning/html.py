@@ -25,6 +25,7 @@ body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem aut
 h1 {{ font-size: 1.6rem; }} h2 {{ font-size: 1.15rem; margin-top: 2.2rem; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .9rem; }}
 th, td {{ padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #ddd; }}
+td {{ white-space: nowrap; }}
 th:first-child, td:first-child {{ text-align: left; }}
 tr.chosen {{ background: #eef6ee; font-weight: 600; }}
 .scroll {{ overflow-x: auto; }} img {{ max-width: 100%; height: auto; }}
@@ -136,7 +137,7 @@ def _by_length(report: LearningReport) -> Any:
     families = [f for f in report.families if f.name != "Gaussian" and f.by_length]
     if not families:
         return None
-    figure, axes = _new(1, 1, 7, 3)
+    figure, axes = _new(1, 1, 7.0, 3.0)
     axis = axes[0, 0]
     width = 0.8 / len(families)
     for i, family in enumerate(families):
@@ -185,7 +186,7 @@ def _priors(report: LearningReport) -> Any:
 def _places(report: LearningReport) -> Any:
     assert report.pictures is not None and report.pictures.places is not None
     places = report.pictures.places
-    figure, axes = _new(1, 1, 6, 2.6)
+    figure, axes = _new(1, 1, 6.0, 2.6)
     axis = axes[0, 0]
     expected = len(places) / 20
     spread = 2 * np.sqrt(expected)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..checks import choice
 from ..evidence.base import AbstractLikelihood
+from ..evidence.glm import AbstractFamily
 from ..logs.labels import folds, held_out
 from ..logs.logs import Logs
 from ..priors.base import AbstractPrior
@@ -21,7 +22,7 @@ from ..progress import progress as progress_bar
 from .cautions import FEW_TASKS, cautions
 from .diagnostics import calibration, certificate, reliability
 from .families import Family, closed_form, hedged, naive
-from .judge import FamilyResult, judge
+from .judge import FamilyResult, gain, judge, task_log_evidence
 from .regret import Simulation, simulate_regret
 from .report import LearningReport, Pictures
 
@@ -95,7 +96,11 @@ def learn(
     choice("up_to", up_to, UP_TO)
     if not 0.0 <= hedge < 1.0:
         raise ValueError(f"`hedge`: expected a share in [0, 1), got {hedge:g}; 0.01 is usual")
-    work = _Work(logs, *resolve(logs, likelihood), seed, hedge, mapper)
+    few = logs.num_tasks < FEW_TASKS
+    out = np.zeros(logs.num_tasks, bool) if few else held_out(logs.hashes, REPORT_SHARE)
+    if isinstance(likelihood, AbstractFamily) and isinstance(logs, Logs):
+        likelihood.check_rewards(logs.rewards)  # of all tasks, those of the report too
+    work = _Work(logs, out, *resolve(logs.select(~out), likelihood), seed, hedge, mapper)
     with progress_bar("learning", 24, visible=progress) as bar:
 
         def advance(name: str) -> None:
@@ -110,6 +115,7 @@ class _Work:
     """One run of the ladder."""
 
     logs: AnyLogs
+    out: np.ndarray  # which tasks are kept for the report
     likelihood: AbstractLikelihood
     noise: Noise | None
     seed: int
@@ -120,8 +126,7 @@ class _Work:
     def run(self, up_to: str, simulate: bool, advance: Callable[[str], None]) -> Learned:
         """All rungs, the choice and the report."""
         begin = time.perf_counter()
-        few = self.logs.num_tasks < FEW_TASKS
-        out = np.zeros(self.logs.num_tasks, bool) if few else held_out(self.logs.hashes, 0.1)
+        out, few = self.out, not self.out.any()
         rest = self.logs.select(~out)
         advance("Gaussian")
         gaussian = gaussian_of(blocks_of(rest, self.likelihood), self.mapper)

@@ -4,7 +4,8 @@ import hashlib
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int, UInt64
+from jaxtyping import Bool, Float, Int, UInt64
+from scipy.special import ndtri
 
 
 def label_hashes(labels: np.ndarray) -> UInt64[np.ndarray, " n"]:
@@ -29,9 +30,26 @@ def held_out(
     return _mixed(hashes, salt) < np.uint64(int(share * 2.0**64))
 
 
-def seed_of(hash_: Any, *numbers: int) -> np.random.Generator:
-    """A generator of random numbers for one task in one round, whatever shard the task is in."""
-    return np.random.default_rng([int(hash_), *numbers])
+def uniforms(
+    hashes: UInt64[np.ndarray, " n"], count: int, *numbers: int
+) -> Float[np.ndarray, "n c"]:
+    """Uniform numbers in (0, 1) for every task, which its label and `numbers` decide.
+
+    A counter is mixed with the hash, so a task has the same numbers whatever shard it is in.
+    """
+    salt = 0
+    for number in numbers:
+        salt = (salt * 1_000_003 + number + 1) % 2**48
+    streams = _mixed(hashes, salt)
+    bits = np.stack([_mixed(streams, counter + 1) for counter in range(count)], axis=1)
+    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def normals(
+    hashes: UInt64[np.ndarray, " n"], count: int, *numbers: int
+) -> Float[np.ndarray, "n c"]:
+    """Standard normal numbers for every task, as `uniforms`."""
+    return ndtri(uniforms(hashes, count, *numbers))
 
 
 def _mixed(hashes: UInt64[np.ndarray, " n"], salt: int) -> UInt64[np.ndarray, " n"]:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from ...logs.labels import seed_of
-
 
 @dataclass(frozen=True, eq=False)
 class Components:
@@ -106,14 +104,3 @@ def memberships(
     shares = np.exp(joint - top)
     total = shares.sum(axis=0)
     return shares / total, top + np.log(total)
-
-
-def task_noise(
-    hashes: np.ndarray, dim: int, *numbers: int
-) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, " n"]]:
-    """Standard normal and uniform numbers for every task, which its label and `numbers` decide."""
-    normal, uniform = np.empty((len(hashes), dim)), np.empty(len(hashes))
-    for i, hash_ in enumerate(hashes):
-        rng = seed_of(hash_, *numbers)
-        normal[i], uniform[i] = rng.standard_normal(dim), rng.random()
-    return normal, uniform

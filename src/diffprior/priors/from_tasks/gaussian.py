@@ -13,7 +13,7 @@ from .em import Mapper, expectations, in_threads, maximise
 from .linear import LinearBlock
 
 MAX_STEPS = 2000
-FLOOR = 1e-8  # of the starting variance: no direction is ever without spread
+LEAST = 1e-4  # smallest eigenvalue of the correlations that is left as it is
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,8 @@ def fit_gaussian(
     *,
     estimate_noise: bool = False,
     start: Components | None = None,
-    tolerance: float = 1e-11,
+    tolerance: float = 1e-8,
+    least_gain: float = 1e-12,
     max_steps: int = MAX_STEPS,
     mapper: Mapper = in_threads,
 ) -> GaussianFit:
@@ -45,7 +46,10 @@ def fit_gaussian(
         blocks: evidence of the tasks.
         estimate_noise: estimate the noise of linear rewards jointly.
         start: where to begin; a wide guess from the tasks' own estimates by default.
-        tolerance: change of mean log evidence a task at which to stop, relative to its size.
+        tolerance: change in one step, of means in standard deviations and of spreads relative,
+            at which to stop.
+        least_gain: rise of mean log evidence in nats a task, in two steps, at which to stop; where
+            the likelihood is greatest at a variance of zero, steps go on for ever.
         max_steps: E-steps at most.
         mapper: how to go over the blocks.
 
@@ -53,9 +57,9 @@ def fit_gaussian(
         Varadhan and Roland (2008), scheme S3, with a fallback instead of backtracking.
     """
     state = _State.first(blocks, start)
-    steps, converged = 0, False
+    steps, converged, before = 0, False, -np.inf
     while steps < max_steps and not converged:
-        one, value = _step(blocks, state, estimate_noise, mapper)
+        one, _ = _step(blocks, state, estimate_noise, mapper)
         two, value_one = _step(blocks, one, estimate_noise, mapper)
         jump = _extrapolate(state, one, two)
         steps += 2
@@ -63,11 +67,13 @@ def fit_gaussian(
             three, value_jump = _step(blocks, jump, estimate_noise, mapper)
             steps += 1
             two = three if value_jump >= value_one else two
-        gain = abs(value_one - value)
-        converged = gain <= tolerance * max(1.0, abs(value_one)) and _close(one, two)
+        converged = _distance(state, one) < tolerance or value_one - before < least_gain
+        before = value_one
         state = two
     _, value = _step(blocks, state, estimate_noise, mapper)
     noise = float(np.exp(state.log_noise)) if estimate_noise else None
+    mean, cov = state.components.means[0], state.components.covs[0]
+    state = _State(Components.one(mean, _positive(cov)), state.log_noise)
     num_tasks = sum(block.num_tasks for block in blocks)
     return GaussianFit(state.components, noise, value * num_tasks, steps, converged)
 
@@ -107,7 +113,6 @@ def _step(
         blocks = [b.with_noise(noise) for b in blocks if isinstance(b, LinearBlock)]
     sums = expectations(blocks, state.components, 0, mapper)
     after = maximise(state.components, sums)
-    after = Components.one(after.means[0], _floored(after.covs[0], state.components.covs[0]))
     log_noise = state.log_noise
     if estimate_noise:
         ratio = max(sums.squared_error, 1e-300) / sums.num_rows
@@ -115,13 +120,11 @@ def _step(
     return _State(after, log_noise), sums.log_evidence / sums.num_tasks
 
 
-def _floored(
-    cov: Float[np.ndarray, "d d"], before: Float[np.ndarray, "d d"]
-) -> Float[np.ndarray, "d d"]:
-    """No variance falls by more than a factor in one step, so that rounding makes none negative."""
-    return cov + FLOOR * np.diag(np.diagonal(before)) * (
-        np.diagonal(cov) < 1e-6 * np.diagonal(before)
-    )
+def _positive(cov: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
+    """A covariance with a little added where some direction has hardly any spread."""
+    std = np.sqrt(np.diagonal(cov))
+    smallest = np.linalg.eigvalsh(cov / np.outer(std, std))[0]
+    return cov if smallest > LEAST else cov + LEAST * np.diag(std**2)
 
 
 def _extrapolate(zero: _State, one: _State, two: _State) -> _State | None:
@@ -138,8 +141,13 @@ def _extrapolate(zero: _State, one: _State, two: _State) -> _State | None:
     return zero.at(vector) if np.all(np.isfinite(vector)) else None
 
 
-def _close(one: _State, two: _State) -> bool:
-    return bool(np.max(np.abs(one.vector() - two.vector())) < 1e-9)
+def _distance(one: _State, two: _State) -> float:
+    """The largest change, of means in standard deviations, of factors relative, of log noise."""
+    scale = np.sqrt(np.diagonal(one.components.covs[0]))
+    moved = np.abs(one.components.means[0] - two.components.means[0]) / scale
+    tril = np.linalg.solve(lower(one.components.covs[0]), lower(two.components.covs[0]))
+    spread = np.abs(tril - np.eye(len(tril)))
+    return float(max(moved.max(), spread.max(), abs(one.log_noise - two.log_noise)))
 
 
 def guess(blocks: Sequence[AbstractBlock]) -> Components:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, UInt64
 
+from ...logs.labels import normals, uniforms
 from ...logs.statistics import TaskStatistics
 from .algebra import applied_to, congruence, gram, inverse_factor, lower, places
 from .block import AbstractBlock
-from .components import Components, Conditioned, Sums, memberships, task_noise
+from .components import Components, Conditioned, Sums, memberships
 
 TASKS_AT_ONCE = 1024
 PAIRS_AT_ONCE = 8192  # tasks times components, so that their matrices stay in the cache
@@ -143,7 +144,8 @@ class LinearBlock(AbstractBlock):
 
     def draw(self, components: Components, *numbers: int) -> Float[np.ndarray, "n d"]:
         """One draw of theta given each task, whose randomness its label and `numbers` decide."""
-        normal, uniform = task_noise(self.hashes, self.dim, *numbers)
+        normal = normals(self.hashes, self.dim, 1, *numbers)
+        uniform = uniforms(self.hashes, 1, 2, *numbers)[:, 0]
         shares, _ = memberships(components.weights, self.condition(components).log_evidence)
         edges = np.cumsum(shares, axis=0)
         chosen = np.sum(uniform[None] * edges[-1:] > edges[:-1], axis=0)

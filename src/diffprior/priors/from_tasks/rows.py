@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt64
 
 from ...evidence.glm import AbstractFamily
-from ...logs.labels import seed_of
+from ...logs.labels import normals, uniforms
 from ...logs.logs import Logs
 from ...logs.statistics import segment_sums
 from .algebra import congruence, gram, inverse_factor, lower
@@ -203,7 +203,7 @@ class RowsBlock(AbstractBlock):
         given = self.condition(components)
         theta, weights, _ = self._weigh(components, given, sum(numbers) + 7919, 32)
         edges = np.cumsum(weights, axis=0)
-        uniform = np.array([seed_of(h, *numbers, 1).random() for h in self.hashes])
+        uniform = uniforms(self.hashes, 1, 3, *numbers)[:, 0]
         chosen = np.sum(uniform[None] * edges[-1:] > edges[:-1], axis=0)
         return theta[chosen, np.arange(self.num_tasks)]
 
@@ -370,14 +370,10 @@ def _points(
 ) -> tuple[Float[np.ndarray, "m n d"], Float[np.ndarray, " n"]]:
     """Normal points of every task, mirrored in pairs, and a uniform number."""
     half = -(-num_draws // 2)
-    normal = np.empty((num_draws, len(hashes), dim))
-    uniform = np.empty(len(hashes))
-    for i, hash_ in enumerate(hashes):
-        rng = seed_of(hash_, 1 + round_)
-        points = rng.standard_normal((half, dim))
-        normal[:, i] = np.concatenate([points, -points])[:num_draws]
-        uniform[i] = rng.random()
-    return normal, uniform
+    flat = normals(hashes, half * dim, 4, round_)
+    points = np.moveaxis(flat.reshape(len(hashes), half, dim), 1, 0)
+    both = np.concatenate([points, -points])[:num_draws]
+    return both, uniforms(hashes, 1, 5, round_)[:, 0]
 
 
 def _objective(

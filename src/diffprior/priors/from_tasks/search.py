@@ -135,10 +135,14 @@ def gaussian_of(
 ) -> Components:
     """The Gaussian of some tasks; for rows of generalised linear models, less precisely."""
     if isinstance(blocks[0], LinearBlock):
-        return fit_gaussian(blocks, start=start, tolerance=1e-8, mapper=mapper).components
-    found = fit_gaussian(blocks, start=start, tolerance=1e-5, max_steps=60, mapper=mapper)
+        return fit_gaussian(
+            blocks, start=start, tolerance=1e-5, least_gain=1e-7, mapper=mapper
+        ).components
+    found = fit_gaussian(
+        blocks, start=start, tolerance=1e-3, least_gain=1e-4, max_steps=60, mapper=mapper
+    )
     exact = [b.corrected(CORRECTION_DRAWS) for b in blocks if isinstance(b, RowsBlock)]
-    final = fit_gaussian(exact, start=found.components, tolerance=1e-4, max_steps=12, mapper=mapper)
+    final = fit_gaussian(exact, start=found.components, tolerance=1e-2, max_steps=12, mapper=mapper)
     return final.components
 
 
@@ -176,7 +180,7 @@ def refined(
     """A few steps over all tasks, from what a part of them gave."""
     blocks = blocks_of(logs, likelihood)
     gaussian = fit_gaussian(
-        blocks, start=gaussian, tolerance=1e-7, max_steps=6, mapper=mapper
+        blocks, start=gaussian, tolerance=1e-5, max_steps=6, mapper=mapper
     ).components
     if len(components) > 50:  # kernels stay where they are
         return gaussian, components

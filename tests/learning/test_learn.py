@@ -1,0 +1,194 @@
+"""Learning from logs: what is chosen, what is held out, what is said, what a hedge costs."""
+
+import csv
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import diffprior as dp
+from diffprior.logs.labels import held_out
+from diffprior.priors.from_tasks.components import Components
+from diffprior.priors.from_tasks.data import blocks_of
+from diffprior.priors.from_tasks.em import log_evidences
+from worlds_of_tasks import blobs, rows
+
+SLEEP = Path(__file__).parents[1] / "priors" / "from_tasks" / "sleepstudy.csv"
+
+
+def quick(logs: dp.Logs | dp.TaskStatistics, likelihood: dp.AbstractLikelihood) -> dp.Learned:
+    return dp.learn(logs, likelihood, up_to="mixture", simulate=False, progress=False)
+
+
+@pytest.fixture(scope="module")
+def blob_logs() -> dp.Logs:
+    rng = np.random.default_rng(0)
+    return dp.Logs(*rows(rng, blobs(rng, 300), 5.0))
+
+
+@pytest.fixture(scope="module")
+def learned(blob_logs: dp.Logs) -> dp.Learned:
+    return quick(blob_logs, dp.Linear())
+
+
+def test_two_blobs_are_learned_from_five_rows_a_task(learned: dp.Learned) -> None:
+    report = learned.report
+    assert report.chosen not in ("Gaussian", "naive estimates")
+    assert isinstance(learned.prior, dp.MixturePrior)
+    assert isinstance(learned.likelihood, dp.Linear) and learned.likelihood.noise_std is not None
+    assert abs(float(learned.likelihood.noise_std) - 1) < 0.05
+    rng = np.random.default_rng(9)
+    judge = blocks_of(dp.Logs(*rows(rng, blobs(rng, 1000), 5.0)), dp.Linear(noise_std=1.0))
+    truth = Components(
+        np.full(2, 0.5), np.array([[1.5, 1.5], [-1.5, -1.5]]), 0.09 * np.eye(2)[None].repeat(2, 0)
+    )
+    ours = learned.prior
+    components = Components(*(np.asarray(a, float) for a in (ours.weights, ours.means, ours.covs)))
+    gap = log_evidences(judge, truth) - log_evidences(judge, components)
+    assert gap.mean() < 0.05 + 2 * gap.std() / np.sqrt(1000)
+
+
+def test_figures_of_the_report_are_of_tasks_held_out(
+    blob_logs: dp.Logs, learned: dp.Learned
+) -> None:
+    out = blob_logs.select(held_out(blob_logs.hashes, 0.1))
+    report = learned.report
+    assert report.num_report_tasks == out.num_tasks
+    by_name = {family.name: family for family in report.families}
+    for name in ("Gaussian", report.chosen):
+        again = dp.evaluate.log_evidence(learned.families[name], out, learned.likelihood)
+        np.testing.assert_allclose(by_name[name].log_evidence, again.mean(), rtol=1e-6)
+    difference = by_name[report.chosen].log_evidence - by_name["Gaussian"].log_evidence
+    np.testing.assert_allclose(by_name[report.chosen].over_gaussian.mean, difference, rtol=1e-6)
+
+
+def test_nothing_learned_depends_on_the_tasks_of_the_report(
+    blob_logs: dp.Logs, learned: dp.Learned
+) -> None:
+    """Rewards of the tasks held out are replaced: no prior may change."""
+    out = held_out(blob_logs.hashes, 0.1)[blob_logs.row_tasks]
+    noise = 5 * np.random.default_rng(0).standard_normal(blob_logs.num_rows)
+    other = dp.Logs(blob_logs.tasks, blob_logs.features, np.where(out, noise, blob_logs.rewards))
+    one, two = learned, quick(other, dp.Linear())
+    assert float(one.likelihood.noise_std) == float(two.likelihood.noise_std)
+    assert one.report.chosen == two.report.chosen
+    for name, prior in one.families.items():
+        for left, right in zip(
+            jax.tree.leaves(prior), jax.tree.leaves(two.families[name]), strict=True
+        ):
+            np.testing.assert_array_equal(left, right)
+    assert one.report.families[1].log_evidence != two.report.families[1].log_evidence
+
+
+def test_a_gaussian_is_kept_where_tasks_are_gaussian() -> None:
+    rng = np.random.default_rng(1)
+    logs = dp.Logs(*rows(rng, rng.standard_normal((300, 2)), 5.0))
+    report = quick(logs, dp.Linear()).report
+    assert report.chosen == "Gaussian" and "best mixture" in report.sentence
+    naive = report.families[0]
+    assert naive.name == "naive estimates" and naive.over_gaussian.mean < 0
+
+
+def test_few_tasks_give_the_mixed_model_of_lme4() -> None:
+    with SLEEP.open() as file:
+        table = list(csv.DictReader(file))
+    data = [(r["subject"], day, float(r[f"day{day}"])) for r in table for day in range(10)]
+    subjects, days, reactions = zip(*data, strict=True)
+    logs = dp.Logs(subjects, np.array(days, float)[:, None], reactions, intercept=True)
+    learned = dp.learn(logs, dp.Linear(), simulate=False, progress=False)
+    gaussian = learned.families["Gaussian"]
+    assert isinstance(gaussian, dp.GaussianPrior)
+    np.testing.assert_allclose(np.diagonal(gaussian.cov), [565.5107, 32.6821], rtol=1e-4)
+    np.testing.assert_allclose(float(learned.likelihood.noise_std) ** 2, 654.941, rtol=1e-4)
+    assert learned.report.chosen == "Gaussian"
+    text = " ".join(learned.report.warnings)
+    assert "too few tasks: 18" in text and "144 residual degrees of freedom" in text
+
+
+def test_the_report_is_text_numbers_and_a_page(learned: dp.Learned, tmp_path: Path) -> None:
+    report = learned.report
+    text = str(report)
+    for words in ("naive estimates", "over the Gaussian", "certificate", "chosen", "next rows"):
+        assert words in text
+    report.to_json(tmp_path / "report.json")
+    numbers = json.loads((tmp_path / "report.json").read_text())
+    assert numbers == report.to_dict()
+    assert numbers["families"][1]["over_gaussian"]["mean"] == 0.0
+    report.to_html(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<img") == 3 and "http" not in page.replace("http-equiv", "")
+
+
+def test_next_rewards_are_covered_as_promised(learned: dp.Learned) -> None:
+    report = learned.report
+    assert report.coverage is not None and report.coverage_error is not None
+    assert abs(report.coverage - 0.9) < 4 * report.coverage_error + 0.01
+
+
+def test_no_prior_beats_the_certificate(blob_logs: dp.Logs, learned: dp.Learned) -> None:
+    """The nonparametric maximum over a grid, the best of all priors on it, stays below."""
+    from diffprior.learning.diagnostics import certificate
+    from diffprior.priors.from_tasks.npmle import grid, kernels
+
+    gaussian = learned.families["Gaussian"]
+    assert isinstance(gaussian, dp.GaussianPrior)
+    components = Components.one(np.asarray(gaussian.mean, float), np.asarray(gaussian.cov, float))
+    likelihood = dp.Linear(noise_std=1.0)
+    blocks = blocks_of(blob_logs, likelihood)
+    atoms = grid(2.0 * np.random.default_rng(0).standard_normal((1000, 2)), np.ones(2), 900)
+    made = kernels(blocks, atoms, 1e-6 * np.eye(2))
+    weights = made.weights(np.full(len(atoms), 1 / len(atoms)), np.ones(300, bool), 1000)
+    best = made.log_evidence(weights).mean() - log_evidences(blocks, components).mean()
+    bound = certificate(components, blob_logs, likelihood)
+    assert best < bound < best + 0.03
+
+
+def test_statistics_are_enough_for_linear_rewards(blob_logs: dp.Logs, learned: dp.Learned) -> None:
+    again = quick(blob_logs.statistics(), dp.Linear())
+    assert again.report.chosen == learned.report.chosen
+    assert again.report.simulation is None and again.report.coverage is None
+    np.testing.assert_array_equal(
+        jax.tree.leaves(again.prior)[1], jax.tree.leaves(learned.prior)[1]
+    )
+    with pytest.raises(ValueError, match="expected rows for Logistic rewards, got statistics"):
+        dp.learn(blob_logs.statistics(), dp.Logistic())
+
+
+def test_hedging_costs_little_and_saves_a_task_unlike_any_other(
+    blob_logs: dp.Logs, learned: dp.Learned
+) -> None:
+    bare = learned.families[learned.report.chosen]
+    cost = dp.evaluate.log_evidence(bare, blob_logs, learned.likelihood)
+    cost = cost - dp.evaluate.log_evidence(learned.prior, blob_logs, learned.likelihood)
+    assert cost.mean() < 0.01
+    moments = bare.moments()
+    std = np.sqrt(np.diagonal(np.asarray(moments.cov)))
+    theta = np.asarray(moments.mean) + 5 * std * np.array([1.0, -1.0]) / np.sqrt(2)
+    rng = np.random.default_rng(0)
+    _, x, y = rows(rng, theta[None], 1.0)
+    x = rng.standard_normal((30, 2))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    y = x @ theta + rng.standard_normal(30)
+    evidence = dp.Linear(noise_std=1.0).observe(x, y)
+
+    def miss(prior: dp.MixturePrior) -> float:
+        posterior = prior.posterior(evidence)[0].moments()
+        error = (np.asarray(posterior.mean) - theta) / np.sqrt(np.diagonal(posterior.cov))
+        return float(np.max(np.abs(error)))
+
+    assert miss(learned.prior) < 2 < miss(bare)
+
+
+def test_wrong_arguments_are_refused(blob_logs: dp.Logs) -> None:
+    with pytest.raises(ValueError, match="`rewards`: expected 0 or 1"):
+        dp.learn(blob_logs, dp.Logistic())
+    with pytest.raises(ValueError, match="`logs`: expected Logs or TaskStatistics, got ndarray"):
+        dp.learn(np.zeros((5, 2)), dp.Linear())
+    with pytest.raises(ValueError, match="`likelihood`: expected how rewards arise, got str"):
+        dp.learn(blob_logs, "linear")
+    with pytest.raises(ValueError, match="`hedge`: expected a share"):
+        dp.learn(blob_logs, dp.Linear(), hedge=1.0)
+    with pytest.raises(ValueError, match="`up_to`"):
+        dp.learn(blob_logs, dp.Linear(), up_to="network")
