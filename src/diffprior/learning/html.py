@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ..extras import require
-from .report import LearningReport, family_table, regret_table
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee")
 MOST_PAIRS = 3  # pairs of parameters shown
@@ -41,13 +40,18 @@ tr.chosen {{ background: #eef6ee; font-weight: 600; }}
 """
 
 
-def write_page(report: LearningReport, path: Path) -> None:
-    """Write the page."""
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # columns and rows of text
+
+
+def write_page(report: Any, families: Table, regrets: Table | None, path: Path) -> None:
+    """Write the page of a `LearningReport`, whose tables come with it."""
     require("plot", "matplotlib")
-    path.write_text(PAGE.format(body="\n".join(_sections(report))), encoding="utf-8")
+    path.write_text(
+        PAGE.format(body="\n".join(_sections(report, families, regrets))), encoding="utf-8"
+    )
 
 
-def _sections(report: LearningReport) -> list[str]:
+def _sections(report: Any, families: Table, regrets: Table | None) -> list[str]:
     warnings = [f'<p class="warning">{html.escape(text)}</p>' for text in report.warnings]
     parts = [
         f'<p class="answer">{html.escape(_capital(report.sentence))}.</p>',
@@ -56,7 +60,7 @@ def _sections(report: LearningReport) -> list[str]:
         "<h2>Families side by side</h2>",
         f"<p class='small'>Mean log evidence in nats of {report.num_report_tasks} tasks that "
         "nothing was learned from; differences to the Gaussian with paired standard errors.</p>",
-        _table(*family_table(report), chosen=report.chosen),
+        _table(*families, chosen=report.chosen),
         _picture("Gain over the Gaussian by length of history", lambda: _by_length(report)),
         "<h2>What the logs can say</h2>",
         f"<p>One task tells about theta, by direction and from 0 to 1: "
@@ -75,19 +79,19 @@ def _sections(report: LearningReport) -> list[str]:
                 "rewards. Where they fell in their predictive distributions; flat is right:</p>",
                 _picture("Next rewards in their predictive distributions", lambda: _places(report)),
             ]
-    if report.simulation is not None:
+    if regrets is not None:
         parts += [
             "<h2>Expected regret</h2>",
             f"<p class='small'>Thompson sampling over {report.simulation.num_rounds} rounds in "
             f"{report.simulation.num_runs} tasks drawn from the posterior of those held out, with "
             "actions from the logs; compare priors at equal temperatures only.</p>",
-            _table(*regret_table(report.simulation), chosen=report.chosen),
+            _table(*regrets, chosen=report.chosen),
             f"<p>Recommended temperature: {report.simulation.recommended_temperature:g}.</p>",
         ]
     return parts
 
 
-def _about(report: LearningReport) -> str:
+def _about(report: Any) -> str:
     least, median, most = report.rows_a_task
     text = (
         f"{report.num_tasks:,} tasks, {report.num_rows:,} rows ({least:g} to {most:g} a task, "
@@ -133,7 +137,7 @@ def _new(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def _by_length(report: LearningReport) -> Any:
+def _by_length(report: Any) -> Any:
     families = [f for f in report.families if f.name != "Gaussian" and f.by_length]
     if not families:
         return None
@@ -159,7 +163,7 @@ def _by_length(report: LearningReport) -> Any:
     return figure
 
 
-def _priors(report: LearningReport) -> Any:
+def _priors(report: Any) -> Any:
     pictures = report.pictures
     assert pictures is not None
     panels = {**pictures.draws, "a draw given each task": pictures.estimates}
@@ -183,7 +187,7 @@ def _priors(report: LearningReport) -> Any:
     return figure
 
 
-def _places(report: LearningReport) -> Any:
+def _places(report: Any) -> Any:
     assert report.pictures is not None and report.pictures.places is not None
     places = report.pictures.places
     figure, axes = _new(1, 1, 6.0, 2.6)

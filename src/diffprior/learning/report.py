@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..evaluate.tables import plus_minus, text_table
+from .html import write_page
 from .judge import FamilyResult, Gain
 from .regret import Simulation
 
@@ -75,7 +76,7 @@ class LearningReport:
     pictures: Pictures | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as plain numbers and text, without the pictures."""
+        """Return the report as plain numbers and text, without the pictures."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         fields.pop("pictures")
         fields["families"] = [dataclasses.asdict(f) for f in self.families]
@@ -83,14 +84,13 @@ class LearningReport:
         return _plain(fields)
 
     def to_json(self, path: str | Path) -> None:
-        """Write `to_dict` to a file."""
+        """Write `to_dict` to the file at `path`."""
         Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
 
     def to_html(self, path: str | Path) -> None:
-        """Write one self-contained page with tables and pictures; needs Matplotlib."""
-        from .html import write_page
-
-        write_page(self, Path(path))
+        """Write one self-contained page with tables and pictures to `path`; needs Matplotlib."""
+        regrets = None if self.simulation is None else regret_table(self.simulation)
+        write_page(self, family_table(self), regrets, Path(path))
 
     def __str__(self) -> str:
         """The report for a terminal."""
