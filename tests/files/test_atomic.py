@@ -87,6 +87,13 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("name", ["n" * 255, "ä" * 127, "a b\n.c"])
+def test_any_name_will_do(tmp_path: Path, name: str) -> None:
+    for text in ("old", "new"):
+        write_whole(tmp_path / name, text)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["new"]
+
+
 @pytest.mark.parametrize("kind", ["folder", "device", "missing"])
 def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
     if kind == "missing":

@@ -30,6 +30,7 @@ from files.helpers import (
 )
 
 NAMES = list(examples())
+PRIOR = dp.GaussianPrior(np.zeros(3), np.eye(3))
 
 
 def kinds_within(value: Any) -> set[str]:
@@ -77,7 +78,7 @@ def test_the_other_precision_reads_it(name: str) -> None:
 
 
 def test_a_bandit_is_read_in_the_other_precision() -> None:
-    ours = bandit(dp.GaussianPrior(np.zeros(3), np.eye(3)))
+    ours = bandit(PRIOR)
     with jax.enable_x64(not jax.config.read("jax_enable_x64")):
         other = dp.Bandit.from_bytes(ours.to_bytes(), seed=1)
         assert 0 <= other.decide(np.eye(3)).action < 3
@@ -155,7 +156,7 @@ def test_a_learned_prior_is_named() -> None:
     "duplicate", [copy.copy, copy.deepcopy, lambda b: pickle.loads(pickle.dumps(b))]
 )
 def test_copies_of_a_bandit_live(duplicate: Any) -> None:
-    ours = bandit(dp.GaussianPrior(np.zeros(3), np.eye(3)))
+    ours = bandit(PRIOR)
     ours.decide(np.eye(3))
     theirs = duplicate(ours)
     assert_same(theirs, ours)
@@ -165,6 +166,13 @@ def test_copies_of_a_bandit_live(duplicate: Any) -> None:
     ]
     theirs.update(features, np.ones(4))
     assert theirs.evidence.count == 7 and ours.evidence.count == 3
+
+
+def test_a_copy_brings_classes_of_ones_own_along() -> None:
+    """A new process imports the modules of the classes before it reads the bytes."""
+    restore, (kind, blob, kinds) = dp.Bandit(PRIOR, Mine(2)).__reduce__()
+    assert {Mine, dp.GaussianPrior, dp.Exact} <= set(kinds) and kind is dp.Bandit
+    assert restore(kind, blob, kinds).likelihood.what == 2
 
 
 # ---- classes of one's own, and fields that are added later

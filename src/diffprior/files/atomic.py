@@ -1,7 +1,9 @@
 """Files written whole or not at all."""
 
 import contextlib
+import hashlib
 import os
+import platform
 import re
 import secrets
 import stat
@@ -10,9 +12,21 @@ import time
 from pathlib import Path
 
 PATIENCE = 60.0  # seconds after which a temporary file that nobody writes to is litter
-HOST = re.sub(r"[^A-Za-z0-9]", "", getattr(os, "uname", lambda: [""] * 2)()[1])[:32]
+LONGEST_NAME = 150  # bytes of a file's name that fit beside what a temporary name adds
 
 AnyPath = str | os.PathLike[str]
+
+
+def _host() -> str:
+    """What tells where a process number means something: the machine, and the container on it."""
+    try:
+        container = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        container = ""
+    return re.sub(r"[^A-Za-z0-9]", "", f"{platform.node()}{container}")[-40:]
+
+
+HOST = _host()
 
 
 def write_whole(path: AnyPath, content: bytes | str) -> None:
@@ -77,13 +91,16 @@ def _keep_permissions(handle: int, found: os.stat_result) -> None:
 
 
 def _prefix(target: Path) -> str:
-    return f".{target.name}.writing-"
+    name = os.fsencode(target.name)
+    short = name if len(name) <= LONGEST_NAME else hashlib.sha256(name).hexdigest().encode()
+    return f".{os.fsdecode(short)}.writing-"
 
 
 def _remove_litter(target: Path) -> None:
     """Remove temporary files of this target that no living process writes to."""
     prefix = _prefix(target)
-    with os.scandir(target.parent) as entries:
+    left: list[str] = []
+    with contextlib.suppress(PermissionError), os.scandir(target.parent) as entries:
         left = [entry.path for entry in entries if entry.name.startswith(prefix)]
     for path in left:
         with contextlib.suppress(OSError):
