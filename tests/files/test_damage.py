@@ -112,9 +112,6 @@ FORGED_NUMBERS = [
     ("linear-evidence", "count", -1.0, "negative count"),
     ("linear-evidence", "precision", -1.0, "negative eigenvalue"),
     ("linear-evidence", "noise_std", -1.0, "positive `noise_std`"),
-    ("logistic-evidence", "num_rows", -5, "expected 0 to"),
-    ("logistic-evidence", "num_rows", 2**30, "expected 0 to"),
-    ("logistic-evidence", "num_rows", 3, "none beyond `num_rows`"),
     ("logistic-evidence", "weights", -1.0, "none below 0"),
     ("logistic-evidence", "rewards", 0.5, "expected 0 or 1"),
     ("poisson-evidence", "rewards", -1.0, "counts"),
@@ -137,7 +134,6 @@ FORGED_HEADERS: list[tuple[str, Change, str]] = [
     ("bandit", lambda h, a: fields(a).update(num_decisions=1.5), "num_decisions is 1.5"),
     ("bandit", lambda h, a: fields(a).update(max_rows="all"), "max_rows is 'all'"),
     ("bandit", lambda h, a: fields(a).update(max_rows=3), "`max_rows`"),
-    ("bandit", lambda h, a: fields(a).update(max_rows=10**10), "`max_rows`: expected at most"),
     ("bandit", lambda h, a: fields(a).update(seed="x"), "seed is 'x'"),
     ("bandit", lambda h, a: fields(a).pop("seed"), r"fields \['seed'\] missing"),
     ("bandit", lambda h, a: fields(a).update(agent=None), "belong to no object"),
@@ -155,6 +151,13 @@ FORGED_HEADERS: list[tuple[str, Change, str]] = [
     ("learned", lambda h, a: a.update(object=[]), "belong to no object"),
     ("learned", lambda h, a: a.update(format=3), "is of format 3, not 2"),
     ("learned", lambda h, a: a["object"].update(fields=[]), "has no meaning at ''"),
+    ("logistic-evidence", lambda h, a: fields(a).update(num_rows=-5), "expected 0 to 128, got -5"),
+    ("logistic-evidence", lambda h, a: fields(a).update(num_rows="abc"), "num_rows is 'abc'"),
+    ("logistic-evidence", lambda h, a: fields(a).update(num_rows=6), "expected 0 to 128, got 6"),
+    ("logistic-evidence", lambda h, a: fields(a).update(num_rows=3), "none beyond `num_rows`"),
+    ("logistic-evidence", lambda h, a: fields(a).update(capacity=4), "expected 0 to 4, got 5"),
+    ("logistic-evidence", lambda h, a: fields(a).update(capacity=100), "expected 0 to 100"),
+    ("logistic-evidence", lambda h, a: fields(a).update(capacity=2**40), "expected room for 5"),
     ("laplace-dps", lambda h, a: fields(a).update(covariance="x"), "`covariance`"),
     ("twisted-smc", lambda h, a: fields(a).update(num_particles=0), "`num_particles`"),
     ("particle-filter", lambda h, a: fields(a).update(num_rounds=-1), "`num_rounds`"),
@@ -216,6 +219,9 @@ def test_parts_must_fit_together() -> None:
             dp.load_bytes(put_together(wide, about, data))
     ours = bandit(dp.GaussianPrior(np.zeros(3), np.eye(3)))
     logistic = dp.Bandit(dp.GaussianPrior(np.zeros(3), np.eye(3)), dp.Logistic(), seed=0)
+    room = forged(logistic.to_bytes(), lambda h, a: fields(a).update(max_rows=10**10))
+    with pytest.raises(ValueError, match="`max_rows`: expected as many as there is room for"):
+        dp.load_bytes(room)
     header, about, data = take_apart(ours.to_bytes())
     other = take_apart(logistic.to_bytes())[1]
     fields(about, "agent")["likelihood"] = fields(other, "agent")["likelihood"]

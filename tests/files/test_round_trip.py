@@ -16,6 +16,7 @@ import pytest
 from jaxtyping import Array, Float
 
 import diffprior as dp
+from diffprior.evidence import history
 from diffprior.files.kinds import kind_of, known_kinds
 from files.helpers import (
     assert_same,
@@ -98,6 +99,17 @@ def test_weights_of_single_precision_take_no_more_room_in_double() -> None:
     header, _, _ = take_apart(learned().to_bytes())
     assert {header[name]["dtype"] for name in header if "weights" in name} == {"F32"}
     assert {header["offset"]["dtype"]} == {"F64" if jax.config.read("jax_enable_x64") else "F32"}
+
+
+@pytest.mark.parametrize("capacity", [1024, 2048])
+def test_rows_not_in_use_take_no_room(capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless there is so much room that a file may not ask for it without holding it."""
+    monkeypatch.setattr(history, "SMALL_ROOM", 2**13)
+    ours = dp.Logistic().empty(3, capacity).extend(np.eye(3), np.ones(3))
+    header, _, _ = take_apart(ours.to_bytes())
+    assert header["features"]["shape"] == [3 if capacity == 1024 else 2048, 3]
+    assert_same(dp.load_bytes(ours.to_bytes()), ours)
+    assert dp.load_bytes(ours.to_bytes()).capacity == ours.capacity
 
 
 # ---- digests

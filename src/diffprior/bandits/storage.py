@@ -6,14 +6,13 @@ from typing import Any
 
 from ..checks import choice
 from ..evidence.base import AbstractEvidence
+from ..evidence.history import capacity_for, small_room
 from ..files.atomic import AnyPath, write_whole
 from ..files.base import Serialisable, from_bytes, from_path, kinds_in, to_bytes
 from .agents import AbstractAgent
 from .choose import known_prior
 from .forking import refuse_after_fork
 from .streams import checked_seed, fresh_seed
-
-SMALL_ROOM = 2**17  # numbers: an eighth of what a file may ask memory for without holding it
 
 
 class AbstractStoredBandit(abc.ABC, Serialisable):
@@ -135,9 +134,9 @@ class AbstractStoredBandit(abc.ABC, Serialisable):
 
 def _check_room(evidence: AbstractEvidence, max_rows: int | None) -> None:
     """Refuse room for far more rows than a file of this size would have been written with."""
-    capacity = max(getattr(evidence, "capacity", 0), SMALL_ROOM // evidence.dim)
-    if max_rows is not None and max_rows > 8 * capacity:
-        raise ValueError(f"`max_rows`: expected at most {8 * capacity}, got {max_rows}")
+    room = capacity_for(max_rows or 0)
+    if not small_room(room, evidence.dim) and room > getattr(evidence, "capacity", room):
+        raise ValueError(f"`max_rows`: expected as many as there is room for, got {max_rows}")
 
 
 def _copied(cls: Any, blob: bytes, kinds: tuple[type, ...]) -> Any:

@@ -13,11 +13,12 @@ from ..checks import is_traced, on_device, positive_int
 from ..gaussian import Gaussian
 from ..linalg import cholesky, solve_lower
 from . import quadrature
-from .base import AbstractEvidence, AbstractLikelihood, Rows, inverse_temperature
-from .blocks import put_rows, room_for, sum_over_rows
+from .base import AbstractLikelihood, Rows, inverse_temperature
+from .blocks import put_rows, sum_over_rows
 from .history import Columns, capacity_for, merged, padded
 from .linear import LinearEvidence
 from .newton import Laplace, find_mode, laplace
+from .storage import AbstractStoredRows
 
 _FULL = (
     "`append`: expected at most {} rows inside a compiled program, got more; make room with "
@@ -46,7 +47,7 @@ class AbstractFamily(AbstractLikelihood):
         return GLMEvidence.empty_of(self, positive_int("dim", dim), capacity_for(capacity))
 
 
-class GLMEvidence(AbstractEvidence):
+class GLMEvidence(AbstractStoredRows):
     """Rows of a `family`, in arrays of fixed capacity: `features`, `rewards`, `weights`, `offsets`.
 
     Beyond `num_rows` the weights are zero; `folded` is the expansion of rows that were dropped.
@@ -69,16 +70,6 @@ class GLMEvidence(AbstractEvidence):
         )
         features, none = on_device(np.zeros((capacity, dim))), on_device(np.zeros((), np.int32))
         return GLMEvidence(family, features, row, row, row, none, folded)
-
-    def validate(self) -> None:
-        """Refuse more rows than there is room for, and rewards that cannot be."""
-        super().validate()
-        num_rows, weights = int(self.num_rows), np.asarray(self.weights)
-        if not 0 <= num_rows <= self.capacity or room_for(self.capacity) != self.capacity:
-            raise ValueError(f"`num_rows`: expected 0 to {self.capacity}, got {num_rows}")
-        if np.any(weights < 0) or np.any(weights[num_rows:] > 0) or self.folded.dim != self.dim:
-            raise ValueError("`weights`: expected none below 0, and none beyond `num_rows`")
-        self.check_rewards(np.asarray(self.rewards)[weights > 0])
 
     @property
     def dim(self) -> int:

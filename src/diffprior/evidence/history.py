@@ -5,6 +5,7 @@ import numpy as np
 from .blocks import room_for
 
 MIN_CAPACITY = 128
+SMALL_ROOM = 2**22  # numbers
 Columns = tuple[
     np.ndarray, np.ndarray, np.ndarray, np.ndarray
 ]  # features, rewards, weights, offsets
@@ -13,6 +14,11 @@ Columns = tuple[
 def capacity_for(num_rows: int) -> int:
     """The power of two, at least MIN_CAPACITY, that holds `num_rows` rows."""
     return max(MIN_CAPACITY, 1 << max(num_rows - 1, 0).bit_length())
+
+
+def small_room(capacity: int, dim: int) -> bool:
+    """Whether a file may ask for room for so many rows without holding them."""
+    return capacity * (dim + 3) <= SMALL_ROOM
 
 
 def padded(columns: Columns, capacity: int) -> Columns:

@@ -1,6 +1,7 @@
 """Which classes files may speak of, and what the fields of each may hold."""
 
 import dataclasses
+import functools
 import inspect
 import types
 import typing
@@ -36,7 +37,8 @@ class Kind:
     @classmethod
     def file_hints(cls) -> dict[str, Any]:
         """The fields that are kept, and what each may hold."""
-        return field_hints(cls)
+        known: Any = cls
+        return field_hints(known)
 
     def file_fields(self) -> dict[str, Any]:
         """The fields that are kept, and what each holds."""
@@ -109,7 +111,8 @@ def require_finite(fields: dict[str, Any]) -> None:
             raise ValueError(f"`{name}`: expected finite numbers, got NaN or infinity")
 
 
-def field_hints(cls: type) -> dict[str, Any]:
+@functools.cache
+def field_hints(cls: Any) -> dict[str, Any]:
     """The annotation of every field; Any where it cannot be told what a name in it means."""
     try:
         hints = typing.get_type_hints(cls)
