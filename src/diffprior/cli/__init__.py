@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import bench, evaluate, fit, reproduce, sample, serve
+from . import bench, evaluate, fit, learn, reproduce, sample, serve, statistics
 from .options import print_version
 
 app = typer.Typer(
@@ -16,6 +16,8 @@ app = typer.Typer(
     add_completion=False,
     help="Cold start from your past tasks: learn a prior from them, and decide in new ones.",
 )
+app.command()(learn.learn)
+app.command()(statistics.statistics)
 app.command()(fit.fit)
 app.command()(sample.sample)
 app.add_typer(evaluate.app, name="evaluate")

@@ -18,6 +18,7 @@ from ..schedule import Schedule, Stages
 from .adaptor import PriorDenoiser, as_prior, unit_coordinates
 from .base import (
     AbstractPrior,
+    checked_samples,
     natural_evidence,
 )
 from .denoisers import AbstractDenoiser
@@ -28,9 +29,12 @@ from .fitting import (
     checked_options,
     fit_model,
 )
+from .from_tasks.data import is_logs
+from .from_tasks.fit import draws_from, mixture_from_logs, with_hedge
 from .report import FitReport
 from .residuals import exact_residual
 
+DISTILLED_DRAWS = 20_000  # of a mixture learned from logs, to train on
 EXACT_DRAWS = 1024  # of prior samples, for the mean variance given by a prior's own denoiser
 
 
@@ -61,6 +65,14 @@ class Metadata(Serialisable):
 
     report: FitReport | None = dataclasses.field(compare=False)
     names: tuple[str, ...] = dataclasses.field(default=(), compare=False)  # of the parameters
+
+
+def _hedged(samples: Any, share: float, seed: int, weights: Any, groups: Any) -> np.ndarray:
+    if weights is not None or groups is not None:
+        raise ValueError(
+            "`hedge`: expected samples without weights and groups, got some; leave one of them out"
+        )
+    return with_hedge(checked_samples(samples, at_least=20), share, seed)
 
 
 class DiffusionPrior(AbstractPrior):
@@ -103,11 +115,14 @@ class DiffusionPrior(AbstractPrior):
         num_steps: Any = None,
         width: Any = None,
         depth: Any = None,
+        hedge: float = 0.0,
+        likelihood: Any = None,
     ) -> "DiffusionPrior":
         """Learn the prior from the parameters of past tasks.
 
         Args:
-            samples: (n, d), one row of parameters per past task; at least 20 rows.
+            samples: (n, d), one row of parameters per past task; at least 20 rows. Or `Logs` or
+                `TaskStatistics`: a mixture is learned from them and distilled into a network.
             preset: "default" is one network for all Gaussian evidence, beyond 10 parameters for
                 isotropic evidence; "paper" is one regressor per stage (Appendix B).
             schedule: the stages of the reverse process: a `Schedule` or "log_snr", "cosine" or
@@ -122,6 +137,9 @@ class DiffusionPrior(AbstractPrior):
             num_steps: of the optimiser; by default 4,000 or 5,000, with the paper's preset 1,250.
             width: of the hidden layers; by default by the number of parameters.
             depth: number of hidden layers; by default 4.
+            hedge: share of a wide Gaussian mixed into what is learned, so that a task unlike any
+                before is learned instead of denied.
+            likelihood: how the rewards of logs arise; `Linear()` has its noise estimated.
 
         Returns:
             The prior; `report` says how learning went. A second fit of the same shapes compiles
@@ -138,6 +156,11 @@ class DiffusionPrior(AbstractPrior):
         if initial is not None and schedule is None:
             schedule = initial.schedule
         options = checked_options(preset, schedule, seed, progress, num_steps, width, depth)
+        if is_logs(samples):
+            found = mixture_from_logs(samples, likelihood, seed=int(seed))
+            samples = draws_from(found, DISTILLED_DRAWS, int(seed))
+        if hedge:
+            samples = _hedged(samples, hedge, int(seed), sample_weights, groups)
         model = fit_model(samples, sample_weights, groups, start, options)
         return DiffusionPrior(*model[:-1], Metadata(model.report))
 

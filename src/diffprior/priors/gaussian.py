@@ -13,6 +13,8 @@ from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import cholesky
 from .base import AbstractClosedFormPrior, checked_samples
+from .from_tasks.data import is_logs
+from .from_tasks.fit import gaussian_from_logs
 
 
 class GaussianPrior(AbstractClosedFormPrior):
@@ -34,11 +36,13 @@ class GaussianPrior(AbstractClosedFormPrior):
         self.cov = covariance("cov", cov, (d, d))
 
     @staticmethod
-    def fit(samples: Any) -> "GaussianPrior":
+    def fit(samples: Any, likelihood: Any = None) -> "GaussianPrior":
         """Maximum likelihood: the mean and covariance of the samples (Section 6.1).
 
         Args:
-            samples: parameters of past tasks (n, d), at least two rows.
+            samples: parameters of past tasks (n, d), at least two rows; or `Logs` or
+                `TaskStatistics` of past tasks, whose marginal likelihood is then greatest.
+            likelihood: how the rewards of logs arise; `Linear()` has its noise estimated.
 
         Returns:
             The prior.
@@ -46,6 +50,9 @@ class GaussianPrior(AbstractClosedFormPrior):
         Raises:
             ValueError: samples that are too few, constant, dependent or not finite.
         """
+        if is_logs(samples):
+            found = gaussian_from_logs(samples, likelihood)
+            return GaussianPrior(found.means[0], found.covs[0])
         array = checked_samples(samples, at_least=2)
         cov = np.cov(array, rowvar=False, ddof=0).reshape(2 * array.shape[1:])
         try:

@@ -22,6 +22,8 @@ from .base import (
 )
 from .components import Components
 from .em import choose_components, fit_components
+from .from_tasks.data import is_logs
+from .from_tasks.fit import mixture_from_logs
 from .whitening import whitening
 
 
@@ -57,16 +59,19 @@ class MixturePrior(AbstractClosedFormPrior):
         num_components: int | None = None,
         sample_weights: Any = None,
         seed: int = 0,
+        likelihood: Any = None,
     ) -> "MixturePrior":
         """Learn the mixture by expectation maximisation.
 
         Args:
-            samples: (n, d), parameters of past tasks, one row each.
+            samples: (n, d), parameters of past tasks, one row each; or `Logs` or `TaskStatistics`
+                of past tasks, for extreme deconvolution.
             num_components: K; by default up to 128, by the likelihood of samples held out, each
                 covariance free or all of them tied: one Gaussian where a mixture is not clearly
                 better.
             sample_weights: (n,), how much each row counts beside the others; by default the same.
             seed: of the starts, and of what is held out.
+            likelihood: how the rewards of logs arise; `Linear()` has its noise estimated.
 
         Returns:
             The mixture. Covariances are drawn a little towards their pooled one, and no variance is
@@ -75,6 +80,9 @@ class MixturePrior(AbstractClosedFormPrior):
         Raises:
             ValueError: samples that are too few, constant or not finite; weights that are negative.
         """
+        if is_logs(samples):
+            parts = mixture_from_logs(samples, likelihood, num_components, seed)
+            return MixturePrior(parts.weights, parts.means, parts.covs)
         if num_components is not None:
             num_components = positive_int("num_components", num_components)
         array = checked_samples(samples, at_least=max(2, num_components or 2))

@@ -10,6 +10,7 @@ import pytest
 import diffprior as dp
 from diffprior.priors.from_tasks.components import Components
 from diffprior.priors.from_tasks.em import expectations, log_evidences, maximise
+from diffprior.priors.from_tasks.fit import with_hedge
 from diffprior.priors.from_tasks.gaussian import fit_gaussian
 from diffprior.priors.from_tasks.linear import linear_blocks
 from diffprior.priors.from_tasks.mixture import fit_mixture
@@ -181,3 +182,26 @@ def test_a_mixture_is_found_from_rows_where_estimates_alone_mislead() -> None:
     gap = true - log_evidences(judge, found)
     assert gap.mean() < 0.015 + 2 * gap.std() / np.sqrt(600)
     assert (true - log_evidences(judge, gaussian)).mean() > 0.1
+
+
+def test_families_are_fitted_from_logs_as_from_parameters() -> None:
+    gaussian = dp.GaussianPrior.fit(sleepstudy(), likelihood=dp.Linear())
+    np.testing.assert_allclose(np.diagonal(gaussian.cov), [565.5107, 32.6821], rtol=1e-4)
+    rng = np.random.default_rng(3)
+    logs = dp.Logs(*rows(rng, blobs(rng, 300), 6.0))
+    mixture = dp.MixturePrior.fit(logs, num_components=2, likelihood=dp.Linear(noise_std=1.0))
+    np.testing.assert_allclose(np.sort(np.asarray(mixture.means)[:, 0]), [-1.5, 1.5], atol=0.2)
+    with pytest.raises(ValueError, match="`likelihood`: expected how rewards arise, got NoneType"):
+        dp.GaussianPrior.fit(logs)
+    with pytest.raises(ValueError, match="`num_components`: expected at most one"):
+        dp.MixturePrior.fit(logs, num_components=301, likelihood=dp.Linear())
+
+
+def test_a_hedge_is_that_share_of_the_samples() -> None:
+    samples = np.random.default_rng(0).standard_normal((9900, 2)) * [1.0, 10.0]
+    hedged = with_hedge(samples, 0.01, 0)
+    assert hedged.shape == (10_000, 2)
+    np.testing.assert_array_equal(hedged[:9900], samples)
+    np.testing.assert_allclose(hedged[9900:].std(axis=0), [3.0, 30.0], rtol=0.3)
+    with pytest.raises(ValueError, match="`hedge`: expected a share"):
+        dp.DiffusionPrior.fit(samples, hedge=1.5)
