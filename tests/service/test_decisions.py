@@ -129,6 +129,7 @@ def test_propensities_add_up_to_one(make_service: MakeService) -> None:
 def test_refusals_say_why(service: TestClient, path: str, body: dict | None, status: int) -> None:
     reply = service.post(path, json=body)
     assert reply.status_code == status and reply.json()["error"]
+    assert service.get("/v1/models/shop").json()["num_tasks"] == 0
 
 
 def test_a_reward_outside_the_support_is_refused_and_not_kept(service: TestClient) -> None:

@@ -10,50 +10,31 @@ import numpy as np
 import sqlalchemy as sa
 
 from ..partition import partition
-from .catalog import Catalog, Version, task_seed
+from .catalog import Version, task_seed
 from .choice import Chosen, choose
-from .database import Database
 from .draws import SIZES, DrawRequest
 from .errors import ServiceError
 from .learner import Learner
 from .replies import decision_reply
 from .requests import Decide, Request
 from .schema import decisions, tasks, tokens
-from .tasks import TaskCache, TaskState
+from .tasks import TaskState
+from .transaction import Transaction
 
 Row = dict[str, Any]
 
 
 class Batch:
-    """The requests of one transaction. Nothing outside it changes until `commit_cache`.
+    """The requests of one transaction. Nothing outside it changes until `commit_cache`."""
 
-    Args:
-        connection: An open transaction.
-        database: Where it is open.
-        catalog: The models.
-        cache: What is known of tasks in memory.
-        now: The time, which never runs backwards.
-    """
-
-    def __init__(
-        self,
-        connection: sa.Connection,
-        database: Database,
-        catalog: Catalog,
-        cache: TaskCache,
-        now: float,
-    ) -> None:
-        self._connection = connection
-        self._database = database
-        self._catalog = catalog
-        self._cache = cache
-        self._now = now
-        self._learner = Learner(connection, database, catalog, cache, now)
+    def __init__(self, transaction: Transaction) -> None:
+        self._in = transaction
+        self._learner = Learner(transaction)
         self.results: list[tuple[Request, Any]] = []
 
     def run(self, requests: list[Request]) -> None:
         """Serve all requests; what one of them did wrong is its own result alone."""
-        decides = [r for r in requests if isinstance(r, Decide)]
+        decides = [r for r in requests if isinstance(r, Decide) and self._is_sound(r)]
         others = [r for r in requests if not isinstance(r, Decide)]
         named = self._create_tasks(decides)
         owners = self._learner.tasks_of(others)
@@ -66,7 +47,7 @@ class Batch:
 
     def commit_cache(self) -> None:
         """Keep in memory what is now in the log."""
-        self._cache.put(self._learner.states())
+        self._in.cache.put(self._learner.states())
 
     def _attempt(self, request: Request, serve: Any) -> None:
         try:
@@ -74,21 +55,30 @@ class Batch:
         except ServiceError as error:
             self.results.append((request, error))
 
+    def _is_sound(self, request: Decide) -> bool:
+        """Whether a decision can be taken; a task comes into being by no other."""
+        try:
+            request.check(self._in.catalog.for_task(request.model, request.task).dim)
+        except ServiceError as error:
+            self.results.append((request, error))
+            return False
+        return True
+
     def _create_tasks(self, requests: list[Decide]) -> dict[tuple[str, str], Row]:
         """Rows of the tasks that are decided for, new ones made."""
-        wanted = {(r.model, r.task): r for r in requests if r.model in self._catalog.names()}
+        wanted = {(r.model, r.task): r for r in requests}
         found = self._find_tasks(wanted)
         missing = {key: r for key, r in wanted.items() if key not in found}
         for request in self._within_limits(missing.values()):
-            seed = task_seed(self._catalog.versions_of(request.model)[0].seed, request.task)
-            self._connection.execute(
-                self._database.insert_new(tasks).values(
+            seed = task_seed(self._in.catalog.versions_of(request.model)[0].seed, request.task)
+            self._in.connection.execute(
+                self._in.database.insert_new(tasks).values(
                     model=request.model,
                     name=request.task,
                     seed=seed,
                     num_decisions=0,
                     num_learned=0,
-                    created=self._now,
+                    created=self._in.now,
                 )
             )
         return found | self._find_tasks(missing) if missing else found
@@ -103,10 +93,12 @@ class Batch:
                 kept += wanted
                 continue
             where = tokens.c.id == token
-            row = self._connection.execute(sa.select(tokens).where(where).with_for_update()).one()
+            row = self._in.connection.execute(
+                sa.select(tokens).where(where).with_for_update()
+            ).one()
             allowed = wanted[: max(0, row.max_tasks - row.num_tasks)]
             total = row.num_tasks + len(allowed)
-            self._connection.execute(tokens.update().where(where).values(num_tasks=total))
+            self._in.connection.execute(tokens.update().where(where).values(num_tasks=total))
             kept += allowed
         return kept
 
@@ -117,14 +109,14 @@ class Batch:
         found = {}
         for model, names in by_model.items():
             query = sa.select(tasks).where(tasks.c.model == model, tasks.c.name.in_(names))
-            for row in self._connection.execute(query).mappings():
+            for row in self._in.connection.execute(query).mappings():
                 found[model, row["name"]] = dict(row)
         return found
 
     def _lock(self, ids: set[int]) -> dict[int, Row]:
         """Rows of these tasks, which no other process can change until the end."""
         query = sa.select(tasks).where(tasks.c.id.in_(sorted(ids))).order_by(tasks.c.id)
-        found = self._connection.execute(query.with_for_update()).mappings()
+        found = self._in.connection.execute(query.with_for_update()).mappings()
         return {row["id"]: dict(row) for row in found}
 
     def _decide(self, requests: list[Decide], named: dict[tuple[str, str], Row]) -> None:
@@ -132,15 +124,14 @@ class Batch:
         groups: dict[Any, list[tuple[Decide, Version, TaskState, Row, int]]] = defaultdict(list)
         repeated = []
         for request in requests:
-            try:
-                version = self._checked(request, named)
-                task = named[request.model, request.task]
-                if request.decision_id in known:
-                    repeated.append((request, task))
-                    continue
-            except ServiceError as error:
-                self.results.append((request, error))
+            task = named.get((request.model, request.task))
+            if task is None:
+                self.results.append((request, ServiceError(429, _TOO_MANY_TASKS)))
                 continue
+            if request.decision_id in known:
+                repeated.append((request, task))
+                continue
+            version = self._in.catalog.for_task(request.model, request.task)
             state = self._learner.state(task, version)
             number = task["num_decisions"]
             task["num_decisions"] += 1
@@ -152,23 +143,14 @@ class Batch:
         for group in groups.values():
             rows += self._decide_group(group)
         if rows:
-            self._connection.execute(decisions.insert(), rows)
+            self._in.connection.execute(decisions.insert(), rows)
         known |= {row["id"]: row for row in rows}
         for request, task in repeated:
             self._attempt(request, lambda r=request, t=task: _again(r, t, known[r.decision_id]))
 
-    def _checked(self, request: Decide, named: dict[tuple[str, str], Row]) -> Version:
-        version = self._catalog.for_task(request.model, request.task)
-        request.check(version.dim)
-        if (request.model, request.task) not in named:
-            raise ServiceError(
-                429, "the token has created as many tasks as it may; ask for a higher limit"
-            )
-        return version
-
     def _known(self, ids: list[str]) -> dict[str, Any]:
         query = sa.select(decisions).where(decisions.c.id.in_(ids))
-        return {row["id"]: dict(row) for row in self._connection.execute(query).mappings()}
+        return {row["id"]: dict(row) for row in self._in.connection.execute(query).mappings()}
 
     def _decide_group(self, group: list[tuple[Decide, Version, TaskState, Row, int]]) -> list[Row]:
         """Decisions of one version, whose draws are one program."""
@@ -203,7 +185,7 @@ class Batch:
         predicted: float,
     ) -> Row:
         wait = version.settings.reward_wait
-        expires = None if wait is None or request.deferred else self._now + wait
+        expires = None if wait is None or request.deferred else self._in.now + wait
         return {
             "id": request.decision_id,
             "task_id": task_id,
@@ -222,9 +204,12 @@ class Batch:
             "failed": failed,
             "status": "deferred" if request.deferred else "active",
             "settled": False,
-            "created": self._now,
+            "created": self._in.now,
             "expires": expires,
         }
+
+
+_TOO_MANY_TASKS = "the token has created as many tasks as it may; ask for a higher limit"
 
 
 def _again(request: Decide, task: Row, row: Row) -> Row:

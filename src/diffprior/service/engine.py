@@ -21,6 +21,7 @@ from .errors import ServiceError, unavailable
 from .metrics import Metrics
 from .requests import Request, Settle
 from .tasks import TaskCache, fresh_state
+from .transaction import Transaction
 
 LARGEST_BATCH = 128  # requests of one transaction
 SETTLE_SECONDS = 1.0  # between looks for decisions whose wait is over
@@ -129,7 +130,8 @@ class Engine:
         self._clock = max(self._clock, time.time())
         with self.database.transaction() as connection:
             self.catalog.refresh_if_old(connection)
-            batch = Batch(connection, self.database, self.catalog, self.task_cache, self._clock)
+            about = (connection, self.database, self.catalog, self.task_cache, self._clock)
+            batch = Batch(Transaction(*about))
             batch.run(requests)
         batch.commit_cache()
         self.metrics.tasks_in_memory(len(self.task_cache))

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from .catalog import Catalog, Version
-from .database import Database
+from .catalog import Version
 from .errors import ServiceError, not_found
 from .replies import decision_reply, reward_reply
 from .requests import Change, Decide, Request, Reward, Settle
 from .schema import decisions, observations, rewards, tasks
 from .settings import check_reward
-from .tasks import SNAPSHOT_EVERY, TaskCache, TaskState, current_state, write_snapshots
+from .tasks import SNAPSHOT_EVERY, TaskState, current_state, write_snapshots
+from .transaction import Transaction
 
 Row = dict[str, Any]
 
@@ -22,19 +22,8 @@ Row = dict[str, Any]
 class Learner:
     """What one transaction learns of its tasks, which it has locked."""
 
-    def __init__(
-        self,
-        connection: sa.Connection,
-        database: Database,
-        catalog: Catalog,
-        cache: TaskCache,
-        now: float,
-    ) -> None:
-        self._connection = connection
-        self._database = database
-        self._catalog = catalog
-        self._cache = cache
-        self._now = now
+    def __init__(self, transaction: Transaction) -> None:
+        self._in = transaction
         self._tasks: dict[int, Row] = {}
         self._states: dict[tuple[int, int], TaskState] = {}
         self._snapshots: list[TaskState] = []
@@ -43,10 +32,10 @@ class Learner:
         """Ids of the tasks that these requests are about."""
         ids = [r.decision_id for r in requests if isinstance(r, Reward | Change)]
         query = sa.select(decisions.c.task_id).where(decisions.c.id.in_(ids))
-        found = set(self._connection.execute(query).scalars()) if ids else set()
+        found = set(self._in.connection.execute(query).scalars()) if ids else set()
         limits = [r.limit for r in requests if isinstance(r, Settle)]
-        due = _due(self._now).with_only_columns(decisions.c.task_id).limit(sum(limits))
-        return found | set(self._connection.execute(due).scalars()) if limits else found
+        due = _due(self._in.now).with_only_columns(decisions.c.task_id).limit(sum(limits))
+        return found | set(self._in.connection.execute(due).scalars()) if limits else found
 
     def begin(self, rows: dict[int, Row]) -> None:
         """These tasks are locked now."""
@@ -58,7 +47,7 @@ class Learner:
         state = self._states.get(key)
         if state is None or state.num_learned < task["num_learned"]:
             about = (task["id"], task["seed"], task["num_learned"])
-            state = current_state(self._connection, self._cache, version, *about)
+            state = current_state(self._in.connection, self._in.cache, version, *about)
             self._states[key] = state
         return state
 
@@ -78,8 +67,8 @@ class Learner:
                 {"task": r["id"], "decided": r["num_decisions"], "learned": r["num_learned"]}
                 for r in self._tasks.values()
             ]
-            self._connection.execute(update, values)
-        write_snapshots(self._connection, self._database, self._snapshots)
+            self._in.connection.execute(update, values)
+        write_snapshots(self._in.connection, self._in.database, self._snapshots)
 
     def serve(self, request: Request) -> Any:
         """Serve a request that is not a decision."""
@@ -92,11 +81,11 @@ class Learner:
 
     def _decision(self, decision_id: str, models: Any) -> tuple[Row, Version]:
         query = sa.select(decisions).where(decisions.c.id == decision_id)
-        row = self._connection.execute(query).mappings().one_or_none()
+        row = self._in.connection.execute(query).mappings().one_or_none()
         task = self._tasks.get(row["task_id"]) if row else None
         if row is None or task is None or (models is not None and task["model"] not in models):
             raise not_found("decision_id", decision_id)
-        return dict(row), self._catalog.version(task["model"], row["version"])
+        return dict(row), self._in.catalog.version(task["model"], row["version"])
 
     def _reward(self, request: Reward) -> Row:
         row, version = self._decision(request.decision_id, request.models)
@@ -110,19 +99,19 @@ class Learner:
             raise ServiceError(422, str(error)) from error
         if row["status"] == "deferred":
             raise ServiceError(409, "the decision is deferred; activate it, then reward it")
-        expired = row["expires"] is not None and self._now > row["expires"]
+        expired = row["expires"] is not None and self._in.now > row["expires"]
         late = row["settled"] or expired
         at_once = version.settings.aggregation == "first"
         if not late and at_once:
             self._observe(row, version, request.value, "reward")
-        self._connection.execute(
+        self._in.connection.execute(
             rewards.insert().values(
                 decision_id=row["id"],
                 reward_id=request.reward_id,
                 number=len(before),
                 value=request.value,
                 late=late,
-                received=self._now,
+                received=self._in.now,
             )
         )
         if late:
@@ -150,21 +139,23 @@ class Learner:
             raise ServiceError(409, f"the decision is {state} already; it stays so")
         wait = version.settings.reward_wait
         if request.status == "active":
-            row |= {"status": "active", "expires": None if wait is None else self._now + wait}
+            row |= {"status": "active", "expires": None if wait is None else self._in.now + wait}
         else:
             row |= {"status": "cancelled", "settled": True}
         changed = {name: row[name] for name in ("status", "expires", "settled")}
         where = decisions.c.id == row["id"]
-        self._connection.execute(decisions.update().where(where).values(**changed))
+        self._in.connection.execute(decisions.update().where(where).values(**changed))
         return decision_reply(row)
 
     def _settle(self, request: Settle) -> int:
         """End the wait of decisions that are due; how many there were."""
-        query = _due(self._now).where(decisions.c.task_id.in_(list(self._tasks)))
-        due = [dict(row) for row in self._connection.execute(query.limit(request.limit)).mappings()]
+        query = _due(self._in.now).where(decisions.c.task_id.in_(list(self._tasks)))
+        due = [
+            dict(row) for row in self._in.connection.execute(query.limit(request.limit)).mappings()
+        ]
         given = self._rewards_of([row["id"] for row in due])
         for row in due:
-            version = self._catalog.version(self._tasks[row["task_id"]]["model"], row["version"])
+            version = self._in.catalog.version(self._tasks[row["task_id"]]["model"], row["version"])
             on_time = [r["value"] for r in given[row["id"]] if not r["late"]]
             value = _aggregate(version.settings.aggregation, on_time)
             source = "reward" if on_time else "default"
@@ -183,7 +174,7 @@ class Learner:
             phi = table[row["taken"]]
             state = self.state(task, version).learn(version, phi, value)
             self._states[task["id"], version.version] = state
-            self._connection.execute(
+            self._in.connection.execute(
                 observations.insert().values(
                     task_id=task["id"],
                     number=task["num_learned"],
@@ -191,7 +182,7 @@ class Learner:
                     features=phi.tobytes(),
                     reward=value,
                     source=source,
-                    learned=self._now,
+                    learned=self._in.now,
                 )
             )
             task["num_learned"] += 1
@@ -199,12 +190,12 @@ class Learner:
                 self._snapshots.append(state)
         row["settled"] = True
         where = decisions.c.id == row["id"]
-        self._connection.execute(decisions.update().where(where).values(settled=True))
+        self._in.connection.execute(decisions.update().where(where).values(settled=True))
 
     def _rewards_of(self, ids: list[str]) -> dict[str, list[Row]]:
         query = sa.select(rewards).where(rewards.c.decision_id.in_(ids)).order_by(rewards.c.number)
         found = defaultdict(list)
-        for row in self._connection.execute(query).mappings():
+        for row in self._in.connection.execute(query).mappings():
             found[row["decision_id"]].append(dict(row))
         return found
 
