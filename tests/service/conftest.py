@@ -19,6 +19,7 @@ from diffprior.service.tokens import Tokens
 
 PRIOR = dp.MixturePrior([0.5, 0.5], [[-1.0, 0.5], [1.0, 0.0]], np.tile(0.2 * np.eye(2), (2, 1, 1)))
 MakeService = Callable[..., TestClient]
+LINEAR = {"likelihood": "linear", "likelihood_options": {"noise_std": 1.0}}
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def make_service(database: Database) -> Iterator[MakeService]:
 
 @pytest.fixture
 def service(make_service: MakeService) -> TestClient:
-    return make_service(likelihood="logistic", propensity_draws=4)
+    return make_service(**LINEAR, propensity_draws=4)
 
 
 def features(seed: int, num_actions: int = 3) -> list[list[float]]:

@@ -14,14 +14,14 @@ from starlette.testclient import TestClient
 import diffprior.service.schema as schema
 from diffprior.service.database import Database
 from diffprior.service.rebuild import rebuild
-from service.conftest import MakeService, decide, features, reward
+from service.conftest import LINEAR, MakeService, decide, features, reward
 from service.crash import crash
 
 
 def test_rebuild_finds_evidence_that_is_not_of_the_log(
     make_service: MakeService, database: Database
 ) -> None:
-    client = make_service(likelihood="logistic", propensity_draws=0)
+    client = make_service(**LINEAR, propensity_draws=0)
     for i in range(66):
         reward(client, decide(client, features=features(i))["decision_id"], float(i % 2))
     found = rebuild(database)

@@ -7,13 +7,13 @@ import pytest
 from starlette.testclient import TestClient
 
 import diffprior as dp
-from service.conftest import PRIOR, decide, features
+from service.conftest import LINEAR, PRIOR, decide, features
 
 
 def put(client: TestClient, prior: dp.AbstractPrior, name: str = "shop", **body: object) -> dict:
     """Put a version of a model."""
     text = base64.b64encode(prior.to_bytes()).decode()
-    settings = {"likelihood": "logistic", "propensity_draws": 0}
+    settings = {**LINEAR, "propensity_draws": 0}
     body = {"prior": text, "settings": settings, **body}
     reply = client.put(f"/v1/models/{name}", json=body)
     assert reply.status_code == 200, reply.text

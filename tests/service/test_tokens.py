@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 from diffprior.service.database import Database
 from diffprior.service.server import check_access, is_loopback
 from diffprior.service.tokens import create_token, revoke_token
-from service.conftest import MakeService, decide, features
+from service.conftest import LINEAR, MakeService, decide, features
 
 FEATURES = {"features": features(0)}
 CALLS = [
@@ -35,7 +35,7 @@ def call(client: TestClient, method: str, path: str, body: dict | None, token: s
 
 
 def test_every_call_wants_its_right(make_service: MakeService, database: Database) -> None:
-    client = make_service(required=True, likelihood="logistic", propensity_draws=0)
+    client = make_service(required=True, **LINEAR, propensity_draws=0)
     paths = client.get("/openapi.json").json()["paths"]
     documented = sum(path.startswith("/v1") * len(calls) for path, calls in paths.items())
     assert documented == len(CALLS), "a call is missing from this test"
@@ -55,7 +55,7 @@ def test_every_call_wants_its_right(make_service: MakeService, database: Databas
 
 
 def test_a_token_of_one_model_sees_no_other(make_service: MakeService, database: Database) -> None:
-    client = make_service(likelihood="logistic", propensity_draws=0)
+    client = make_service(**LINEAR, propensity_draws=0)
     identity = decide(client)["decision_id"]
     token = create_token(database, ("reward", "read"), model="other")
     path = f"/v1/decisions/{identity}"
@@ -66,7 +66,7 @@ def test_a_token_of_one_model_sees_no_other(make_service: MakeService, database:
 
 
 def test_a_revoked_token_is_refused(make_service: MakeService, database: Database) -> None:
-    client = make_service(required=True, likelihood="logistic", propensity_draws=0)
+    client = make_service(required=True, **LINEAR, propensity_draws=0)
     token = create_token(database, ("read",))
     assert revoke_token(database, token.split("_")[1])
     assert not revoke_token(database, "nobody")
@@ -76,7 +76,7 @@ def test_a_revoked_token_is_refused(make_service: MakeService, database: Databas
 def test_a_token_creates_no_more_tasks_than_it_may(
     make_service: MakeService, database: Database
 ) -> None:
-    client = make_service(required=True, likelihood="logistic", propensity_draws=0)
+    client = make_service(required=True, **LINEAR, propensity_draws=0)
     token = create_token(database, ("decide",), max_tasks=2)
     statuses = [
         call(client, "POST", f"/v1/models/shop/tasks/{name}/decisions", FEATURES, token)

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from diffprior.service.requests import Settle
 from diffprior.service.schema import observations
-from service.conftest import MakeService, decide, reward
+from service.conftest import LINEAR, MakeService, decide, reward
 
 
 class Clock:
@@ -40,7 +40,7 @@ def learned(client: TestClient) -> list[tuple[float, str]]:
 def test_default_reward_counts_once_when_the_wait_is_over(
     make_service: MakeService, clock: Clock
 ) -> None:
-    client = make_service(likelihood="logistic", reward_wait=60, default_reward=0.0)
+    client = make_service(**LINEAR, reward_wait=60, default_reward=0.0)
     first, second = decide(client)["decision_id"], decide(client)["decision_id"]
     reward(client, first, 1.0)
     assert settle(client) == 0
@@ -56,7 +56,7 @@ def test_default_reward_counts_once_when_the_wait_is_over(
 def test_several_rewards(
     make_service: MakeService, clock: Clock, aggregation: str, expected: float
 ) -> None:
-    client = make_service(likelihood="poisson", reward_wait=60, aggregation=aggregation)
+    client = make_service(**LINEAR, reward_wait=60, aggregation=aggregation)
     identity = decide(client)["decision_id"]
     for number, value in enumerate((1.0, 3.0, 2.0)):
         reward(client, identity, value, reward_id=f"r{number}")
@@ -67,7 +67,7 @@ def test_several_rewards(
 
 
 def test_a_deferred_decision_waits_for_nothing(make_service: MakeService, clock: Clock) -> None:
-    client = make_service(likelihood="logistic", reward_wait=60, default_reward=0.0)
+    client = make_service(**LINEAR, reward_wait=60, default_reward=0.0)
     identity = decide(client, deferred=True)["decision_id"]
     clock.now += 1000
     assert settle(client) == 0
@@ -80,7 +80,7 @@ def test_a_deferred_decision_waits_for_nothing(make_service: MakeService, clock:
 
 
 def test_a_cancelled_decision_teaches_nothing(make_service: MakeService, clock: Clock) -> None:
-    client = make_service(likelihood="logistic", reward_wait=60, default_reward=0.0)
+    client = make_service(**LINEAR, reward_wait=60, default_reward=0.0)
     identity = decide(client)["decision_id"]
     for _ in range(2):
         assert client.post(f"/v1/decisions/{identity}/cancel").json()["status"] == "cancelled"
@@ -91,14 +91,14 @@ def test_a_cancelled_decision_teaches_nothing(make_service: MakeService, clock: 
 
 
 def test_what_is_learned_cannot_be_cancelled(make_service: MakeService) -> None:
-    client = make_service(likelihood="logistic")
+    client = make_service(**LINEAR)
     identity = decide(client)["decision_id"]
     reward(client, identity, 1.0)
     assert client.post(f"/v1/decisions/{identity}/cancel").status_code == 409
 
 
 def test_a_clock_set_back_stands_still(make_service: MakeService, clock: Clock) -> None:
-    client = make_service(likelihood="logistic", reward_wait=60, default_reward=0.0)
+    client = make_service(**LINEAR, reward_wait=60, default_reward=0.0)
     before = decide(client)["expires"]
     clock.now -= 3600
     assert decide(client)["expires"] >= before
@@ -123,7 +123,7 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> No
 
 
 def test_the_engine_settles_by_itself(make_service: MakeService) -> None:
-    client = make_service(likelihood="logistic", reward_wait=0.2, default_reward=0.0)
+    client = make_service(**LINEAR, reward_wait=0.2, default_reward=0.0)
     decide(client)
     end = time.monotonic() + 20
     while not learned(client) and time.monotonic() < end:
