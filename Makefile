@@ -26,6 +26,12 @@ docs: $(STAMP) ## build the documentation site, strictly
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo build/site/index.html
 
+# About twenty tests; each tries so many examples that together they are the budget.
+BUDGET ?= 100000
+
+fuzz: $(STAMP) ## try BUDGET random calls of every public door; minutes to an hour
+	FUZZ_EXAMPLES=$$(( ($(BUDGET) + 18) / 19 )) $(BIN)/python -m pytest tests/fuzz --numprocesses 2
+
 bench: $(STAMP) ## measure what decisions cost, side by side with peers
 	$(BIN)/diffprior bench --json results/bench.json
 

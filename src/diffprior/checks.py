@@ -103,6 +103,13 @@ def positive_int(name: str, value: Any, fix: str = "pass a whole number of at le
     return int(value)
 
 
+def whole_number(name: str, value: Any, fix: str = "pass a whole number, or 0") -> int:
+    """`value` as an integer that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+        raise ValueError(f"`{name}`: expected a whole number, got {value!r}; {fix}")
+    return int(value)
+
+
 def choice(name: str, value: str, options: tuple[str, ...]) -> str:
     """`value` as one of `options`."""
     if value not in options:

@@ -17,6 +17,8 @@ from jaxtyping import Array, Float
 from .checks import positive_int
 from .files.base import Serialisable
 
+MAX_STAGES = 2**16
+
 
 class Stages(NamedTuple):
     """What one reverse step needs to know of its stage t; stacked in the order t = T, ..., 1."""
@@ -68,7 +70,7 @@ class Schedule(Serialisable):
         References:
             Kveton et al. (2024), Section 6.1.
         """
-        positive_int("num_stages", num_stages)
+        _check_stages(num_stages)
         if not 0 < alpha < 1:
             raise ValueError(
                 f"`alpha`: expected a number in (0, 1), got {alpha}; the paper has 0.97"
@@ -89,7 +91,7 @@ class Schedule(Serialisable):
         References:
             Nichol and Dhariwal (2021).
         """
-        positive_int("num_stages", num_stages)
+        _check_stages(num_stages)
         if not 0 < floor < 1:
             raise ValueError(
                 f"`floor`: expected a number in (0, 1), got {floor}; 1e-4 leaves next to no signal"
@@ -112,7 +114,7 @@ class Schedule(Serialisable):
         Returns:
             The schedule.
         """
-        positive_int("num_stages", num_stages)
+        _check_stages(num_stages)
         if not highest > lowest:
             raise ValueError(
                 f"`highest`: expected more than lowest = {lowest}, got {highest}; swap them"
@@ -205,3 +207,10 @@ class Schedule(Serialisable):
     def shift_scale(self) -> np.ndarray:
         """Shift that s_t lends to s_0, per unit of s_t: sqrt(alpha_bar_t) / (1 - alpha_bar_t)."""
         return np.sqrt(self._alpha_bar[1:]) / (1 - self._alpha_bar[1:])
+
+
+def _check_stages(num_stages: int) -> None:
+    if positive_int("num_stages", num_stages) > MAX_STAGES:
+        raise ValueError(
+            f"`num_stages`: expected at most {MAX_STAGES}, got {num_stages}; some hundred will do"
+        )

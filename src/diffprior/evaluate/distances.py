@@ -14,6 +14,8 @@ from ..priors.base import AbstractPrior
 from .draws import finite_rows, nan_where_failed
 from .tables import plus_minus, standard_error, text_table
 
+LARGEST = 1e100  # distance, beyond which sums of distances are not to be trusted
+
 
 @dataclass(frozen=True)
 class Distance:
@@ -72,7 +74,16 @@ def earth_movers_distance(first: Any, second: Any) -> float:
     first = real_numbers("first", first, ("n", "d"), "pass one row for each draw")
     dim = first.shape[1]
     second = real_numbers("second", second, ("m", dim), "pass draws of as many parameters")
-    costs = ot.dist(np.asarray(first, np.float64), np.asarray(second, np.float64), "euclidean")
+    if 0 in (*first.shape, len(second)):
+        raise ValueError(
+            f"`first`: expected draws, got {first.shape} and {second.shape}; draw some"
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        costs = ot.dist(np.asarray(first, np.float64), np.asarray(second, np.float64), "euclidean")
+    if not np.max(costs, initial=0.0) < LARGEST:
+        raise ValueError(
+            f"`first`: expected draws less than {LARGEST:g} apart, got farther ones; rescale them"
+        )
     return float(ot.emd2([], [], costs))
 
 
@@ -93,9 +104,8 @@ def distance_over_floor(draws: Any, exact: Any, other_exact: Any) -> Distance:
         ImportError: If POT is not installed.
     """
     pot()
-    draws, exact, other = (
-        _with_task_axis(np.asarray(a, float)) for a in (draws, exact, other_exact)
-    )
+    given = {"draws": draws, "exact": exact, "other_exact": other_exact}
+    draws, exact, other = (_with_task_axis(name, value) for name, value in given.items())
     if not draws.shape[::2] == exact.shape[::2] == other.shape[::2]:
         raise ValueError(
             f"`exact`: expected draws of {draws.shape[0]} posteriors of {draws.shape[2]} "
@@ -167,8 +177,14 @@ def _distance_of_rest(draws: Float[np.ndarray, "m d"], exact: Float[np.ndarray, 
     return earth_movers_distance(kept, exact) if len(kept) else float("inf")
 
 
-def _with_task_axis(draws: np.ndarray) -> np.ndarray:
-    return draws[None] if draws.ndim == 2 else draws
+def _with_task_axis(name: str, value: Any) -> np.ndarray:
+    draws = np.asarray(value)
+    if draws.dtype.kind not in "fiub" or draws.ndim not in (2, 3) or 0 in draws.shape:
+        raise ValueError(
+            f"`{name}`: expected real numbers of shape (n, m, d) or (m, d), got {draws.dtype} of "
+            f"shape {draws.shape}; pass draws by rows"
+        )
+    return np.asarray(draws[None] if draws.ndim == 2 else draws, float)
 
 
 def pot() -> ModuleType:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ..checks import is_traced, on_device, positive_int
+from ..checks import is_traced, on_device, positive_int, whole_number
 from ..gaussian import Gaussian
 from ..linalg import cholesky, solve_lower
 from . import quadrature
@@ -44,7 +44,8 @@ class AbstractFamily(AbstractLikelihood):
 
     def empty(self, dim: int, capacity: int = 0) -> "GLMEvidence":
         """Evidence of no observations, with room for `capacity` rows inside a compiled program."""
-        return GLMEvidence.empty_of(self, positive_int("dim", dim), capacity_for(capacity))
+        room = capacity_for(whole_number("capacity", capacity))
+        return GLMEvidence.empty_of(self, positive_int("dim", dim), room)
 
 
 class GLMEvidence(AbstractStoredRows):

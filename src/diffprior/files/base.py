@@ -153,6 +153,10 @@ def _read_blob(blob: Any, read: Callable[[Source], Any]) -> Any:
 
 
 def _read_path(path: AnyPath, read: Callable[[Source], Any]) -> Any:
+    if not isinstance(path, str | os.PathLike):  # a number would be taken for an open file
+        raise ValueError(
+            f"`path`: expected the path of a file, got {type(path).__name__}; pass a string or Path"
+        )
     try:
         found = os.stat(path)
     except FileNotFoundError as error:

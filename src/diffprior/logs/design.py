@@ -30,7 +30,14 @@ def check_design(features: Float[np.ndarray, "n d"], names: tuple[str, ...]) -> 
             f"`features`: expected features that vary, got constant {', '.join(wrong)}; "
             "drop them, and ask for intercept=True if a constant is wanted"
         )
-    check_gram(features.T @ features, names, len(features))
+    with np.errstate(over="ignore", invalid="ignore"):
+        gram = features.T @ features
+    if not np.all(np.isfinite(gram)):
+        raise ValueError(
+            f"`features`: expected numbers whose squares can be summed, got up to "
+            f"{np.max(np.abs(features)):.3g}; rescale them"
+        )
+    check_gram(gram, names, len(features))
 
 
 def check_gram(gram: Float[np.ndarray, "d d"], names: tuple[str, ...], num_rows: int) -> None:

@@ -136,10 +136,16 @@ def sum_by_task(
     hashes: UInt64[np.ndarray, " t"] | None = None,
 ) -> TaskStatistics:
     """The statistics of rows that are grouped by task."""
-    products = [features[:, i] * features[:, j] for i, j in triangle(features.shape[1])]
-    xx = segment_sums(np.stack(products, axis=1) * weights[:, None], starts)
-    xy = segment_sums(features * (weights * rewards)[:, None], starts)
-    sums = segment_sums(np.stack([weights, weights * rewards**2], axis=1), starts)
+    with np.errstate(over="ignore", invalid="ignore"):
+        products = [features[:, i] * features[:, j] for i, j in triangle(features.shape[1])]
+        xx = segment_sums(np.stack(products, axis=1) * weights[:, None], starts)
+        xy = segment_sums(features * (weights * rewards)[:, None], starts)
+        sums = segment_sums(np.stack([weights, weights * rewards**2], axis=1), starts)
+    if not all(np.all(np.isfinite(found)) for found in (xx, xy, sums)):
+        raise ValueError(
+            "`rewards`: expected features and rewards whose squares can be summed in double "
+            "precision, got larger ones; rescale them"
+        )
     hashes = label_hashes(labels) if hashes is None else hashes
     return TaskStatistics(labels, hashes, sums[:, 0], xx, xy, sums[:, 1], feature_names)
 
