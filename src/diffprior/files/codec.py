@@ -83,14 +83,15 @@ def digest_of(value: Any) -> str:
     Numbers count in single precision, fields that do not enter a comparison or have their default
     value not at all: so that neither the precision nor a field that is added later matters.
     """
-    return checksum(json.dumps(_content(value), sort_keys=True).encode())
+    return checksum(json.dumps(content_of(value), sort_keys=True).encode())
 
 
-def _content(value: Any) -> Any:
+def content_of(value: Any) -> Any:
+    """What a digest is made of, as JSON."""
     if isinstance(value, Kind):
         skipped = {field.name for field in _fields(value) if _is_skipped(field, value)}
         fields = value.file_fields().items()
-        return [kind_of(type(value)), {k: _content(v) for k, v in fields if k not in skipped}]
+        return [kind_of(type(value)), {k: content_of(v) for k, v in fields if k not in skipped}]
     if is_array(value):
         array = np.asarray(value)
         wide = {"f": "<f4", "i": "<i8", "u": "<u8", "b": "|b1"}[array.dtype.kind]
@@ -98,9 +99,9 @@ def _content(value: Any) -> Any:
             data = array.astype(wide).tobytes()
         return ["array", wide, list(array.shape), checksum(data)]
     if isinstance(value, tuple):
-        return [_content(item) for item in value]
+        return [content_of(item) for item in value]
     if isinstance(value, dict):
-        return {key: _content(item) for key, item in value.items()}
+        return {key: content_of(item) for key, item in value.items()}
     return value.item() if isinstance(value, np.generic) else value
 
 
