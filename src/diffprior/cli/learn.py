@@ -46,7 +46,7 @@ def learn(
     up_to: Annotated[
         str, typer.Option(help="Last rung of the ladder: gaussian, mixture or diffusion.")
     ] = "diffusion",
-    hedge: Annotated[float, typer.Option(help="Share of a wide Gaussian mixed in.")] = 0.01,
+    hedge: Annotated[float, typer.Option(help="Share of a wide Gaussian mixed in.")] = 0.003,
     seed: Seed = 0,
     report: Annotated[Path | None, typer.Option(help="Page of the report: .html")] = None,
     json_file: Json = None,

@@ -91,7 +91,7 @@ def certificate(
 def _ratios(
     blocks: list[AbstractBlock], evidence: Float[np.ndarray, " n"], points: np.ndarray
 ) -> Float[np.ndarray, "n m"]:
-    likelihoods = np.concatenate([_log_likelihood(block, points) for block in blocks])
+    likelihoods = np.concatenate([log_likelihoods(block, points) for block in blocks])
     return np.exp(np.minimum(likelihoods - evidence[:, None], 50.0))
 
 
@@ -126,7 +126,8 @@ def _climb(
     return value, theta
 
 
-def _log_likelihood(block: object, points: Float[np.ndarray, "m d"]) -> np.ndarray:
+def log_likelihoods(block: AbstractBlock, points: Float[np.ndarray, "m d"]) -> np.ndarray:
+    """log p(h | theta) of every task of a block at every point, (n, m)."""
     if isinstance(block, LinearBlock):
         return block.log_likelihood(points)
     assert isinstance(block, RowsBlock)

@@ -21,12 +21,13 @@ from ..priors.from_tasks.search import Search, gaussian_of, search_mixture
 from ..progress import progress as progress_bar
 from .cautions import FEW_TASKS, cautions
 from .diagnostics import calibration, certificate, reliability
+from .diffusion import diffusion_rung
 from .families import Family, closed_form, hedged, naive
 from .judge import FamilyResult, gain, judge, task_log_evidence
 from .regret import Simulation, simulate_regret
 from .report import LearningReport, Pictures
 
-HEDGE = 0.01
+HEDGE = 0.003
 REPORT_SHARE = 0.1
 LEAST_ORDER = 4.0  # of structure; two humps need as much
 UP_TO = ("gaussian", "mixture", "diffusion")
@@ -201,11 +202,9 @@ class _Work:
         sentence: str,
         advance: Callable[[str], None],
     ) -> tuple[list[Family], str, str]:
-        from .diffusion import diffusion_rung
-
         begin = time.perf_counter()
         basis = families[-1]
-        rung = diffusion_rung(basis, rest, self.likelihood, self.seed, advance)
+        rung = diffusion_rung(basis, rest, self.likelihood, self.seed, self.hedge, advance)
         self._lap("diffusion", begin)
         if rung.pays:
             chosen, sentence = rung.family.name, rung.sentence
@@ -308,11 +307,9 @@ class _Work:
     def _hedged(self, final: Family) -> AbstractPrior:
         if self.hedge == 0.0:
             return final.prior
-        if final.components is not None:
-            return closed_form(final.name, hedged(final.components, self.hedge)).prior
-        from .diffusion import hedged_diffusion
-
-        return hedged_diffusion(final.prior, self.hedge)
+        if final.components is None:
+            return final.prior  # the hedge was among the draws that it was distilled from
+        return closed_form(final.name, hedged(final.components, self.hedge)).prior
 
 
 def choose(search: Search | None, few: bool, rough: bool) -> tuple[str, str]:
