@@ -1,6 +1,7 @@
 """The documentation runs: pages print what they say, the site builds, every name is on it."""
 
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -114,6 +115,16 @@ def test_the_site_builds_strictly_and_documents_every_public_name(tmp_path: Path
     wanted = [f"diffprior.{name}" for name in dp.__all__]
     wanted += [f"diffprior.evaluate.{name}" for name in dp.evaluate.__all__]
     assert not [name for name in wanted if name not in anchors]
+
+
+def test_walks_name_functions_that_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Walks")[1]
+    steps = re.findall(r"`([\w/]+\.py)`\s+`([\w.]+)`", text)
+    assert len(steps) > 30
+    for file, name in steps:
+        target = importlib.import_module(f"diffprior.{file.removesuffix('.py').replace('/', '.')}")
+        for part in name.split("."):
+            target = getattr(target, part)
 
 
 def test_links_of_the_readme_lead_somewhere() -> None:
