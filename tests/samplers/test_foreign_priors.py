@@ -81,7 +81,6 @@ def test_bandits_decide_as_with_the_closed_form(name: str) -> None:
 
 @every_prior
 def test_simulations_are_those_of_the_closed_form(name: str) -> None:
-    make = SAMPLERS["evidence"]
-    agents = {"ours": make(diffusion(name)), "theirs": make(diffusion("closed"))}
+    agents = {"ours": PRIORS[name](), "theirs": dp.EvidenceDPS(diffusion("closed"))}
     result = dp.simulate(dp.synthetic("cross"), agents, num_runs=4, num_rounds=6)
     assert_array_equal(result.mean("ours"), result.mean("theirs"))

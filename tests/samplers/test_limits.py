@@ -113,7 +113,29 @@ def test_a_failed_draw_raises_or_says_so(name: str) -> None:
     message = rf"`{type(sampler).__name__}`: a draw is not finite .* Likely causes: .* throw=False"
     with pytest.raises(eqx.EquinoxRuntimeError, match=message):
         sampler.sample_many(KEY, huge, 1024)
-    assert np.all(sampler.sample_many(KEY, huge, 1024, throw=False)[1].failed)
+    draws, info = sampler.sample_many(KEY, huge, 1024, throw=False)
+    assert np.all(info.failed) and np.all(np.isnan(draws))
+
+
+class EverySecond(dp.AbstractSampler):
+    """Draws that are finite though they say that they failed, by chance."""
+
+    prior: dp.GaussianPrior
+    temperature: float = eqx.field(static=True, default=1.0)
+
+    def draw(self, key: jax.Array, evidence: dp.AbstractEvidence) -> tuple[jax.Array, dp.Info]:
+        theta = jax.random.normal(key, (DIM,))
+        return theta, dp.Info.of(theta, failed=jax.random.bernoulli(key))
+
+
+def test_failed_draws_are_nan_and_others_are_not() -> None:
+    sampler, none = EverySecond(dp.GaussianPrior(MEAN, COV)), dp.Linear(1.0).observe(dim=DIM)
+    draws, info = sampler.sample_many(KEY, none, 64, throw=False)
+    assert 0 < np.sum(info.failed) < 64
+    assert np.array_equal(np.all(np.isnan(draws), axis=1), info.failed)
+    assert np.array_equal(np.any(np.isnan(draws), axis=1), info.failed)
+    single = [sampler.sample(key, none, throw=False) for key in jax.random.split(KEY, 64)[:8]]
+    assert np.array_equal(np.isnan(single), np.isnan(draws[:8]))
 
 
 @pytest.mark.parametrize("name", ["laplace", "twisted", "dps"])

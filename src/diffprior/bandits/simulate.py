@@ -15,9 +15,11 @@ from jaxtyping import Bool, Float, Int
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
 from ..partition import Structure, partition
+from ..priors.base import AbstractPrior
 from ..problems.base import AbstractProblem
 from ..progress import progress as show_progress
 from ..samplers.base import AbstractSampler
+from ..samplers.choose import best_sampler
 from .agents import AbstractAgent, ThompsonSampling
 from .environment import Environment, Rounds
 from .result import SimulationResult
@@ -251,12 +253,14 @@ def _checked_agents(problem: Any, agents: Any) -> dict[str, AbstractAgent]:
 
 
 def _checked_agent(problem: AbstractProblem, name: str, agent: Any) -> AbstractAgent:
+    if isinstance(agent, AbstractPrior) or hasattr(agent, "denoise"):
+        agent = best_sampler(agent)
     if isinstance(agent, AbstractSampler):
         agent = ThompsonSampling(agent, problem.likelihood)
     if not isinstance(agent, AbstractAgent):
         raise ValueError(
-            f"`agents`: expected an agent or a sampler for {name!r}, got {type(agent).__name__}; "
-            "wrap a closed-form prior in `Exact`, a learned one in `EvidenceDPS`"
+            f"`agents`: expected an agent, a sampler or a prior for {name!r}, got "
+            f"{type(agent).__name__}; pass a prior, or a sampler such as `Exact(prior)`"
         )
     if agent.dim not in (None, problem.dim):
         raise ValueError(

@@ -1,7 +1,6 @@
 """The contract of evidence: all that a sampler may ask of a likelihood."""
 
 import abc
-import dataclasses
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -27,9 +26,8 @@ class AbstractEvidence(eqx.Module, Serialisable):
         """Number of parameters d."""
 
     def __repr__(self) -> str:
-        values = (getattr(self, field.name) for field in dataclasses.fields(self))
-        likelihoods = (value for value in values if isinstance(value, AbstractLikelihood))
-        return describe(self, *likelihoods, dim=self.dim, **settings(self))
+        family = (self.family,) if hasattr(self, "family") else ()
+        return describe(self, *family, dim=self.dim, **settings(self))
 
     @property
     @abc.abstractmethod
