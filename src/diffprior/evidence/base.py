@@ -71,13 +71,10 @@ class AbstractEvidence(eqx.Module, Serialisable):
 
     @abc.abstractmethod
     def log_likelihood(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
-        """log p(h | theta), constants included.
+        """log p(h | theta) in nats, constants included.
 
         Args:
             theta: Parameters (d,).
-
-        Returns:
-            The log likelihood, in nats.
         """
 
     @abc.abstractmethod
@@ -86,9 +83,6 @@ class AbstractEvidence(eqx.Module, Serialisable):
 
         Args:
             belief: About where the parameters are.
-
-        Returns:
-            The mean log likelihood, in nats.
         """
 
     @abc.abstractmethod
