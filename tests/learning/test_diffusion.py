@@ -1,4 +1,4 @@
-"""The E-step of a diffusion model: which samplers may serve, and draws that shards do not change."""
+"""The E-step of a diffusion model: which samplers may serve; shards do not change draws."""
 
 import numpy as np
 import pytest

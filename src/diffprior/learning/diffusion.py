@@ -28,6 +28,7 @@ from .judge import Gain, gain, task_log_evidence
 NUM_DRAWS = 20_000  # of the closed form, to train on
 JUDGED = 500  # tasks that decide, at most
 MAX_ROUNDS = 8
+LEAST_ROOM = 0.05  # nats a task to be gained at most, from which polishing is tried
 ROUND_STEPS = 1000  # of the optimiser in one round, a quarter of a first fit's
 LEAST_DRAWS = 4000  # to train on in a round; fewer tasks have several draws each
 AT_ONCE = 256
@@ -48,12 +49,14 @@ def diffusion_rung(
     likelihood: AbstractLikelihood,
     seed: int,
     hedge: float,
+    room: float,
     advance: Callable[[str], None],
 ) -> Rung:
     """Distil the closed form into a network, polish it while that pays, and compare the two.
 
-    A ninth of the tasks judges. The closed form was fitted to them too, so that the comparison
-    favours it: the diffusion model is chosen only where it is clearly better.
+    `room` is what any prior could still gain, nats a task: where it is next to nothing, polishing
+    is not tried. A ninth of the tasks judges. The closed form was fitted to them too, so that the
+    comparison favours it: the diffusion model is chosen only where it is clearly better.
     """
     advance("diffusion")
     assert basis.components is not None
@@ -64,15 +67,15 @@ def diffusion_rung(
     judging = folds(rest.hashes, 9, salt=3) == 0
     learning, judged = rest.select(~judging), _some(rest.select(judging))
     base = task_log_evidence(basis, judged, likelihood, seed)
-    family, best, rounds = Family("diffusion", prior, None), None, 0
+    family, rounds = Family("diffusion", prior, None), 0
     values = task_log_evidence(family, judged, likelihood, seed)
-    while rounds < MAX_ROUNDS:
+    while room > LEAST_ROOM and rounds < MAX_ROUNDS:
         advance("polish")
         better = polish(family.prior, learning, likelihood, rounds, seed)
         trial = Family("diffusion", better, None)
         new = task_log_evidence(trial, judged, likelihood, seed)
-        best = gain(new - values)
-        if best.mean <= best.error:
+        step = gain(new - values)
+        if step.mean <= step.error:
             break
         family, values, rounds = trial, new, rounds + 1
     return _told(family, gain(values - base), rounds)

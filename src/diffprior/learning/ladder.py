@@ -204,7 +204,9 @@ class _Work:
     ) -> tuple[list[Family], str, str]:
         begin = time.perf_counter()
         basis = families[-1]
-        rung = diffusion_rung(basis, rest, self.likelihood, self.seed, self.hedge, advance)
+        assert basis.components is not None
+        room = certificate(basis.components, rest, self.likelihood, self.seed)
+        rung = diffusion_rung(basis, rest, self.likelihood, self.seed, self.hedge, room, advance)
         self._lap("diffusion", begin)
         if rung.pays:
             chosen, sentence = rung.family.name, rung.sentence
