@@ -14,9 +14,10 @@ from numpy.testing import assert_array_equal
 import diffprior as dp
 from cases import LIKELIHOODS, PRIORS, SAMPLERS, diffusion, problem
 from diffprior.files.kinds import Kind
-from diffprior.priors.denoisers import NetworkDenoiser, StagewiseDenoiser
 from diffprior.priors.diffusion import Metadata
+from diffprior.priors.network import NetworkDenoiser
 from diffprior.priors.report import FitReport, StageLoss
+from diffprior.priors.stagewise import StagewiseDenoiser
 from diffprior.reporting.cache import KeptArrays
 
 REPORT = FitReport(

@@ -13,12 +13,10 @@ import diffprior as dp
 import reference
 from cases import tolerance
 from diffprior.linalg import Spectral
-from diffprior.priors.denoisers import (
-    LARGEST_VARIANCE,
-    NetworkDenoiser,
-    StagewiseDenoiser,
-)
+from diffprior.priors.denoisers import LARGEST_VARIANCE
 from diffprior.priors.diffusion import Metadata
+from diffprior.priors.network import NetworkDenoiser
+from diffprior.priors.stagewise import StagewiseDenoiser
 
 DIMS = [2, 9]  # below and above the largest that is factorised in plain array operations
 both_precisions = pytest.mark.float32

@@ -12,107 +12,127 @@ from numpy.testing import assert_allclose, assert_array_equal
 import diffprior as dp
 import reference
 from diffprior.linalg import Spectral
-from diffprior.priors import descent, training
-from diffprior.priors.denoisers import LOG_PRECISION, NetworkDenoiser
+from diffprior.priors import descent
+from diffprior.priors.corrected import CorrectedDenoiser
+from diffprior.priors.correction import LOG_PRECISION, Correction
+from diffprior.priors.correction_loss import CorrectionLoss
+from diffprior.priors.mixture_base import MixtureBase
+from diffprior.priors.random_evidence import random_evidence, random_rotations
 from statistic import assert_mean
 
-PRECISION = np.exp([1.0, -1.0])
 NUM_OTHERS = 8  # few, so that leaving a sample out of its own target would show
+KEY = jax.random.key(3)
 
 
-def network(size: float) -> NetworkDenoiser:
-    start = NetworkDenoiser.initialise(jax.random.key(0), 2, width=5, depth=2, isotropic=False)
-    rng = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: jnp.asarray(size * rng.standard_normal(leaf.shape)), start)
+def loss(base: MixtureBase | None) -> CorrectionLoss:
+    """Under one piece of evidence."""
+    made = CorrectionLoss.of(None, random_rotations(2, 0)[:4], NUM_OTHERS, KEY, pool_size=1)
+    pool = jax.tree.map(lambda leaf: leaf.astype(float), made.pool)
+    if base is not None:
+        precision = Spectral(pool.vectors[0], jnp.exp(pool.log_precision[0])).matrix()
+        factored = jax.tree.map(lambda leaf: leaf[None], base.factor(precision))
+        pool = pool._replace(factored=factored)
+    return CorrectionLoss(base, made.rotations, pool, NUM_OTHERS, made.middle)
 
 
-def vectors() -> np.ndarray:
-    return np.linalg.qr(np.random.default_rng(1).standard_normal((2, 2)))[0]
-
-
-def draws(blobs: Any, num: int) -> dict[str, np.ndarray]:
-    """Samples, others that could have given the same noisy sample, and noise."""
+def rows(blobs: Any, num: int) -> descent.Rows:
     rng = np.random.default_rng(2)
-    sizes = (num * (1 + NUM_OTHERS),)
-    which = rng.choice(2, sizes, p=blobs.weights)
-    samples = blobs.means[which] + 0.4 * rng.standard_normal((*sizes, 2))
-    samples = samples.reshape(num, 1 + NUM_OTHERS, 2)
-    return {
-        "s_0": samples[:, 0],
-        "others": samples[:, 1:],
-        "noise": rng.standard_normal((num, 2)),
-    }
+    which = rng.choice(2, num, p=blobs.weights)
+    return descent.Rows(jnp.asarray(blobs.means[which] + 0.4 * rng.standard_normal((num, 2))), None)
 
 
-@eqx.filter_jit
-def errors(network: NetworkDenoiser, s_0: Any, others: Any, noise: Any) -> jax.Array:
-    """Errors at one and the same evidence."""
-    v, log_precision = jnp.asarray(vectors()), jnp.log(jnp.asarray(PRECISION))
-
-    def error(others: Any, s_0: Any, noise: Any) -> jax.Array:
-        batch = (s_0[None], v[None], log_precision[None], noise[None])
-        return training._errors(network, others, *batch)[0]
-
-    return jax.vmap(error)(others, s_0, noise)
+def base(blobs: Any) -> MixtureBase:
+    """Not the mixture that samples are of."""
+    weights = jnp.log(jnp.array([0.3, 0.7]))
+    return MixtureBase(
+        weights, 0.8 * jnp.asarray(blobs.means), jnp.stack([jnp.eye(2)] * 2), 0.3 * jnp.ones((2, 2))
+    )
 
 
-def mean_of_candidates(u: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+def evidence(made: CorrectionLoss) -> tuple[Spectral, np.ndarray]:
+    precision = Spectral(made.pool.vectors[0], jnp.exp(made.pool.log_precision[0]))
+    return precision, np.asarray(precision.matrix())
+
+
+def noisy(x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """u from x = (I + P)^-1 P u."""
+    return x @ np.linalg.solve(matrix, np.eye(2) + matrix).T
+
+
+def mean_of_candidates(u: np.ndarray, candidates: np.ndarray, matrix: np.ndarray) -> np.ndarray:
     """E[s_0 | u] if s_0 is one of the candidates, by Bayes' rule."""
-    matrix = (vectors() * PRECISION) @ vectors().T
     gaps = u - candidates
     weights = np.exp(-0.5 * np.einsum("ni,ij,nj->n", gaps, matrix, gaps))
     return weights @ candidates / weights.sum()
 
 
-def noisy(drawn: dict[str, np.ndarray]) -> np.ndarray:
-    """u = s_0 + P^(-1/2) noise."""
-    return drawn["s_0"] + (drawn["noise"] / np.sqrt(PRECISION)) @ vectors().T
-
-
-def test_error_is_that_of_the_denoised_mean(blobs: Any) -> None:
+@pytest.mark.parametrize("mixed", [False, True])
+def test_error_is_that_of_the_denoised_mean(blobs: Any, mixed: bool) -> None:
     """|(I + P)^(1/2) (target - mean)|^2, the mean being what `denoise` returns for P and P u."""
-    denoiser, drawn = network(0.5), draws(blobs, 5)
-    matrix, half = ((vectors() * f) @ vectors().T for f in (PRECISION, np.sqrt(1 + PRECISION)))
-    spectral = Spectral(jnp.asarray(vectors()), jnp.asarray(PRECISION))
-    got = errors(denoiser, **drawn)
-    denoise = eqx.filter_jit(lambda network, *evidence: network.denoise(*evidence))
-    for index, u in enumerate(noisy(drawn)):
-        candidates = np.concatenate([drawn["s_0"][index : index + 1], drawn["others"][index]])
-        mean = denoise(denoiser, spectral, jnp.asarray(matrix @ u)).mean
-        gap = half @ (mean_of_candidates(u, candidates) - mean)
-        assert_allclose(got[index], gap @ gap, rtol=1e-9)
+    own, data = base(blobs) if mixed else None, rows(blobs, 50)
+    start = Correction.initialise(jax.random.key(0), 2, 2 if mixed else 1, width=5, depth=2)
+    rng = np.random.default_rng(0)
+    net = jax.tree.map(lambda leaf: jnp.asarray(0.5 * rng.standard_normal(leaf.shape)), start)
+    made = loss(own)
+    (precision, matrix), (_, batch) = evidence(made), made.batch(KEY, data, 16)
+    got = made.errors(net, KEY, data, 16).shrunk(1.0)
+    denoiser = CorrectedDenoiser(own, net, None, 2)
+    denoise = eqx.filter_jit(lambda shift: denoiser.denoise(precision, shift).mean)
+    half = np.asarray(precision.apply(lambda p: jnp.sqrt(1 + p)))
+    others = data.draw(jax.random.split(KEY, 4)[1], NUM_OTHERS)
+    samples = np.asarray(data.samples[made.drawn(KEY, data, 16)])
+    for index, u in enumerate(noisy(np.asarray(batch.x[0]), matrix)):
+        candidates = np.concatenate([samples[index : index + 1], others])
+        target = mean_of_candidates(u, candidates, matrix)
+        gap = half @ (target - denoise(jnp.asarray(matrix @ u)))
+        assert_allclose(got[index], gap @ gap, rtol=1e-6)
 
 
-def test_mean_of_the_target_is_the_exact_correction(blobs: Any) -> None:
-    """E[target g(u)] = E[F*(u) g(u)] for some g, F* being that of the mixture by the twin."""
-    drawn, start = draws(blobs, 4000), network(0.0)
-    constant = lambda c: eqx.tree_at(lambda n: n.bias_out, start, jnp.asarray(c))  # noqa: E731
-    at_zero = errors(start, **drawn)
-    targets = [(at_zero - errors(constant(e), **drawn) + 1) / 2 for e in np.eye(2)]
-    matrix, half, gain = (
-        (vectors() * f) @ vectors().T
-        for f in (PRECISION, np.sqrt(1 + PRECISION), PRECISION / (1 + PRECISION))
-    )
-    u = noisy(drawn)
+def test_mean_of_the_target_is_what_the_base_leaves(blobs: Any) -> None:
+    """E[target g(u)] = E[F*(u) g(u)] for some g, F* being that of the mixture by the twin.
+
+    Over many batches, since the samples of one share their others."""
+    made, data = loss(None), rows(blobs, 100_000)
+    precision, matrix = evidence(made)
+    keys = jax.random.split(jax.random.key(4), 300)
+    batch = jax.vmap(lambda key: made.batch(key, data, 16)[1])(keys)
+    x, target = (np.asarray(part).reshape(-1, 2) for part in (batch.x, batch.target))
+    u = noisy(x, matrix)
     mixture = (blobs.weights, blobs.means, blobs.covs)
-    means = np.stack([reference.mixture_denoise(*mixture, matrix, matrix @ x)[0] for x in u])
-    gaps = np.stack(targets, axis=1) - (means - u @ gain) @ half
+    means = np.stack([reference.mixture_denoise(*mixture, matrix, matrix @ row)[0] for row in u])
+    half = np.asarray(precision.apply(lambda p: jnp.sqrt(1 + p)))
+    gaps = target - (means - x) @ half
     functions = np.concatenate([np.ones((len(u), 1)), np.tanh(u), u], axis=1)
-    assert_mean(gaps[:, :, None] * functions[:, None, :], np.zeros((2, 5)))
+    products = (gaps[:, :, None] * functions[:, None, :]).reshape(300, 16, 2, 5)
+    assert_mean(products.mean(axis=1), np.zeros((2, 5)))
 
 
-@pytest.mark.parametrize("isotropic", [False, True])
-def test_training_evidence_spans_the_range(isotropic: bool) -> None:
-    rotations = training._random_rotations(3, 0)[:64]
-    basis, log_precision = training._random_evidence(
-        jax.random.key(0), rotations, 2000, isotropic=isotropic
-    )
+def test_training_evidence_spans_the_range() -> None:
+    rotations = random_rotations(3, 0)[:64]
+    basis, log_precision = random_evidence(jax.random.key(0), rotations, 2000)
     assert_allclose(basis @ jnp.swapaxes(basis, 1, 2), np.stack([np.eye(3)] * 2000), atol=1e-5)
     low, high = LOG_PRECISION
     assert log_precision.dtype == basis.dtype == jnp.float32
     assert low <= jnp.min(log_precision) < low + 0.5 and high - 0.5 < jnp.max(log_precision) <= high
-    equal = np.ptp(np.asarray(log_precision), axis=1) == 0
-    assert np.all(equal) if isotropic else 0.2 < np.mean(equal) < 0.4
+    assert 0.2 < np.mean(np.ptp(np.asarray(log_precision), axis=1) == 0) < 0.4
+
+
+def test_shrinking_is_towards_the_base() -> None:
+    """The factor of least error, from its closed form and from a grid."""
+    made, data = (
+        loss(None),
+        descent.Rows(jnp.asarray(np.random.default_rng(0).normal(size=(40, 2))), None),
+    )
+    start = Correction.initialise(jax.random.key(0), 2, 1, width=5, depth=2)
+    rng = np.random.default_rng(1)
+    net = jax.tree.map(lambda leaf: jnp.asarray(0.3 * rng.standard_normal(leaf.shape)), start)
+    errors = made.errors(net, KEY, data, 160)
+    grid = np.linspace(0, 1, 101)
+    losses = [float(jnp.mean(errors.shrunk(factor))) for factor in grid]
+    assert_allclose(errors.best_factor(), grid[np.argmin(losses)], atol=0.01)
+    for factor in (0.0, 0.4):
+        own = made.errors(net.shrunk(factor), KEY, data, 160).shrunk(1.0)
+        assert_allclose(own, errors.shrunk(factor), rtol=1e-6)
 
 
 @pytest.mark.parametrize("orthogonal", [False, True])
@@ -166,7 +186,8 @@ def test_scaling_by_a_power_of_two_changes_nothing_else(
 ) -> None:
     """The same seed on exactly the same unit samples: training is repeatable to the last bit."""
     scaled = blobs.fit(blobs.samples / 128)
-    assert_array_equal(scaled.denoiser.weights_in, learned.denoiser.weights_in)
+    ours, theirs = (p.denoiser.correction.weights_hidden for p in (scaled, learned))
+    assert_array_equal(ours, theirs)
     key = jax.random.key(0)
     assert_array_equal(128 * scaled.sample(key, 100), learned.sample(key, 100))
 

@@ -22,8 +22,9 @@ from chains import (
     denoise_blobs,
     follow,
 )
-from diffprior.priors.denoisers import NetworkDenoiser, StagewiseDenoiser
-from diffprior.priors.diffusion import reverse_law
+from diffprior.priors.denoisers import reverse_law
+from diffprior.priors.network import NetworkDenoiser
+from diffprior.priors.stagewise import StagewiseDenoiser
 from statistic import assert_moments
 
 N = 20_480

@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..priors.denoisers import NetworkDenoiser, StagewiseDenoiser
+from ..priors.corrected import CorrectedDenoiser
+from ..priors.network import NetworkDenoiser
+from ..priors.stagewise import StagewiseDenoiser
 from ..samplers.base import AbstractSampler
 from ..samplers.dps import DPS
 from ..samplers.evidence_dps import EvidenceDPS
@@ -31,12 +33,19 @@ def multiply_adds(sampler: AbstractSampler) -> int:
     assert isinstance(sampler, EvidenceDPS | LaplaceDPS | TwistedSMC | DPS)
     stages, dim = sampler.schedule.num_stages, sampler.prior.dim
     once = _network(sampler.prior.denoiser)
-    with_derivatives = isinstance(sampler, EvidenceDPS | TwistedSMC)
+    denoiser = sampler.prior.denoiser
+    own = isinstance(denoiser, CorrectedDenoiser) and denoiser.draws_components
+    with_derivatives = isinstance(sampler, EvidenceDPS | TwistedSMC) and not own
     chains = sampler.num_particles if isinstance(sampler, TwistedSMC) else 1
     return chains * stages * once * (1 + dim if with_derivatives else 1)
 
 
 def _network(denoiser: object) -> int:
+    if isinstance(denoiser, CorrectedDenoiser):
+        if denoiser.correction is None:
+            return 0
+        depth, width = denoiser.correction.bias_hidden.shape
+        return width * (3 * denoiser.dim + depth * width)
     if isinstance(denoiser, NetworkDenoiser):
         depth, width = denoiser.bias_hidden.shape
         return width * (2 * denoiser.dim + depth * width)

@@ -1,5 +1,6 @@
 """Descent on the weights of a denoiser, whatever the loss."""
 
+import abc
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,6 +32,20 @@ class Recipe(NamedTuple):
     num_others: int = 0  # samples that share in a target
 
 
+class AbstractPooledLoss(eqx.Module):
+    """A loss that keeps a pool of what is costly to make, and uses each item many times."""
+
+    @abc.abstractmethod
+    def __call__(
+        self, params: Any, key: Key[Array, ""], rows: "Rows", size: int
+    ) -> Float[Array, ""]:
+        """The loss over a random batch of `size` samples."""
+
+    @abc.abstractmethod
+    def refreshed(self, key: Key[Array, ""]) -> "AbstractPooledLoss":
+        """The same loss with another pool."""
+
+
 class Fitted(NamedTuple):
     """What learning came to: held-out losses at each evaluation, and where the best was."""
 
@@ -52,9 +67,13 @@ class Rows(NamedTuple):
 
     def draw(self, key: Key[Array, ""], size: int) -> Float[Array, "b d"]:
         """Rows at random, by their weights."""
+        return self.samples[self.indices(key, size)]
+
+    def indices(self, key: Key[Array, ""], size: int) -> Int[Array, " b"]:
+        """Which rows `draw` draws."""
         if self.weights is None:
-            return self.samples[jax.random.randint(key, (size,), 0, self.samples.shape[0])]
-        return self.samples[pick(self.weights, jax.random.uniform(key, (size,), jnp.float32))]
+            return jax.random.randint(key, (size,), 0, self.samples.shape[0])
+        return pick(self.weights, jax.random.uniform(key, (size,), jnp.float32))
 
 
 def optimise(
@@ -65,16 +84,19 @@ def optimise(
     keys: tuple[Key[Array, ""], Key[Array, ""]],
     progress: bool,
     held_out_draws: int,
+    judge: Loss | None = None,
 ) -> tuple[Params, Fitted]:
     """Descent with cosine decay and averaged weights; the held-out loss picks when to stop.
 
-    Data, keys and the number of steps are arguments of the compiled programs, so that fits of the
-    same shapes share them.
+    Held-out samples are judged by `judge`, by default the loss itself. Data, keys and the number of
+    steps are arguments of the compiled programs, so that fits of the same shapes share them.
     """
     train, held_out = data
     key, held_out_key = keys
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
     steps, shared = jnp.asarray(recipe.num_steps, jnp.int32), recipe._replace(num_steps=0)
-    evaluate = lambda p: float(_evaluate(loss, p, held_out_key, held_out, held_out_draws))  # noqa: E731
+    judge = judge or loss
+    evaluate = lambda p: float(_evaluate(judge, p, held_out_key, held_out, held_out_draws))  # noqa: E731
     with jax.numpy_dtype_promotion("standard"), _bar(progress) as bar:
         task = bar.add_task("learning the prior", total=recipe.num_steps)
         state = (params, params, _optimiser(recipe, steps).init(params))
@@ -83,6 +105,7 @@ def optimise(
             count = min(CHUNK, recipe.num_steps - index * CHUNK)
             step_keys = jax.random.split(jax.random.fold_in(key, index), CHUNK)
             here = jnp.asarray(count, jnp.int32)
+            loss = _refreshed(loss, jax.random.fold_in(held_out_key, 1 + index))
             state = _descend(loss, shared, steps, train, state, step_keys, here)
             losses.append(evaluate(state[1]))
             bar.update(task, advance=count)
@@ -91,6 +114,11 @@ def optimise(
             elif len(losses) - 1 - best >= PATIENCE:
                 break
     return best_params, Fitted(tuple(losses), best)
+
+
+def _refreshed(loss: Loss, key: Key[Array, ""]) -> Loss:
+    """A loss with fresh evidence, if it keeps a pool of it."""
+    return loss.refreshed(key) if isinstance(loss, AbstractPooledLoss) else loss
 
 
 @eqx.filter_jit

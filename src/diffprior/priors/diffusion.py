@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key
 from ..checks import positive_int
 from ..files.base import Serialisable
 from ..gaussian import Gaussian
-from ..linalg import cholesky, eigh, solve_lower
+from ..linalg import eigh, solve_lower
 from ..representation import describe
 from ..schedule import Schedule, Stages
 from .adaptor import PriorDenoiser, as_prior, unit_coordinates
@@ -123,8 +123,9 @@ class DiffusionPrior(AbstractPrior):
         Args:
             samples: (n, d), one row of parameters per past task; at least 20 rows. Or `Logs` or
                 `TaskStatistics`: a mixture is learned from them and distilled into a network.
-            preset: "default" is one network for all Gaussian evidence, beyond 10 parameters for
-                isotropic evidence; "paper" is one regressor per stage (Appendix B).
+            preset: "default" is one denoiser for all Gaussian evidence: a Gaussian or a mixture,
+                and a network for what that leaves, as held-out samples justify; "paper" is one
+                regressor per stage (Appendix B).
             schedule: the stages of the reverse process: a `Schedule` or "log_snr", "cosine" or
                 "constant"; by default 64 uniform in log SNR, and with the paper's preset 100 with
                 alpha = 0.97.
@@ -134,7 +135,8 @@ class DiffusionPrior(AbstractPrior):
             groups: (n,), labels; rows of one label are held out together. For several draws of each
                 task's parameters, where they are not known for certain.
             initial: a prior to start from: its coordinates and weights (warm start).
-            num_steps: of the optimiser; by default 4,000 or 5,000, with the paper's preset 1,250.
+            num_steps: of the optimiser; by default by the number of parameters, with the paper's
+                preset 1,250.
             width: of the hidden layers; by default by the number of parameters.
             depth: number of hidden layers; by default 4.
             hedge: share of a wide Gaussian mixed into what is learned, so that a task unlike any
@@ -310,13 +312,15 @@ def _sample_unit(
     def all_chains(s: Float[Array, "n d"], inputs: Any) -> tuple[Float[Array, "n d"], None]:
         stage, stage_inputs, key = inputs
         noise = jax.random.normal(key, s.shape, s.dtype)
-        return jax.vmap(lambda s, n: step(prior, stage, stage_inputs, s, n))(s, noise), None
+        uniforms = jax.random.uniform(jax.random.fold_in(key, 1), s.shape[:1], s.dtype)
+        chains = jax.vmap(lambda *random: step(prior, stage, stage_inputs, *random))
+        return chains(s, noise, uniforms), None
 
     return jax.lax.scan(all_chains, s_T, (process.stages, process.denoiser_stages, keys))[0]
 
 
 def _paper_step(
-    prior: DiffusionPrior, stage: Stages, stage_inputs: Any, s_t: Array, noise: Array
+    prior: DiffusionPrior, stage: Stages, stage_inputs: Any, s_t: Array, noise: Array, _: Array
 ) -> Float[Array, " d"]:
     """Eq. (5) with Sigma_t = beta_tilde I, to the letter."""
     mean = stage.weight_clean * prior.denoiser.mean_at(stage_inputs, s_t) + stage.weight_noisy * s_t
@@ -324,17 +328,12 @@ def _paper_step(
 
 
 def _moment_step(
-    prior: DiffusionPrior, stage: Stages, stage_inputs: Any, s_t: Array, noise: Array
+    prior: DiffusionPrior,
+    stage: Stages,
+    stage_inputs: Any,
+    s_t: Array,
+    noise: Array,
+    uniform: Array,
 ) -> Float[Array, " d"]:
-    """Eq. (5) with the covariance that s_0 has given s_t."""
-    law = reverse_law(stage, s_t, prior.denoiser.denoise_at(stage_inputs, s_t))
-    return law.mean + cholesky(law.cov) @ noise
-
-
-def reverse_law(stage: Stages, s_t: Float[Array, " d"], s_0: Gaussian) -> Gaussian:
-    """p(s_{t-1} | s_t) given the mean and covariance of s_0: Eq. (13) integrated over s_0."""
-    identity = jnp.eye(s_t.shape[0], dtype=s_t.dtype)
-    return Gaussian(
-        stage.weight_clean * s_0.mean + stage.weight_noisy * s_t,
-        stage.beta_tilde * identity + stage.weight_clean**2 * s_0.cov,
-    )
+    """Eq. (5) with s_0 as random as it is given s_t."""
+    return prior.denoiser.step_at(stage_inputs, stage, s_t, noise, uniform)

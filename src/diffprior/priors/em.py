@@ -23,6 +23,7 @@ ROWS = 1024  # samples are padded to a multiple of this
 LARGEST = 20_000  # samples that are looked at
 MANY = 5000  # samples from which one held-out part is enough
 FOLDS = 5
+PLANE = 2  # parameters up to which many samples leave nothing to be gained by tying
 SEEDED_FROM = 4096  # samples that starts are sought among
 TRIALS = 4  # places tried for each start of a component
 LLOYD, LONGEST, CONVERGED = 6, 100, 5e-5  # rounds of k-means, of EM, and gain that ends them
@@ -54,8 +55,9 @@ def choose_components(
     search = _Search.over(unit, weights, seed)
     tried: dict[tuple[int, float], Float[np.ndarray, " n"]] = {(1, TIED): search.held_out(1, TIED)}
     largest = min(largest, search.most_components())
-    for pooling, limit in ((float(unit.shape[1]), largest), (TIED, min(largest, MOST_TIED))):
-        _climb(search, tried, pooling, limit)
+    _climb(search, tried, float(unit.shape[1]), largest)
+    if unit.shape[1] > PLANE or len(unit) < MANY:
+        _climb(search, tried, TIED, min(largest, MOST_TIED))
     k, pooling = max(tried, key=lambda case: search.mean(tried[case]))
     for between in (3 * k // 4, 3 * k // 2):
         if 1 < between <= largest:

@@ -13,15 +13,17 @@ from jaxtyping import Array, Float, Int
 from ..checks import choice, positive_int
 from ..schedule import Schedule
 from .base import checked_samples, checked_weights
-from .denoisers import AbstractDenoiser, NetworkDenoiser, StagewiseDenoiser
-from .descent import Fitted
-from .report import FitReport, StageLoss
+from .choose_base import fit_corrected
+from .corrected import CorrectedDenoiser
+from .denoisers import AbstractDenoiser
+from .descent import Fitted, Rows
+from .report import Candidate, FitReport, StageLoss
 from .residuals import held_out_residual
 from .screening import screen_samples
-from .training import fit_network, fit_stagewise
+from .stagewise import StagewiseDenoiser
+from .training import fit_stagewise
 from .whitening import split, to_unit, whitening
 
-GENERAL_UP_TO = 10  # parameters; beyond, EvidenceDPS strays (benchmarks/dimensions.py)
 RESIDUAL_STAGES = 33  # at which the error of the denoiser is tabulated
 PRIOR_STAGES = 64  # stages of the chain that draws from the prior
 
@@ -84,7 +86,7 @@ def fit_model(
         _Part(unit[rows], None if weights is None else weights[rows])
         for rows in split(len(unit), options.seed, numbers)
     )
-    denoiser, fitted = _learn(train, held_out, frame.denoiser, options)
+    denoiser, fitted, candidates, chosen = _learn(train, held_out, frame.denoiser, options)
     grid = options.schedule if options.preset == "paper" else Schedule.log_snr(RESIDUAL_STAGES)
     log_snr = np.log(grid.snr[::-1])
     residual = np.asarray(held_out_residual(denoiser, grid, *held_out, options.seed))
@@ -96,6 +98,8 @@ def fit_model(
         fitted.best,
         _stage_losses(log_snr, residual),
         notes,
+        candidates,
+        chosen,
     )
     dtype = jnp.result_type(float)
     return FittedModel(
@@ -183,7 +187,7 @@ def _checked_frame(
     if options.preset == "paper":
         fits = isinstance(start, StagewiseDenoiser) and start.grid == options.schedule
     else:
-        fits = isinstance(start, NetworkDenoiser) and start.isotropic == (dim > GENERAL_UP_TO)
+        fits = isinstance(start, CorrectedDenoiser)
     if not fits or start is None or start.dim != dim:
         raise ValueError(
             f"`initial`: expected a prior of {dim} parameters learned with the same preset (and, "
@@ -201,22 +205,20 @@ def _checked_frame(
 
 def _learn(
     train: _Part, held_out: _Part, start: Any, options: Options
-) -> tuple[AbstractDenoiser, Fitted]:
+) -> tuple[AbstractDenoiser, Fitted, tuple[Candidate, ...], int]:
     start = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), start)
     shared: Any = {
-        "train_weights": train.weights,
-        "held_out_weights": held_out.weights,
         "seed": options.seed,
         "progress": options.progress,
         "initial": start,
         "num_steps": options.num_steps,
         "width": options.width,
     }
-    data = (train.samples, held_out.samples)
     if options.preset == "paper":
-        return fit_stagewise(*data, grid=options.schedule, **shared)
-    isotropic = train.samples.shape[1] > GENERAL_UP_TO
-    return fit_network(*data, isotropic=isotropic, depth=options.depth, **shared)
+        shared |= {"train_weights": train.weights, "held_out_weights": held_out.weights}
+        data = (train.samples, held_out.samples)
+        return *fit_stagewise(*data, grid=options.schedule, **shared), (), 0
+    return fit_corrected(Rows.of(*train), Rows.of(*held_out), depth=options.depth, **shared)
 
 
 def _stage_losses(log_snr: np.ndarray, residual: np.ndarray) -> tuple[StageLoss, ...]:

@@ -25,6 +25,32 @@ class StageLoss(Serialisable):
 
 
 @dataclass(frozen=True)
+class Candidate(Serialisable):
+    """A denoiser that was tried: what it stands on, and what a network added to that.
+
+    Attributes:
+        base: "Gaussian" or "mixture".
+        num_components: K of the mixture; 1 of the Gaussian.
+        corrected: whether a network corrects it.
+        shrinkage: the share of the network's correction that held-out samples justify, 0 to 1.
+        loss: mean squared error on held-out samples under random evidence, in units in which the
+            posterior of a unit Gaussian has variance 1.
+        losses: that loss at each evaluation of training.
+    """
+
+    base: str
+    num_components: int
+    corrected: bool
+    shrinkage: float
+    loss: float
+    losses: tuple[float, ...] = ()
+
+    def __str__(self) -> str:
+        base = "one Gaussian" if self.base == "Gaussian" else f"a mixture of {self.num_components}"
+        return f"{base}{' and a network' if self.corrected else ' alone'}: {self.loss:.4f}"
+
+
+@dataclass(frozen=True)
 class FitReport(Serialisable):
     """How a prior was fitted. `str(report)` is a table that explains itself.
 
@@ -36,6 +62,9 @@ class FitReport(Serialisable):
         best: which evaluation was kept, counted from 0.
         stages: the error of the denoiser at each noise level.
         warnings: what is odd about the samples.
+        candidates: what was tried: bases alone and with a network, and the held-out loss of each;
+            none with the paper's preset.
+        chosen: which of them was kept: the simplest of those about as good as the best.
     """
 
     num_samples: int
@@ -45,6 +74,22 @@ class FitReport(Serialisable):
     best: int
     stages: tuple[StageLoss, ...]
     warnings: tuple[str, ...]
+    candidates: tuple[Candidate, ...] = ()
+    chosen: int = 0
+
+    @property
+    def base(self) -> Candidate | None:
+        """What was kept, if there was a choice."""
+        return self.candidates[self.chosen] if self.candidates else None
+
+    @property
+    def network_gain(self) -> float:
+        """The share of the base's held-out loss that the network took away; 0 without one."""
+        kept = self.base
+        if kept is None or not kept.corrected:
+            return 0.0
+        alone = next(c for c in self.candidates if c.base == kept.base and not c.corrected)
+        return 1.0 - kept.loss / alone.loss
 
     @property
     def gain(self) -> tuple[float, float]:
@@ -58,13 +103,21 @@ class FitReport(Serialisable):
             for s in self.stages[:: max(1, len(self.stages) // 16)]
         )
         notes = "".join(f"\nwarning: {warning}" for warning in self.warnings)
-        return f"{self._head()}\n{EXPLANATION}\n{COLUMNS}\n{rows}\n{self._verdict()}{notes}"
+        table = f"{EXPLANATION}\n{COLUMNS}\n{rows}\n"
+        return f"{self._head()}\n{self._choice()}{table}{self._verdict()}{notes}"
 
     def _head(self) -> str:
         return (
             f"{self.num_samples} samples, {self.num_held_out} of them held out; "
             f"{self.seconds:.1f} s; best of {len(self.losses)} evaluations: {self.best}"
         )
+
+    def _choice(self) -> str:
+        if not self.candidates:
+            return ""
+        lines = (f"  {c}{' (kept)' * (i == self.chosen)}" for i, c in enumerate(self.candidates))
+        added = f"\nThe network takes {self.network_gain:.0%} off the loss of its base."
+        return "Held-out loss under random evidence:\n" + "\n".join(lines) + added + "\n"
 
     def _verdict(self) -> str:
         ratio, log_snr = self.gain

@@ -11,8 +11,9 @@ from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import eigh
-from ..priors.diffusion import DiffusionPrior, reverse_law
-from ..schedule import Schedule
+from ..priors.denoisers import AbstractDenoiser, reverse_law
+from ..priors.diffusion import DiffusionPrior
+from ..schedule import Schedule, Stages
 from .base import AbstractSampler, Info, checked_temperature
 from .chain import (
     EXPANSIONS,
@@ -60,46 +61,67 @@ class EvidenceDPS(AbstractSampler):
         prior, local = self.prior, to_unit(self.prior, evidence)
         process = prior.reverse_process(self.schedule)
         first_noise, noises = chain_noise(key, process, prior.dim)
-        denoise = _denoiser_with(prior, local)
-        zero = jnp.zeros_like(first_noise)
-        clean = denoise(zero[0], zero, first_belief(local))
-        last = process.stages.snr[0] / (1.0 + process.stages.snr[0])  # alpha_bar_T
-        identity = jnp.eye(prior.dim, dtype=zero.dtype)
-        start = Gaussian(jnp.sqrt(last) * clean.mean, last * clean.cov + (1.0 - last) * identity)
-
-        def step(state: Any, inputs: Any) -> tuple[Any, None]:
-            s_t, belief = state
-            stage, noise = inputs
-            s_0 = denoise(stage.snr, stage.shift_scale * s_t, belief)
-            return (draw_from(reverse_law(stage, s_t, s_0), noise), s_0), None
-
-        state = (draw_from(start, first_noise), clean)
-        (z, _), _ = jax.lax.scan(step, state, (process.stages, noises))
+        run = _linear_chain if local.quadratic else _expanding_chain
+        count = noises.shape[:1]
+        uniforms = jax.random.uniform(jax.random.fold_in(key, 1), count, noises.dtype)
+        z = run(prior.denoiser, local, process.stages, first_noise, (noises, uniforms))
         theta = from_unit(prior, z)
         return theta, Info.of(theta)
 
 
-def _denoiser_with(prior: DiffusionPrior, local: AbstractEvidence) -> Any:
-    """Mean and covariance of s_0 given isotropic evidence and the task's own; `belief` is what a
-    likelihood that is not quadratic is first expanded under."""
-    denoise = prior.denoiser.denoise
-    if local.quadratic:
-        precision, shift = local.expand(Gaussian.point(jnp.zeros_like(prior.offset)))
-        spectral = eigh(precision).nonnegative()
+def _linear_chain(
+    denoiser: AbstractDenoiser,
+    local: AbstractEvidence,
+    stages: Stages,
+    first_noise: Float[Array, " d"],
+    random: tuple[Float[Array, "t d"], Float[Array, " t"]],
+) -> Float[Array, " d"]:
+    """The task's evidence is prepared once; a stage adds that of its noisy sample."""
+    zero = jnp.zeros_like(first_noise)
+    prepared = denoiser.prepare(*local.expand(Gaussian.point(zero)))
+    clean = denoiser.denoise_with(prepared, zero[0], zero)
 
-        def linear(snr: Array, noisy_shift: Array, belief: Gaussian) -> Gaussian:
-            return denoise(spectral.shifted(snr), noisy_shift + shift)
+    def step(s_t: Array, inputs: Any) -> tuple[Array, None]:
+        stage, (noise, uniform) = inputs
+        return denoiser.step(prepared, stage, s_t, noise, uniform), None
 
-        return linear
+    start = draw_from(_start(stages, clean), first_noise)
+    return jax.lax.scan(step, start, (stages, random))[0]
 
-    def expanding(snr: Array, noisy_shift: Array, belief: Gaussian) -> Gaussian:
+
+def _expanding_chain(
+    denoiser: AbstractDenoiser,
+    local: AbstractEvidence,
+    stages: Stages,
+    first_noise: Float[Array, " d"],
+    random: tuple[Float[Array, "t d"], Float[Array, " t"]],
+) -> Float[Array, " d"]:
+    """The likelihood is expanded anew at every stage, under the belief of the stage before."""
+
+    def denoise(snr: Array, noisy_shift: Array, belief: Gaussian) -> Gaussian:
         for _ in range(EXPANSIONS):
             precision, shift = local.expand(belief)
             spectral = eigh(precision).nonnegative().shifted(snr)
-            belief = denoise(spectral, noisy_shift + shift)
+            belief = denoiser.denoise(spectral, noisy_shift + shift)
         return belief
 
-    return expanding
+    def step(state: Any, inputs: Any) -> tuple[Any, None]:
+        s_t, belief = state
+        stage, (noise, _) = inputs
+        s_0 = denoise(stage.snr, stage.shift_scale * s_t, belief)
+        return (draw_from(reverse_law(stage, s_t, s_0), noise), s_0), None
+
+    zero = jnp.zeros_like(first_noise)
+    clean = denoise(zero[0], zero, first_belief(local))
+    state = (draw_from(_start(stages, clean), first_noise), clean)
+    return jax.lax.scan(step, state, (stages, random))[0][0]
+
+
+def _start(stages: Stages, clean: Gaussian) -> Gaussian:
+    """The law of s_T, from mean and covariance of s_0 under the task's evidence."""
+    last = stages.snr[0] / (1.0 + stages.snr[0])  # alpha_bar_T
+    identity = jnp.eye(clean.mean.shape[0], dtype=clean.mean.dtype)
+    return Gaussian(jnp.sqrt(last) * clean.mean, last * clean.cov + (1.0 - last) * identity)
 
 
 def _check_general(prior: DiffusionPrior) -> None:

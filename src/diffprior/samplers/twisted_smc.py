@@ -11,7 +11,8 @@ from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..priors.base import log_normalise, pick
-from ..priors.diffusion import DiffusionPrior, ReverseProcess, reverse_law
+from ..priors.denoisers import reverse_law
+from ..priors.diffusion import DiffusionPrior, ReverseProcess
 from ..schedule import Schedule, Stages
 from .base import AbstractSampler, Info, checked_temperature
 from .chain import (
@@ -52,7 +53,7 @@ class TwistedSMC(AbstractSampler):
         self,
         prior: Any,
         *,
-        num_particles: int = 32,
+        num_particles: int = 16,
         steps: int | None = None,
         temperature: Any = 1.0,
     ) -> None:

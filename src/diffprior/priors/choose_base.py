@@ -1,0 +1,223 @@
+"""Which base a denoiser stands on, and whether a correction adds to it: by held-out loss."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .corrected import SPREAD_AT, CorrectedDenoiser
+from .correction import Correction
+from .correction_loss import CorrectionLoss, Errors
+from .descent import Fitted, Recipe, Rows, optimise
+from .em import choose_components
+from .mixture_base import MixtureBase
+from .random_evidence import random_rotations
+from .report import Candidate
+
+HELD_OUT_DRAWS = 8192
+JUDGED_EVIDENCE = 512  # pieces of evidence that held-out samples are judged under
+BASE_NUMBERS = 2**16  # the most that the covariances of a base may hold: K d^2
+MOST_COMPONENTS, MOST_IN_THE_PLANE = 128, 64
+NOISE = 0.5  # standard errors by which a richer denoiser must be better
+LITTLE, MUCH = 0.10, 0.25  # shares of the loss that a mixture alone may take from one Gaussian
+
+
+class Chosen(NamedTuple):
+    """The denoiser of least held-out loss, how its training went, and all that were tried."""
+
+    denoiser: CorrectedDenoiser
+    fitted: Fitted
+    candidates: tuple[Candidate, ...]
+    chosen: int
+
+
+class _Trained(NamedTuple):
+    denoiser: CorrectedDenoiser
+    fitted: Fitted
+    errors: Float[np.ndarray, " m"]  # of each held-out sample, mean over evidence
+    candidate: Candidate
+
+
+class Plan(NamedTuple):
+    """How a correction is trained."""
+
+    recipe: Recipe
+    width: int
+    depth: int
+    middle: tuple[float, float]  # log precisions that training dwells on
+
+
+def correction_plan(dim: int, mixed: bool) -> Plan:
+    """What serves `dim` parameters well, on a mixture or on one Gaussian.
+
+    A mixture knows what weak evidence leaves open, so its correction dwells on stronger evidence.
+    """
+    middle = (-4.0, 6.0) if mixed or dim <= 3 else (-4.0, 3.0)
+    if dim <= 3:
+        return Plan(Recipe(2000, 1024, 1e-2 if mixed else 2e-2, True, 512), 64, 4, middle)
+    width = 128 if dim <= 8 else 192 if dim <= 16 else 256
+    rate = 7e-3 if mixed or dim > 16 else 2e-2
+    steps = 3500 if dim <= 8 else 3000 if mixed else 5000
+    return Plan(Recipe(steps, 1024, rate, True, 1024), width, 4, middle)
+
+
+def fit_corrected(
+    train: Rows,
+    held_out: Rows,
+    *,
+    seed: int,
+    progress: bool,
+    initial: CorrectedDenoiser | None = None,
+    num_steps: int | None = None,
+    width: int | None = None,
+    depth: int | None = None,
+) -> Chosen:
+    """Train on a Gaussian and on a mixture, and keep the lower held-out loss.
+
+    A base alone stays when its correction adds nothing. Of denoisers that do about as well, by half
+    a standard error over held-out samples, the simplest is kept: few samples justify little. Where
+    the mixture alone takes much of the Gaussian's loss, only the mixture is corrected, where it
+    takes little, only the Gaussian: the other has not been seen to win there. `initial` is trained
+    on from where it stands.
+    """
+    dim = train.samples.shape[1]
+    rotations = random_rotations(dim, seed)
+    sizes = {"num_steps": num_steps, "width": width, "depth": depth}
+    trainer = _Trainer(rotations, train, held_out, seed, progress, sizes)
+    tried = [trainer.alone(base) for base in _bases(train, seed, initial)]
+    worth = [t.denoiser.base for t in tried]
+    if len(tried) == 2:
+        taken = 1.0 - tried[1].candidate.loss / tried[0].candidate.loss
+        worth = worth[1:] if taken > MUCH else worth[:1] if taken < LITTLE else worth
+    start = None if initial is None else initial.correction
+    tried += [found for base in worth for found in trainer.corrected(base, start)]
+    best = min(tried, key=lambda t: t.candidate.loss)
+    kept = next(t for t in tried if _as_good(t.errors, best.errors))
+    candidates = tuple(t.candidate for t in tried)
+    return Chosen(kept.denoiser, kept.fitted, candidates, tried.index(kept))
+
+
+def _bases(train: Rows, seed: int, initial: CorrectedDenoiser | None) -> list[MixtureBase | None]:
+    if initial is not None:
+        return [initial.base]
+    samples = np.asarray(train.samples)
+    dim = samples.shape[1]
+    weights = None if train.weights is None else np.asarray(train.weights)
+    most = MOST_IN_THE_PLANE if dim <= 2 else MOST_COMPONENTS
+    largest = min(most, BASE_NUMBERS // dim**2)
+    found = choose_components(samples, weights, seed=seed, largest=largest)
+    return [None] if found.num_components == 1 else [None, MixtureBase.of(found.components)]
+
+
+class _Trainer(NamedTuple):
+    """Trains corrections of bases, and judges them all by the same held-out samples."""
+
+    rotations: Any
+    train: Rows
+    held_out: Rows
+    seed: int
+    progress: bool
+    sizes: dict[str, int | None]
+
+    def alone(self, base: MixtureBase | None) -> _Trained:
+        """The base without a correction."""
+        correction = self._start(base, self._plan(base))
+        return self._judged(base, correction, 0.0, Fitted((), 0))[0]
+
+    def corrected(self, base: MixtureBase | None, start: Correction | None) -> list[_Trained]:
+        """The base with a correction trained on it, as far as held-out samples justify it."""
+        plan = self._plan(base)
+        recipe = plan.recipe._replace(num_steps=self.sizes["num_steps"] or plan.recipe.num_steps)
+        _, held_out_key, key = self._keys()
+        loss = CorrectionLoss.of(base, self.rotations, recipe.num_others, key, middle=plan.middle)
+        correction, fitted = optimise(
+            start or self._start(base, plan),
+            loss,
+            (self.train, self.held_out),
+            recipe,
+            (key, held_out_key),
+            self.progress,
+            HELD_OUT_DRAWS,
+            self._judge(base),
+        )
+        return self._judged(base, correction, None, fitted)
+
+    def _plan(self, base: MixtureBase | None) -> Plan:
+        return correction_plan(self.train.samples.shape[1], base is not None)
+
+    def _start(self, base: MixtureBase | None, plan: Plan) -> Correction:
+        size = {name: self.sizes[name] or getattr(plan, name) for name in ("width", "depth")}
+        components = 1 if base is None else base.num_components
+        dim = self.train.samples.shape[1]
+        return Correction.initialise(self._keys()[0], dim, components, **size)
+
+    def _keys(self) -> Any:
+        return jax.random.split(jax.random.key(self.seed), 3)
+
+    def _judge(self, base: MixtureBase | None) -> CorrectionLoss:
+        others, key = self._plan(base).recipe.num_others, self._keys()[1]
+        return CorrectionLoss.of(base, self.rotations, others, key, JUDGED_EVIDENCE)
+
+    def _judged(
+        self,
+        base: MixtureBase | None,
+        correction: Correction,
+        factor: float | None,
+        fitted: Fitted,
+    ) -> list[_Trained]:
+        """With `factor` of the correction, by default that of the least held-out loss."""
+        judge, key = self._judge(base), self._keys()[1]
+        errors, index, spread = _errors(judge, correction, key, self.held_out, HELD_OUT_DRAWS)
+        factor = errors.best_factor() if factor is None else factor
+        if fitted.losses and factor == 0.0:
+            return []
+        squares = np.asarray(errors.shrunk(factor), np.float64)
+        by_row = _by_row(squares, np.asarray(index), len(self.held_out.samples))
+        kept = correction.shrunk(factor) if fitted.losses else None
+        denoiser = CorrectedDenoiser(
+            base, kept, _spread_table(*spread) if base is None and kept else None, judge.dim
+        )
+        losses = fitted.losses if kept else (float(np.mean(squares)),)
+        candidate = Candidate(
+            "Gaussian" if base is None else "mixture",
+            1 if base is None else base.num_components,
+            kept is not None,
+            factor,
+            float(np.mean(squares)),
+            fitted.losses,
+        )
+        return [_Trained(denoiser, Fitted(losses, fitted.best), by_row, candidate)]
+
+
+def _spread_table(log_precisions: Any, squares: Any) -> Float[Array, " s"]:
+    """Mean squared distances from the denoised mean at each of `SPREAD_AT`, from those near it."""
+    logs, values = (np.asarray(a, np.float64).reshape(-1) for a in (log_precisions, squares))
+    at = np.asarray(SPREAD_AT)
+    near = np.maximum(1.0 - np.abs(logs[None] - at[:, None]) / (at[1] - at[0]), 0.0)
+    return jnp.asarray((near @ values + 1e-3) / (np.sum(near, axis=1) + 1e-3), jnp.float32)
+
+
+@eqx.filter_jit
+def _errors(
+    judge: CorrectionLoss, correction: Correction, key: Any, held_out: Rows, size: int
+) -> tuple[Errors, Any, Any]:
+    drawn = judge.drawn(key, held_out, size)
+    spread = judge.spread(correction, key, held_out, size)
+    return judge.errors(correction, key, held_out, size), drawn, spread
+
+
+def _by_row(values: np.ndarray, index: np.ndarray, num_rows: int) -> Float[np.ndarray, " m"]:
+    """The mean over the draws of each row; NaN for one that was not drawn."""
+    count = np.bincount(index, minlength=num_rows)
+    with np.errstate(invalid="ignore"):
+        return np.bincount(index, values, minlength=num_rows) / np.where(count > 0, count, np.nan)
+
+
+def _as_good(errors: np.ndarray, best: np.ndarray) -> bool:
+    """Whether the mean difference over held-out samples is within its noise."""
+    gap = errors - best
+    gap = gap[np.isfinite(gap)]
+    return bool(np.mean(gap) <= NOISE * np.std(gap) / np.sqrt(len(gap)))

@@ -1,0 +1,248 @@
+"""A denoiser that knows a mixture exactly, and what the mixture leaves by a network."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..gaussian import Gaussian
+from ..linalg import Spectral, bounded_factor, eigh, symmetrise
+from ..schedule import Schedule, Stages
+from .base import pick
+from .correction import LOG_PRECISION, Correction
+from .denoisers import LARGEST_VARIANCE, VARIANCE_RATIO, AbstractDenoiser
+from .mixture_base import Conditioned, Mixed, MixtureBase, gaussian_mean
+
+SPREAD_AT = tuple(range(-7, 10, 2))  # log precisions that the spread is tabulated at
+DERIVATIVE_UP_TO = 8  # parameters whose covariance under a Gaussian base is the mean's derivative
+
+
+class Prepared(NamedTuple):
+    """A task's evidence as this denoiser wants it, for all stages of a chain."""
+
+    precision: Spectral
+    shift: Float[Array, " d"]
+    components: Conditioned
+
+
+class Stage(NamedTuple):
+    """Isotropic evidence of a stage, and what it adds to the first layer."""
+
+    snr: Float[Array, "..."]
+    shift_scale: Float[Array, "..."]
+    bias: Float[Array, "..."]
+
+
+class CorrectedDenoiser(AbstractDenoiser):
+    """E[s_0] = m + (I + P)^(-1/2) F: the mean m of a mixture under the evidence, and a correction.
+
+    Without a base it is that of a unit Gaussian, m = (I + P)^-1 q; without a correction the mixture
+    is the prior. The covariance is the base's, sum_k r_k (C_k + (m_k - m)(m_k - m)'): positive by
+    construction, and no derivative of the network. A Gaussian base knows less than its correction:
+    there it is (I + P)^-1 times how far held-out samples were from the corrected mean, tabulated
+    by the precision along each direction, and with few parameters, where that costs little, the
+    derivative of the mean in q.
+    """
+
+    base: MixtureBase | None
+    correction: Correction | None
+    spread: Float[Array, " s"] | None
+    size: int = eqx.field(static=True)
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.size
+
+    @property
+    def general(self) -> bool:
+        """Any Gaussian evidence."""
+        return True
+
+    @property
+    def draws_components(self) -> bool:
+        """Whether a reverse step draws a component and moves by its covariance."""
+        return self.base is not None or self.size > DERIVATIVE_UP_TO or self.correction is None
+
+    def prepare(self, precision: Float[Array, "d d"], shift: Float[Array, " d"]) -> Prepared:
+        """The components given a task's evidence: one factorisation each for all stages."""
+        spectral = eigh(precision).nonnegative()
+        return Prepared(spectral, shift, self._condition(spectral, shift))
+
+    def _condition(self, precision: Spectral, shift: Float[Array, " d"]) -> Conditioned:
+        if self.base is not None:
+            return self.base.condition(precision, shift)
+        mean = gaussian_mean(precision, shift)
+        variances = 1.0 / (1.0 + precision.values)
+        no_weight = jnp.zeros(1, shift.dtype)
+        return Conditioned(no_weight, mean[None], precision.vectors[None], variances[None])
+
+    def _ratio(self, precisions: Float[Array, " d"]) -> Float[Array, " d"]:
+        """The variance along each direction over that under a unit Gaussian prior."""
+        if self.spread is None:
+            return jnp.ones_like(precisions)
+        at = jnp.asarray(SPREAD_AT, precisions.dtype)
+        logs = jnp.log(jnp.maximum(precisions, float(np.exp(LOG_PRECISION[0]))))
+        return jnp.interp(logs, at, self.spread)
+
+    def denoise_with(
+        self, prepared: Prepared, snr: Float[Array, ""], noisy_shift: Float[Array, " d"]
+    ) -> Gaussian:
+        """Mean and covariance of s_0 under a task's evidence and a noisy sample."""
+        precision = prepared.precision.shifted(snr)
+        shift = prepared.shift + noisy_shift
+        if not self.draws_components:
+            return self.denoise(precision, shift)
+        mixed = prepared.components.given(snr, noisy_shift)
+        mean = self._corrected(precision, shift, mixed, self._bias(precision))
+        if self.base is None:
+            return Gaussian(mean, self._gaussian_cov(precision))
+        return Gaussian(mean, mixed.cov(prepared.components.covs(snr)))
+
+    def _gaussian_cov(self, precision: Spectral) -> Float[Array, "d d"]:
+        return precision.apply(lambda p: self._ratio(p) / (1.0 + p))
+
+    def step(
+        self,
+        prepared: Prepared,
+        stage: Stages,
+        s_t: Float[Array, " d"],
+        noise: Float[Array, " d"],
+        uniform: Float[Array, ""],
+    ) -> Float[Array, " d"]:
+        """A draw of s_{t-1}: of a component by its responsibility, then of what it holds s_0 to be,
+        moved as the mean is corrected."""
+        if not self.draws_components:
+            return super().step(prepared, stage, s_t, noise, uniform)
+        noisy_shift = stage.shift_scale * s_t
+        precision = prepared.precision.shifted(stage.snr)
+        mixed = prepared.components.given(stage.snr, noisy_shift)
+        shift, bias = prepared.shift + noisy_shift, self._bias(precision)
+        corrected = self._corrected(precision, shift, mixed, bias)
+        components, ratio = prepared.components, self._ratio(precision.values)
+        return _moved(components, mixed, corrected, ratio, stage, s_t, noise, uniform)
+
+    def step_at(
+        self,
+        stage_inputs: Stage,
+        stage: Stages,
+        s_t: Float[Array, " d"],
+        noise: Float[Array, " d"],
+        uniform: Float[Array, ""],
+    ) -> Float[Array, " d"]:
+        """A draw of s_{t-1} given s_t alone, likewise."""
+        if not self.draws_components:
+            return super().step_at(stage_inputs, stage, s_t, noise, uniform)
+        mixed, precision, shift = self._at(stage_inputs, s_t)
+        corrected = self._corrected(precision, shift, mixed, stage_inputs.bias)
+        components, ratio = self._alone(s_t.dtype), self._ratio(precision.values)
+        return _moved(components, mixed, corrected, ratio, stage, s_t, noise, uniform)
+
+    def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
+        """Mean and covariance of s_0 under exp(-s' precision s / 2 + shift' s)."""
+        precision = precision.nonnegative()
+        bias = self._bias(precision)
+        if self.base is not None:
+            mixed, covs = self.base.given(precision, shift)
+            return Gaussian(self._corrected(precision, shift, mixed, bias), mixed.cov(covs))
+        if self.draws_components:
+            mean = self._corrected(precision, shift, _one(gaussian_mean(precision, shift)), bias)
+            return Gaussian(mean, self._gaussian_cov(precision))
+        return self._with_derivative(precision, shift, bias)
+
+    def _with_derivative(self, precision: Spectral, shift: Array, bias: Array) -> Gaussian:
+        """The covariance is the derivative of the mean in the shift, symmetrised and bounded."""
+
+        def mean(rotated: Float[Array, " d"]) -> Float[Array, " d"]:
+            shift = precision.unrotate(rotated)
+            x = _one(gaussian_mean(precision, shift))
+            return precision.rotate(self._corrected(precision, shift, x, bias))
+
+        value, push = jax.linearize(mean, precision.rotate(shift))
+        derivative = jax.vmap(push)(jnp.eye(shift.shape[0], dtype=shift.dtype))
+        variances = 1.0 / (1.0 + precision.values)
+        stds = jnp.sqrt(variances)
+        ratio = symmetrise(derivative) / (stds[:, None] * stds[None, :])
+        lowest = jnp.full_like(stds, VARIANCE_RATIO)
+        factor = bounded_factor(ratio, lowest, LARGEST_VARIANCE / variances)
+        half = precision.vectors @ (stds[:, None] * factor)
+        return Gaussian(precision.unrotate(value), half @ half.T)
+
+    def stages(self, schedule: Schedule) -> Stage:
+        """Isotropic evidence, and what it adds to the first layer."""
+        arrays = jax.tree.leaves((self.base, self.correction, self.spread))
+        dtype = arrays[0].dtype if arrays else jnp.result_type(float)
+        stages = schedule.stages(dtype)
+        identity, ones = jnp.eye(self.size, dtype=dtype), jnp.ones(self.size, dtype)
+        bias = jax.vmap(lambda snr: self._bias(Spectral(identity, snr * ones)))(stages.snr)
+        return Stage(stages.snr, stages.shift_scale, bias)
+
+    def mean_at(self, stage: Stage, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
+        """E[s_0 | s_t]."""
+        mixed, precision, shift = self._at(stage, s_t)
+        return self._corrected(precision, shift, mixed, stage.bias)
+
+    def denoise_at(self, stage: Stage, s_t: Float[Array, " d"]) -> Gaussian:
+        """Mean and covariance of s_0 given s_t."""
+        mixed, precision, shift = self._at(stage, s_t)
+        if not self.draws_components:
+            return self._with_derivative(precision, shift, stage.bias)
+        mean = self._corrected(precision, shift, mixed, stage.bias)
+        if self.base is None:
+            return Gaussian(mean, self._gaussian_cov(precision))
+        return Gaussian(mean, mixed.cov(self._alone(s_t.dtype).covs(stage.snr)))
+
+    def _at(self, stage: Stage, s_t: Array) -> tuple[Mixed, Spectral, Array]:
+        precision = Spectral(jnp.eye(self.size, dtype=s_t.dtype), stage.snr * jnp.ones_like(s_t))
+        shift = stage.shift_scale * s_t
+        return self._alone(s_t.dtype).given(stage.snr, shift), precision, shift
+
+    def _alone(self, dtype: jnp.dtype) -> Conditioned:
+        if self.base is not None:
+            return self.base.alone()
+        zeros, identity = jnp.zeros(self.size, dtype), jnp.eye(self.size, dtype=dtype)
+        return self._condition(Spectral(identity, zeros), zeros)
+
+    def _bias(self, precision: Spectral) -> Float[Array, " width"]:
+        if self.correction is None:
+            return jnp.zeros(0, precision.values.dtype)
+        return self.correction.evidence_bias(precision.vectors, precision.values)
+
+    def _corrected(
+        self, precision: Spectral, shift: Array, mixed: Mixed, bias: Array
+    ) -> Float[Array, " d"]:
+        """The base's mean, corrected. The correction fades out beyond the strongest evidence
+        trained on, where the likelihood alone decides."""
+        mean = mixed.mean
+        if self.correction is None:
+            return mean
+        p = precision.values
+        x = gaussian_mean(precision, shift)
+        y = precision.unrotate(jnp.sqrt(1.0 + p) * precision.rotate(mean - x))
+        f = self.correction(x, y, mixed.responsibilities, bias)
+        strongest = float(np.exp(LOG_PRECISION[1]))
+        fade = jnp.minimum(1.0, strongest / jnp.maximum(p, 1.0))
+        return mean + precision.unrotate(jnp.sqrt(fade / (1.0 + p)) * precision.rotate(f))
+
+
+def _moved(
+    components: Conditioned,
+    mixed: Mixed,
+    corrected: Float[Array, " d"],
+    ratio: Float[Array, " d"],
+    stage: Stages,
+    s_t: Float[Array, " d"],
+    noise: Float[Array, " d"],
+    uniform: Float[Array, ""],
+) -> Float[Array, " d"]:
+    index = pick(mixed.responsibilities, uniform[None])[0]
+    clean = corrected + mixed.means[index] - mixed.mean
+    random = components.step(index, stage, ratio, noise)
+    return stage.weight_clean * clean + stage.weight_noisy * s_t + random
+
+
+def _one(mean: Float[Array, " d"]) -> Mixed:
+    return Mixed(jnp.ones(1, mean.dtype), mean[None])

@@ -1,0 +1,206 @@
+"""What a correction learns from: samples under random evidence, and what the base makes of them."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from .correction import Correction
+from .descent import AbstractPooledLoss, Rows
+from .mixture_base import Factored, MixtureBase
+from .random_evidence import MIDDLE, random_evidence
+
+GROUP = 16  # noisy samples under each piece of evidence
+LARGEST_POOL, SMALLEST_POOL, POOL_NUMBERS = 4096, 256, 2**24
+
+
+class Pool(NamedTuple):
+    """Pieces of evidence, and the base factored under each: the costly part, used many times."""
+
+    vectors: Float[Array, "e d d"]
+    log_precision: Float[Array, "e d"]
+    factored: Factored | None
+
+    def pick(self, index: Array) -> "Pool":
+        """Some of them."""
+        return jax.tree.map(lambda leaf: leaf[index], self)
+
+
+class Batch(NamedTuple):
+    """Inputs of the network, and its target (I + P)^(1/2) (E[s_0 | u] - m)."""
+
+    x: Float[Array, "g s d"]
+    y: Float[Array, "g s d"]
+    responsibilities: Float[Array, "g s k"]
+    target: Float[Array, "g s d"]
+
+
+class Errors(NamedTuple):
+    """For each sample the products of target t and correction F that its squared errors are of."""
+
+    alone: Float[Array, " b"]  # t't, the error of the base without a correction
+    along: Float[Array, " b"]  # t'F
+    square: Float[Array, " b"]  # F'F
+
+    def shrunk(self, factor: float) -> Float[Array, " b"]:
+        """The squared errors of `factor` times the correction."""
+        return self.alone - 2.0 * factor * self.along + factor**2 * self.square
+
+    def best_factor(self) -> float:
+        """The factor, from 0 to 1, of the least error."""
+        along, square = float(jnp.sum(self.along)), float(jnp.sum(self.square))
+        return min(max(along / max(square, 1e-12), 0.0), 1.0)
+
+
+class CorrectionLoss(AbstractPooledLoss):
+    """Mean squared error of F over random evidence, with some noisy samples of each piece."""
+
+    base: MixtureBase | None
+    rotations: Float[Array, "r d d"]
+    pool: Pool
+    num_others: int = eqx.field(static=True)
+    middle: tuple[float, float] = eqx.field(static=True)
+
+    @staticmethod
+    def of(
+        base: MixtureBase | None,
+        rotations: Float[Array, "r d d"],
+        num_others: int,
+        key: Key[Array, ""],
+        pool_size: int | None = None,
+        middle: tuple[float, float] = MIDDLE,
+    ) -> "CorrectionLoss":
+        """With a pool of as many pieces of evidence as is well for the memory, or as told, whose
+        log precisions are mostly in the range `middle`."""
+        numbers = 1 if base is None else base.vectors.size
+        usual = int(np.clip(POOL_NUMBERS // numbers, SMALLEST_POOL, LARGEST_POOL))
+        pool = _random_pool(base, rotations, key, pool_size or usual, middle)
+        return CorrectionLoss(base, rotations, pool, num_others, middle)
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.rotations.shape[-1]
+
+    def refreshed(self, key: Key[Array, ""]) -> "CorrectionLoss":
+        """The same with another pool of evidence."""
+        size = self.pool.log_precision.shape[0]
+        pool = _random_pool(self.base, self.rotations, key, size, self.middle)
+        return eqx.tree_at(lambda loss: loss.pool, self, pool)
+
+    def __call__(
+        self, correction: Correction, key: Key[Array, ""], rows: Rows, size: int
+    ) -> Float[Array, ""]:
+        """For a batch of `size` samples."""
+        return jnp.mean(self.errors(correction, key, rows, size).shrunk(1.0))
+
+    def errors(self, correction: Correction, key: Key[Array, ""], rows: Rows, size: int) -> Errors:
+        """The errors of each sample of a batch."""
+        pool, batch = self.batch(key, rows, size)
+        f = self._corrections(correction, pool, batch)
+        products = ((batch.target, batch.target), (batch.target, f), (f, f))
+        return Errors(*(jnp.sum(a * b, axis=-1).reshape(-1) for a, b in products))
+
+    @staticmethod
+    def _corrections(correction: Correction, pool: Pool, batch: Batch) -> Float[Array, "g s d"]:
+        def group(vectors: Array, log_precision: Array, batch: Batch) -> Float[Array, "s d"]:
+            bias = correction.evidence_bias(vectors, jnp.exp(log_precision))
+            over_samples = jax.vmap(correction, in_axes=(0, 0, 0, None))
+            return over_samples(batch.x, batch.y, batch.responsibilities, bias)
+
+        return jax.vmap(group)(pool.vectors, pool.log_precision, batch)
+
+    def spread(
+        self, correction: Correction, key: Key[Array, ""], rows: Rows, size: int
+    ) -> tuple[Float[Array, "b d"], Float[Array, "b d"]]:
+        """Log precisions, and squared distances of samples from their denoised mean along the
+        eigenvectors of the evidence, in units of the variance under a unit Gaussian prior."""
+        pool, batch = self.batch(key, rows, size)
+        f = self._corrections(correction, pool, batch)
+        samples = rows.samples[self.drawn(key, rows, size)].reshape(batch.x.shape)
+        precisions = jnp.exp(pool.log_precision)[:, None]
+        rotated = jnp.einsum("gsi,gij->gsj", samples - batch.x, pool.vectors)
+        gap = jnp.sqrt(1.0 + precisions) * rotated
+        gap = gap - jnp.einsum("gsi,gij->gsj", batch.y + f, pool.vectors)
+        logs = jnp.broadcast_to(pool.log_precision[:, None], gap.shape)
+        return logs.reshape(-1, gap.shape[-1]), (gap**2).reshape(-1, gap.shape[-1])
+
+    def drawn(self, key: Key[Array, ""], rows: Rows, size: int) -> Int[Array, " b"]:
+        """Which rows the samples of a batch are."""
+        return rows.indices(jax.random.split(key, 4)[0], size // GROUP * GROUP)
+
+    def batch(self, key: Key[Array, ""], rows: Rows, size: int) -> tuple[Pool, Batch]:
+        """Samples hidden in noise, in groups under one piece of evidence each."""
+        _, others_key, pool_key, noise_key = jax.random.split(key, 4)
+        groups, dim = size // GROUP, self.rotations.shape[-1]
+        index = jax.random.randint(pool_key, (groups,), 0, self.pool.log_precision.shape[0])
+        pool = self.pool.pick(index)
+        s_0 = rows.samples[self.drawn(key, rows, size)].reshape(groups, GROUP, dim)
+        others = rows.draw(others_key, self.num_others)
+        noise = jax.random.normal(noise_key, s_0.shape, s_0.dtype)
+        precisions = jnp.exp(pool.log_precision)
+        hidden = jnp.einsum("gij,gj,gsj->gsi", pool.vectors, precisions**-0.5, noise)
+        u = s_0 + hidden
+        target = posterior_means(u, pool, s_0, others)
+        gain = precisions / (1.0 + precisions)
+        x = jnp.einsum("gij,gj,gkj,gsk->gsi", pool.vectors, gain, pool.vectors, u)
+        responsibilities, mean = self._base_means(pool, x)
+        root = jnp.einsum("gij,gj,gkj->gik", pool.vectors, jnp.sqrt(1.0 + precisions), pool.vectors)
+        scaled = lambda move: jnp.einsum("gij,gsj->gsi", root, move)  # noqa: E731
+        return pool, Batch(x, scaled(mean - x), responsibilities, scaled(target - mean))
+
+    def _base_means(
+        self, pool: Pool, x: Float[Array, "g s d"]
+    ) -> tuple[Float[Array, "g s k"], Float[Array, "g s d"]]:
+        base = self.base
+        if base is None or pool.factored is None:
+            return jnp.ones((*x.shape[:2], 1), x.dtype), x
+
+        def one(factored: Factored, x: Float[Array, " d"]) -> tuple[Array, Array]:
+            log_weights, means = factored.given(base, x)
+            responsibilities = jax.nn.softmax(log_weights)
+            return responsibilities, responsibilities @ means
+
+        in_group = jax.vmap(one, in_axes=(None, 0))
+        return jax.vmap(in_group)(pool.factored, x)
+
+
+def posterior_means(
+    u: Float[Array, "g s d"], pool: Pool, s_0: Float[Array, "g s d"], others: Float[Array, "m d"]
+) -> Float[Array, "g s d"]:
+    """The mean of s_0 given u = s_0 + noise, over the sample it came from and `others`.
+
+    Any sample could have given u, so each is weighted by how likely it is to have done so: as a
+    target of the regression the same mean as s_0 itself, with much less noise.
+    """
+    vectors, precisions = pool.vectors, jnp.exp(pool.log_precision)
+    precision = jnp.einsum("gij,gj,gkj->gik", vectors, precisions, vectors)
+    shift = jnp.einsum("gij,gsj->gsi", precision, u)
+    rows, columns = np.triu_indices(u.shape[-1])
+    twice = jnp.asarray(np.where(rows == columns, 0.5, 1.0), u.dtype)
+    quadratic = (twice[None] * precision[:, rows, columns]) @ (
+        others[:, rows] * others[:, columns]
+    ).T
+    log_others = shift @ others.T - quadratic[:, None]
+    half = 0.5 * jnp.einsum("gij,gsj->gsi", precision, s_0)
+    log_own = jnp.sum((shift - half) * s_0, axis=-1, keepdims=True)
+    weights = jax.nn.softmax(jnp.concatenate([log_own, log_others], axis=-1), axis=-1)
+    return weights[..., :1] * s_0 + weights[..., 1:] @ others
+
+
+@eqx.filter_jit
+def _random_pool(
+    base: MixtureBase | None,
+    rotations: Float[Array, "r d d"],
+    key: Key[Array, ""],
+    size: int,
+    middle: tuple[float, float],
+) -> Pool:
+    vectors, log_precision = random_evidence(key, rotations, size, middle)
+    if base is None:
+        return Pool(vectors, log_precision, None)
+    matrices = jnp.einsum("eij,ej,ekj->eik", vectors, jnp.exp(log_precision), vectors)
+    return Pool(vectors, log_precision, jax.lax.map(base.factor, matrices, batch_size=64))

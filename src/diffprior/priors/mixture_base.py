@@ -1,0 +1,160 @@
+"""A Gaussian mixture in unit coordinates as the base of a denoiser: exact under Gaussian evidence.
+
+Under evidence of precision P and shift q a component N(mu, S) stays one: its covariance becomes
+C = (S^-1 + P)^-1, its mean mu + C (q - P mu), and its weight grows by the evidence it explains.
+Evidence of a task stays while that of a noisy sample, snr I, changes from stage to stage. So
+components are conditioned on the task's once, one factorisation each, and kept by their
+eigenvectors, in which what a stage adds is diagonal.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..files.base import Serialisable
+from ..linalg import Spectral, cholesky, eigh, log_det_from_tril, solve_lower
+from ..schedule import Stages
+from .components import Components
+
+SMALLEST_SNR = 1e-6  # precision of a noisy sample below which it says nothing
+
+
+class Mixed(NamedTuple):
+    """Components given everything: how likely each is, and where it holds s_0 to be."""
+
+    responsibilities: Float[Array, " k"]
+    means: Float[Array, "k d"]
+
+    @property
+    def mean(self) -> Float[Array, " d"]:
+        """E[s_0]."""
+        return self.responsibilities @ self.means
+
+    def cov(self, covs: Float[Array, "k d d"]) -> Float[Array, "d d"]:
+        """Cov[s_0]: that within components, and the spread of their means."""
+        away = self.means - self.mean[None]
+        within = jnp.einsum("k,kij->ij", self.responsibilities, covs)
+        return within + (away * self.responsibilities[:, None]).T @ away
+
+
+class Conditioned(eqx.Module):
+    """Components given a task's evidence, their covariances kept as eigenvectors and variances."""
+
+    log_weights: Float[Array, " k"]
+    means: Float[Array, "k d"]
+    vectors: Float[Array, "k d d"]
+    variances: Float[Array, "k d"]
+
+    def given(self, snr: Float[Array, ""], noisy_shift: Float[Array, " d"]) -> Mixed:
+        """The mixture given a noisy sample too, of precision snr I and this shift."""
+        snr = jnp.maximum(snr, SMALLEST_SNR)
+        left = 1.0 + snr * self.variances
+        away = noisy_shift[None] - snr * self.means
+        rotated = jnp.einsum("ki,kij->kj", away, self.vectors)
+        moved = jnp.einsum("kij,kj->ki", self.vectors, self.variances / left * rotated)
+        terms = jnp.log(left) + rotated**2 / (snr * left)
+        log_weights = self.log_weights - 0.5 * jnp.sum(terms, axis=1)
+        return Mixed(jax.nn.softmax(log_weights), self.means + moved)
+
+    def covs(self, snr: Float[Array, ""]) -> Float[Array, "k d d"]:
+        """The covariance of each component given a noisy sample too."""
+        scaled = self.vectors * self._variances(snr)[:, None, :]
+        return jnp.einsum("kij,klj->kil", scaled, self.vectors)
+
+    def step(
+        self, index: Array, stage: Stages, ratio: Float[Array, " d"], noise: Float[Array, " d"]
+    ) -> Float[Array, " d"]:
+        """The part of a reverse step that is random, if s_0 is of component `index`: what noise
+        stands for under the covariance weight_clean^2 C + beta_tilde I, where the variances of C
+        are `ratio` times what they would be."""
+        variances = ratio * self._variances(stage.snr)[index]
+        stds = jnp.sqrt(stage.beta_tilde + stage.weight_clean**2 * variances)
+        return self.vectors[index] @ (stds * noise)
+
+    def _variances(self, snr: Float[Array, ""]) -> Float[Array, "k d"]:
+        return self.variances / (1.0 + jnp.maximum(snr, SMALLEST_SNR) * self.variances)
+
+
+class Factored(NamedTuple):
+    """Components under evidence of one precision, for any shift."""
+
+    precision: Float[Array, "d d"]
+    covs: Float[Array, "k d d"]
+    pulled: Float[Array, "k d"]  # P mu of each component
+    log_dets: Float[Array, " k"]  # of I + S P
+
+    def given(
+        self, base: "MixtureBase", centre: Float[Array, " d"]
+    ) -> tuple[Float[Array, " k"], Float[Array, "k d"]]:
+        """Log weights (up to a constant) and means under the shift (I + P) centre.
+
+        All is reckoned from `centre`, the mean that a unit Gaussian would have: there the terms
+        that grow with the evidence cancel before they are computed.
+        """
+        away = base.means - centre[None]
+        gradient = centre[None] - (self.pulled - (self.precision @ centre)[None])
+        moved = jnp.einsum("kij,kj->ki", self.covs, gradient)
+        explained = jnp.sum(away * (centre[None] + gradient) + gradient * moved, axis=1)
+        return base.log_weights + 0.5 * (explained - self.log_dets), base.means + moved
+
+
+class MixtureBase(eqx.Module, Serialisable):
+    """sum_k weights_k N(means_k, V_k diag(variances_k) V_k'), in unit coordinates."""
+
+    log_weights: Float[Array, " k"]
+    means: Float[Array, "k d"]
+    vectors: Float[Array, "k d d"]
+    variances: Float[Array, "k d"]
+
+    @staticmethod
+    def of(components: Components) -> "MixtureBase":
+        """The base of components that EM found."""
+        log_weights, means, covs = (jnp.asarray(leaf, jnp.float32) for leaf in components)
+        variances, vectors = jnp.linalg.eigh(covs)
+        return MixtureBase(log_weights, means, vectors, jnp.maximum(variances, 1e-6))
+
+    @property
+    def num_components(self) -> int:
+        """K."""
+        return self.means.shape[0]
+
+    def alone(self) -> Conditioned:
+        """The components as they are, given no evidence."""
+        return Conditioned(self.log_weights, self.means, self.vectors, self.variances)
+
+    def factor(self, precision: Float[Array, "d d"]) -> Factored:
+        """One factorisation per component: with S = L L', of I + L' P L."""
+        identity = jnp.eye(precision.shape[0], dtype=precision.dtype)
+
+        def one(vectors: Array, variances: Array) -> tuple[Array, Array]:
+            half = vectors * jnp.sqrt(variances)[None]
+            tril = cholesky(identity + half.T @ precision @ half)
+            rest = solve_lower(tril, half.T)
+            return rest.T @ rest, log_det_from_tril(tril)
+
+        covs, log_dets = jax.vmap(one)(self.vectors, self.variances)
+        return Factored(precision, covs, self.means @ precision, log_dets)
+
+    def given(
+        self, precision: Spectral, shift: Float[Array, " d"]
+    ) -> tuple[Mixed, Float[Array, "k d d"]]:
+        """The components under evidence of this precision and shift, and their covariances."""
+        factored = self.factor(precision.matrix())
+        log_weights, means = factored.given(self, gaussian_mean(precision, shift))
+        return Mixed(jax.nn.softmax(log_weights), means), factored.covs
+
+    def condition(self, precision: Spectral, shift: Float[Array, " d"]) -> Conditioned:
+        """The components given a task's evidence, for all stages of a chain."""
+        factored = self.factor(precision.matrix())
+        log_weights, means = factored.given(self, gaussian_mean(precision, shift))
+        spectral = jax.vmap(eigh)(factored.covs)
+        variances = jnp.maximum(spectral.values, 0.0)
+        return Conditioned(log_weights, means, spectral.vectors, variances)
+
+
+def gaussian_mean(precision: Spectral, shift: Float[Array, " d"]) -> Float[Array, " d"]:
+    """(I + P)^-1 q: the mean under a unit Gaussian prior."""
+    return precision.unrotate(precision.rotate(shift) / (1.0 + precision.values))

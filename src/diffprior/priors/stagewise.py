@@ -1,0 +1,111 @@
+"""The paper's denoiser: one regressor of the noise for each stage."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from ..gaussian import Gaussian
+from ..linalg import Spectral, bounded_factor, symmetrise
+from ..schedule import Schedule
+from .denoisers import LARGEST_VARIANCE, VARIANCE_RATIO, AbstractDenoiser
+
+
+class StagewiseDenoiser(AbstractDenoiser):
+    """The paper's: one two-layer ReLU regressor of the noise for each stage of a grid (Eq. 15)."""
+
+    weights_1: Float[Array, "t d width"]
+    bias_1: Float[Array, "t width"]
+    weights_2: Float[Array, "t width width"]
+    bias_2: Float[Array, "t width"]
+    weights_3: Float[Array, "t width d"]
+    bias_3: Float[Array, "t d"]
+    grid: Schedule = eqx.field(static=True)
+
+    @staticmethod
+    def initialise(
+        key: Key[Array, ""], dim: int, grid: Schedule, *, width: int = 100
+    ) -> "StagewiseDenoiser":
+        """Random weights; the noise predicted at first is zero."""
+        t = grid.num_stages
+        first, second = jax.random.split(key)
+        zeros = jnp.zeros((t, width), jnp.float32)
+        return StagewiseDenoiser(
+            jax.random.normal(first, (t, dim, width), jnp.float32) * (2 / dim) ** 0.5,
+            zeros,
+            jax.random.normal(second, (t, width, width), jnp.float32) * (2 / width) ** 0.5,
+            zeros,
+            jnp.zeros((t, width, dim), jnp.float32),
+            jnp.zeros((t, dim), jnp.float32),
+            grid,
+        )
+
+    def validate(self) -> None:
+        """Refuse more or fewer regressors than stages."""
+        super().validate()
+        if self.weights_1.shape[0] != self.grid.num_stages:
+            raise ValueError(f"`weights_1`: expected {self.grid.num_stages} regressors")
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.weights_1.shape[1]
+
+    @property
+    def general(self) -> bool:
+        """Only isotropic evidence, on its own grid."""
+        return False
+
+    @property
+    def has_own_grid(self) -> bool:
+        """There is a regressor for each of its stages, and none between them."""
+        return True
+
+    def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
+        """Refused: there is a regressor for each stage, and none for other evidence."""
+        raise ValueError(
+            "`precision`: expected a stage of the prior's own grid, got general evidence; a prior "
+            'fitted with preset="paper" denoises only that grid. Fit without the preset, or use '
+            "LaplaceDPS, TwistedSMC or DPS"
+        )
+
+    def noise_at(self, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
+        """eps_t(s_t), where self is one stage of the stack."""
+        h = jax.nn.relu(s_t @ self.weights_1 + self.bias_1)
+        h = jax.nn.relu(h @ self.weights_2 + self.bias_2)
+        return h @ self.weights_3 + self.bias_3
+
+    def stages(self, schedule: Schedule) -> Any:
+        """The regressors of the kept stages, with the size of signal and noise."""
+        alpha_bar = np.asarray(schedule.alpha_bar[:0:-1])
+        own = self.grid.alpha_bar
+        if not set(schedule.alpha_bar) <= set(own):
+            raise ValueError(
+                "`schedule`: expected stages of the prior's own grid, got others; "
+                "take them with `prior.schedule.stride(steps)`"
+            )
+        index = np.asarray([own.index(a) for a in schedule.alpha_bar[:0:-1]]) - 1
+        regressors = jax.tree.map(lambda leaf: leaf[index], eqx.filter(self, eqx.is_array))
+        dtype = self.weights_1.dtype
+        signal, noise = np.sqrt(alpha_bar), np.sqrt(1 - alpha_bar)
+        return regressors, jnp.asarray(signal, dtype), jnp.asarray(noise, dtype)
+
+    def mean_at(self, stage: Any, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
+        """E[s_0 | s_t] = (s_t - sqrt(1 - alpha_bar) eps_t(s_t)) / sqrt(alpha_bar)."""
+        regressor, signal, noise = stage
+        return (s_t - noise * regressor.noise_at(s_t)) / signal
+
+    def denoise_at(self, stage: Any, s_t: Float[Array, " d"]) -> Gaussian:
+        """Mean and covariance of s_0 given s_t; the covariance is the symmetrised derivative."""
+        _, signal, noise = stage
+        value, push = jax.linearize(lambda s: self.mean_at(stage, s), s_t)
+        derivative = jax.vmap(push)(jnp.eye(s_t.shape[0], dtype=s_t.dtype))
+        cov = symmetrise(derivative) * noise**2 / signal
+        variance = noise**2 * jnp.ones_like(s_t)  # under a unit Gaussian prior
+        factor = bounded_factor(
+            cov, VARIANCE_RATIO * variance, LARGEST_VARIANCE * jnp.ones_like(s_t)
+        )
+        return Gaussian(value, factor @ factor.T)

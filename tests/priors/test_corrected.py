@@ -1,0 +1,201 @@
+"""A mixture as base and a network on it: against the twin, finite differences and bounds."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_less
+
+import diffprior as dp
+import reference
+from cases import tolerance
+from diffprior.linalg import Spectral
+from diffprior.priors.components import Components
+from diffprior.priors.corrected import CorrectedDenoiser
+from diffprior.priors.correction import LONGEST_OUTPUT, Correction
+from diffprior.priors.mixture_base import MixtureBase
+
+both_precisions = pytest.mark.float32
+
+
+def mixture(dim: int, k: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Components of very different size, so that determinants matter."""
+    rng = np.random.default_rng(dim)
+    shapes = rng.standard_normal((k, dim, dim))
+    sizes = np.array([0.02, 0.3, 1.0])[:k, None, None]
+    covs = sizes * (np.einsum("kij,klj->kil", shapes, shapes) / dim + 0.1 * np.eye(dim))
+    return np.array([0.5, 0.2, 0.3])[:k], 0.7 * rng.standard_normal((k, dim)), covs
+
+
+def base(dim: int) -> MixtureBase:
+    weights, means, covs = mixture(dim)
+    values, vectors = np.linalg.eigh(covs)
+    parts = (np.log(weights), means, vectors, values)
+    return MixtureBase(*(jnp.asarray(part, jnp.result_type(float)) for part in parts))
+
+
+def correction(dim: int, k: int, size: float = 0.3) -> Correction:
+    start = Correction.initialise(jax.random.key(0), dim, k, width=8, depth=3)
+    rng = np.random.default_rng(dim)
+    return jax.tree.map(lambda leaf: jnp.asarray(size * rng.standard_normal(leaf.shape)), start)
+
+
+def spectral(seed: int, values: Any) -> Spectral:
+    size = (len(values), len(values))
+    vectors, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal(size))
+    return Spectral(jnp.asarray(vectors), jnp.asarray(values, jnp.result_type(float)))
+
+
+@eqx.filter_jit
+def denoise(denoiser: Any, precision: Spectral, shift: jax.Array) -> dp.Gaussian:
+    return denoiser.denoise(precision, shift)
+
+
+@eqx.filter_jit
+def denoise_with(denoiser: Any, precision: Any, shift: Any, snr: Any, noisy: Any) -> dp.Gaussian:
+    return denoiser.denoise_with(denoiser.prepare(precision, shift), snr, noisy)
+
+
+EVIDENCE = [np.zeros, lambda d: np.geomspace(1e-3, 3.0, d), lambda d: np.geomspace(0.5, 3e3, d)]
+
+
+@both_precisions
+@pytest.mark.parametrize("dim", [2, 9])
+@pytest.mark.parametrize("values", EVIDENCE)
+def test_base_is_the_twins(dim: int, values: Any) -> None:
+    denoiser, precision = CorrectedDenoiser(base(dim), None, None, dim), spectral(1, values(dim))
+    matrix = np.asarray(precision.matrix(), np.float64)
+    shift = matrix @ np.linspace(-1.0, 1.0, dim) + (0.3 if not np.any(values(dim)) else 0.0)
+    got = denoise(denoiser, precision, jnp.asarray(shift, jnp.result_type(float)))
+    mean, cov = reference.mixture_denoise(*mixture(dim), matrix, shift)
+    assert_allclose(got.mean, mean, atol=tolerance(1e-9, 2e-3))
+    assert_allclose(got.cov, cov, atol=tolerance(1e-9, 2e-3))
+
+
+@both_precisions
+@pytest.mark.parametrize("dim", [2, 9])
+@pytest.mark.parametrize("snr", [1e-3, 1.0, 500.0])
+def test_prepared_evidence_and_a_noisy_sample_add_up(dim: int, snr: float) -> None:
+    denoiser = CorrectedDenoiser(base(dim), None, None, dim)
+    matrix = np.asarray(spectral(2, np.geomspace(0.1, 20.0, dim)).matrix(), np.float64)
+    shift, noisy = matrix @ np.linspace(-1.0, 1.0, dim), snr * np.linspace(0.5, -1.0, dim)
+    got = denoise_with(denoiser, *(jnp.asarray(a, jnp.result_type(float)) for a in
+                                   (matrix, shift, snr, noisy)))  # fmt: skip
+    whole = (matrix + snr * np.eye(dim), shift + noisy)
+    mean, cov = reference.mixture_denoise(*mixture(dim), *whole)
+    assert_allclose(got.mean, mean, atol=tolerance(1e-8, 2e-3))
+    assert_allclose(got.cov, cov, atol=tolerance(1e-8, 2e-3))
+
+
+@pytest.mark.parametrize(("dim", "mixed"), [(2, True), (2, False), (9, True), (9, False)])
+def test_a_stage_and_prepared_evidence_are_evidence(dim: int, mixed: bool) -> None:
+    k = 3 if mixed else 1
+    denoiser = CorrectedDenoiser(base(dim) if mixed else None, correction(dim, k), None, dim)
+    schedule, s_t = dp.Schedule.log_snr(3), jnp.linspace(-1.0, 1.5, dim)
+    stages = denoiser.stages(schedule)
+    at = jax.lax.map(lambda stage: denoiser.denoise_at(stage, s_t), stages)
+    means = jax.lax.map(lambda stage: denoiser.mean_at(stage, s_t), stages)
+    nothing = (jnp.zeros((dim, dim)), jnp.zeros(dim))
+    for i, (snr, scale, _) in enumerate(zip(*stages, strict=True)):
+        expected = denoise(denoiser, spectral(3, np.full(dim, float(snr))), scale * s_t)
+        prepared = denoise_with(denoiser, *nothing, snr, scale * s_t)
+        assert_allclose(means[i], expected.mean, atol=1e-9)
+        for got in (jax.tree.map(lambda leaf, i=i: leaf[i], at), prepared):
+            assert_allclose(got.mean, expected.mean, atol=1e-9)
+            assert_allclose(got.cov, expected.cov, atol=1e-9)
+
+
+def test_an_untrained_correction_is_the_base_alone() -> None:
+    start = Correction.initialise(jax.random.key(0), 2, 3, width=8, depth=3)
+    start = jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), start)
+    precision, shift = spectral(4, [0.5, 3.0]), jnp.array([1.0, -2.0])
+    got = denoise(CorrectedDenoiser(base(2), start, None, 2), precision, shift)
+    alone = denoise(CorrectedDenoiser(base(2), None, None, 2), precision, shift)
+    assert_allclose(got.mean, alone.mean, atol=1e-12)
+
+
+def test_covariance_under_a_gaussian_base_is_the_symmetrised_derivative() -> None:
+    denoiser, precision = (
+        CorrectedDenoiser(None, correction(2, 1, 0.2), None, 2),
+        spectral(4, [0.5, 3.0]),
+    )
+    shift, step = np.array([1.0, -2.0]), 1e-5
+    sides = [
+        [denoise(denoiser, precision, jnp.asarray(shift + sign * e)).mean for sign in (1, -1)]
+        for e in step * np.eye(2)
+    ]
+    jacobian = np.stack([np.asarray(up - down) for up, down in sides], axis=1) / (2 * step)
+    got = denoise(denoiser, precision, jnp.asarray(shift)).cov
+    assert_allclose(got, (jacobian + jacobian.T) / 2, atol=1e-7)
+
+
+@pytest.mark.parametrize("dim", [2, 9])
+@pytest.mark.parametrize("far", [1.0, 1e3])
+def test_correction_is_bounded_and_covariance_positive_for_wild_weights(
+    dim: int, far: float
+) -> None:
+    wild, precision = correction(dim, 3, 5.0), spectral(5, np.geomspace(0.01, 10.0, dim))
+    shift = jnp.asarray(far * np.random.default_rng(0).standard_normal(dim))
+    got = denoise(CorrectedDenoiser(base(dim), wild, None, dim), precision, shift)
+    alone = denoise(CorrectedDenoiser(base(dim), None, None, dim), precision, shift)
+    move = np.sqrt(1 + np.asarray(precision.values)) * precision.rotate(got.mean - alone.mean)
+    assert 0.5 * LONGEST_OUTPUT < np.linalg.norm(move) / np.sqrt(dim) < 1.001 * LONGEST_OUTPUT
+    assert_array_less(0.0, np.linalg.eigvalsh(got.cov))
+    assert_allclose(got.cov, alone.cov)
+
+
+def test_strong_evidence_decides_alone() -> None:
+    denoiser, u = CorrectedDenoiser(base(2), correction(2, 3), None, 2), jnp.array([0.3, -1.0])
+    for log_precision, error in ((9.0, 3.0 * LONGEST_OUTPUT), (20.0, 0.05)):
+        p = np.exp(log_precision)
+        got = denoise(denoiser, spectral(6, np.full(2, p)), p * u)
+        assert np.max(np.abs(got.mean - u)) * np.sqrt(p) < error
+    assert_allclose(p * got.cov, np.eye(2), atol=1e-3)
+
+
+def test_a_step_draws_what_the_components_hold() -> None:
+    """Mean and covariance of s_{t-1} given s_t, over many draws."""
+    num = 40_000
+    denoiser = CorrectedDenoiser(base(2), None, None, 2)
+    stage = jax.tree.map(
+        lambda leaf: leaf[2], dp.Schedule.log_snr(5).stages(jnp.result_type(float))
+    )
+    matrix, shift = jnp.diag(jnp.array([2.0, 0.1])), jnp.array([1.0, 0.1])
+    s_t = jnp.array([0.5, -0.7])
+    prepared = denoiser.prepare(matrix, shift)
+    keys = jax.random.split(jax.random.key(0))
+    random = (jax.random.normal(keys[0], (num, 2)), jax.random.uniform(keys[1], (num,)))
+    draws = np.asarray(jax.vmap(lambda *r: denoiser.step(prepared, stage, s_t, *r))(*random))
+    s_0 = reference.mixture_denoise(
+        *mixture(2),
+        np.asarray(matrix) + float(stage.snr) * np.eye(2),
+        shift + stage.shift_scale * s_t,
+    )
+    mean = stage.weight_clean * s_0[0] + stage.weight_noisy * s_t
+    cov = stage.beta_tilde * np.eye(2) + stage.weight_clean**2 * s_0[1]
+    assert_allclose(draws.mean(axis=0), mean, atol=5 * np.sqrt(np.max(np.diag(cov)) / num))
+    assert_allclose(np.cov(draws.T), cov, atol=5 * np.max(cov) * np.sqrt(2 / num))
+
+
+def test_components_of_em_become_a_base() -> None:
+    weights, means, covs = mixture(2)
+    found = MixtureBase.of(Components(np.log(weights), means, covs))
+    assert_allclose(jax.vmap(jnp.diag)(found.variances).shape, (3, 2, 2))
+    rebuilt = jnp.einsum("kij,kj,klj->kil", found.vectors, found.variances, found.vectors)
+    assert_allclose(rebuilt, covs, atol=1e-5)
+    assert_allclose(found.means, means, atol=1e-6)
+
+
+def test_corrected_denoisers_are_kept() -> None:
+    denoiser = CorrectedDenoiser(base(2), correction(2, 3), None, 2)
+    for one in (
+        denoiser,
+        CorrectedDenoiser(base(2), None, None, 2),
+        CorrectedDenoiser(None, None, None, 2),
+    ):
+        same = CorrectedDenoiser.from_bytes(one.to_bytes())
+        for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(same), strict=True):
+            assert_allclose(a, b, atol=1e-6)
