@@ -68,10 +68,20 @@ def test_a_second_fit_compiles_nothing(short: None, compilations: list[str]) -> 
     assert first.report.losses != second.report.losses
 
 
-def test_sizes_are_those_asked_for(short: None, compilations: list[str]) -> None:
-    prior = small(TWO, num_steps=240, width=5, depth=3)
-    assert prior.denoiser.correction.weights_hidden.shape == (2, 5, 5)
-    assert len(prior.report.losses) == 2  # before, and after one chunk of 240 steps
+def test_sizes_are_those_asked_for(short: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not the network is kept in the end."""
+    trained, optimise = [], choose_base.optimise
+
+    def watched(start: Any, *args: Any) -> Any:
+        found = optimise(start, *args)
+        trained.append((start, found[1]))
+        return found
+
+    monkeypatch.setattr(choose_base, "optimise", watched)
+    small(TWO, num_steps=7, width=5, depth=3)
+    ((start, fitted),) = trained
+    assert start.weights_hidden.shape == (2, 5, 5)
+    assert len(fitted.losses) == 2  # before, and after one chunk of 7 steps
 
 
 @pytest.mark.parametrize("num_steps", [1, 249, 250, 251])
