@@ -60,8 +60,14 @@ class Engine:
     def start(self) -> None:
         """Compile what is needed, then begin to serve."""
         for version in self.catalog.all_versions():
-            warm_up(version, self._sizes)
+            self.warm_up(version)
         self._thread.start()
+
+    def warm_up(self, version: Version) -> None:
+        """Compile the draws of a version."""
+        state = fresh_state(version, 0, 0)
+        for size in self._sizes:
+            version.program([DrawRequest(state.evidence, state.streams, 0)] * size)
 
     def submit(self, request: Request) -> Future:
         """Serve a request soon; its future holds the reply or a `ServiceError`."""
@@ -145,10 +151,3 @@ class Engine:
             request.future.set_exception(result)
         else:
             request.future.set_result(result)
-
-
-def warm_up(version: Version, sizes: tuple[int, ...] = SIZES) -> None:
-    """Compile the draws of a version for these numbers of tasks."""
-    state = fresh_state(version, 0, 0)
-    for size in sizes:
-        version.program([DrawRequest(state.evidence, state.streams, 0)] * size)

@@ -16,7 +16,7 @@ from fastapi.staticfiles import StaticFiles
 
 from ..files.base import load_bytes
 from .bodies import BatchBody, DecisionBody, Id, ModelBody, Name, RewardBody, ShareBody
-from .engine import Engine, warm_up
+from .engine import Engine
 from .errors import ServiceError
 from .limits import Limits
 from .reading import Reader
@@ -177,7 +177,7 @@ def _models(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.APIRouter
             version = catalog.put(model, body.settings, prior, body.share)
         except (ValueError, binascii.Error) as error:
             raise ServiceError(422, f"`prior`: {error}") from error
-        warm_up(version)
+        engine.warm_up(version)
         return reader.model(model)
 
     @router.put("/models/{model}/versions/{number}")
