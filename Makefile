@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs bench kills clean
+.PHONY: help setup demo test docs bench fuzz kills crash clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ bench: $(STAMP) ## measure what decisions cost, side by side with peers
 
 kills: $(STAMP) ## kill a thousand processes while they save, and look at what they left
 	folder=$$(mktemp -d) && $(BIN)/python tests/files/kills.py $$folder 1000; rm -r $$folder
+
+crash: $(STAMP) ## kill the decision service two hundred times on SQLite and PostgreSQL
+	PYTHONPATH=tests $(BIN)/python tests/service/crash.py --kills 200
 
 clean: ## remove the virtual environment, caches and build outputs
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
