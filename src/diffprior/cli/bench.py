@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .options import Json, check_output
-from .terminal import friendly_errors, say
+from .terminal import friendly_errors, say, say_table
 
 
 def bench(
@@ -30,7 +30,6 @@ def bench(
         from ..checks import choice
         from ..reporting.cache import ResultCache
         from ..reporting.report import REPORT
-        from ..reporting.tables import for_terminal
 
         names = tuple(choice("section", name, tuple(SECTIONS)) for name in section or USUAL)
         result = run_bench(out, ResultCache(out / "kept"), names=names, quick=quick)
@@ -39,5 +38,5 @@ def bench(
             json_file.write_text(numbers, encoding="utf-8")
             say(f"wrote {json_file}")
         for table in result.summary:
-            say(for_terminal(table))
+            say_table(table)
         say(f"the report is {out / REPORT}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import Json, Seed, check_output
-from .terminal import friendly_errors, say
+from .terminal import friendly_errors, say, say_table
 
 if TYPE_CHECKING:
     from ..reporting.cache import ResultCache
@@ -194,7 +194,6 @@ def conduct(
         out.mkdir(parents=True, exist_ok=True)
         from ..reporting.cache import ResultCache
         from ..reporting.report import REPORT
-        from ..reporting.tables import for_terminal
 
         result, tables = run(ResultCache(out / "kept", fresh=fresh))
         if json_file is not None:
@@ -202,5 +201,5 @@ def conduct(
             json_file.write_text(numbers, encoding="utf-8")
             say(f"wrote {json_file}")
         for table in tables:
-            say(for_terminal(table))
+            say_table(table)
         say(f"the report is {out / REPORT}")

@@ -2,17 +2,31 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import typer
 
+if TYPE_CHECKING:
+    from ..reporting.tables import Table
 
-def say(message: Any, style: str | None = None) -> None:
-    """Print on standard error, unwrapped, as it is."""
+
+def say(message: str, style: str | None = None) -> None:
+    """Print text on standard error, as it is."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
-    console.print(message, style=style, markup=False, soft_wrap=isinstance(message, str))
+    console.print(message, style=style, markup=False, soft_wrap=True)
+
+
+def say_table(table: "Table") -> None:
+    """Print a table on standard error, as wide as it is."""
+    from rich.console import Console
+
+    from ..reporting.tables import for_terminal, table_width
+
+    console = Console(stderr=True, highlight=False)
+    wide = Console(stderr=True, highlight=False, width=max(console.width, table_width(table)))
+    wide.print(for_terminal(table), crop=False)
 
 
 @contextlib.contextmanager

@@ -58,7 +58,7 @@ def new_figure(rows: int, columns: int, *, width: float, height: float) -> tuple
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def legend_below(figure: Any, columns: int = 6) -> None:
+def legend_below(figure: Any) -> None:
     """One legend for the whole figure, under the axes, where it covers nothing."""
     found = [axis.get_legend_handles_labels() for axis in figure.axes]
     entries = {
@@ -70,7 +70,7 @@ def legend_below(figure: Any, columns: int = 6) -> None:
         entries.values(),
         entries.keys(),
         loc="outside lower center",
-        ncols=min(columns, len(entries)),
+        ncols=min(max(1, int(figure.get_figwidth() / 1.4)), len(entries)),
     )
 
 

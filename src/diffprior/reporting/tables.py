@@ -33,14 +33,14 @@ def plus_minus(mean: float, error: float, *, signed: bool = False) -> str:
 
 
 def for_terminal(table: Table) -> Any:
-    """The table for Rich to print."""
+    """The table for Rich to print, its caption above."""
     from rich import box
+    from rich.console import Group
+    from rich.padding import Padding
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    shown = RichTable(
-        box=box.SIMPLE_HEAD, caption=table.caption or None, caption_justify="left", pad_edge=False
-    )
+    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, column in enumerate(table.columns):
         right = place > 0 and not table.words
         shown.add_column(
@@ -49,4 +49,10 @@ def for_terminal(table: Table) -> Any:
     for i, row in enumerate(table.rows):
         styles = ["bold" if (i, j) in table.marked else "" for j in range(len(row))]
         shown.add_row(*(Text(cell, style) for cell, style in zip(row, styles, strict=True)))
-    return shown
+    return Group(Padding(Text(table.caption), (1, 0, 0, 0)), shown)
+
+
+def table_width(table: Table) -> int:
+    """Characters that a table of numbers needs on a terminal."""
+    lines = [list(table.columns), *map(list, table.rows)]
+    return sum(max(map(len, column)) + 3 for column in zip(*lines, strict=True))

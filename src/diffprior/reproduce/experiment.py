@@ -43,7 +43,15 @@ class Effort:
     @staticmethod
     def of(num_runs: int | None, quick: bool) -> "Effort":
         """The paper's effort, or a quick look; `num_runs` overrides the runs of either."""
-        small = Effort(num_runs=64, temperature_runs=64, num_tasks=8, coverage_tasks=100)
+        small = Effort(
+            num_runs=64,
+            temperatures=(0.25,),
+            temperature_runs=64,
+            sizes=(5, 20),
+            num_tasks=8,
+            num_draws=99,
+            coverage_tasks=50,
+        )
         usual = small if quick else Effort()
         if num_runs is None:
             return usual

@@ -57,9 +57,15 @@ class Clouds:
 
 
 def regret_figure(columns: Sequence[tuple[Sequence[Clouds], ProblemResult]]) -> Any:
-    """The paper's arrangement: samples of true and learned priors above, regret curves below."""
+    """The paper's arrangement: samples of true and learned priors above, regret curves below.
+
+    A single problem has them beside each other.
+    """
     rows = 1 + max(len(clouds) for clouds, _ in columns)
-    figure, axes = new_figure(rows, len(columns), width=4.4, height=3.3)
+    alone = len(columns) == 1
+    shape = (1, rows) if alone else (rows, len(columns))
+    figure, axes = new_figure(*shape, width=4.4, height=3.6 if alone else 3.3)
+    axes = axes.T if alone else axes
     for column, (clouds, result) in zip(axes.T, columns, strict=True):
         for axis, cloud in zip(column, clouds, strict=False):
             draw_clouds(axis, cloud)

@@ -138,13 +138,13 @@ _INTRODUCTION = (
     "they learn."
 )
 _CAPTION = (
-    "Above: parameters of past tasks (blue) and draws of what was learned from them (red). Below: "
-    "regret by round, with bands of one standard error."
+    "Points: parameters of past tasks (blue) and draws of what was learned from them (red). "
+    "Curves: regret by round, with bands of one standard error."
 )
 _EXACT = (
     "Exact draws from the true posterior: in closed form where there is one, elsewhere under "
-    "fresh samples of the true prior. The regret of nobody is lower on average in the long run, "
-    "though an agent that explores less may be ahead over few rounds."
+    "fresh samples of the true prior. Thompson sampling with them is a reference, not a bound: an "
+    "agent that explores less may be ahead over few rounds."
 )
 _POSTERIORS = (
     "Regret does not tell a good posterior from a narrow one. Distance is the earth mover's, from "
