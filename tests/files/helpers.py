@@ -1,5 +1,6 @@
 """One small object of every kind that is kept, and files taken apart and put together again."""
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -14,14 +15,21 @@ from numpy.testing import assert_array_equal
 import diffprior as dp
 from cases import LIKELIHOODS, PRIORS, SAMPLERS, diffusion, problem
 from diffprior.files.kinds import Kind
+from diffprior.priors.corrected import CorrectedDenoiser
+from diffprior.priors.correction import Correction
 from diffprior.priors.diffusion import Metadata
+from diffprior.priors.mixture_base import MixtureBase
 from diffprior.priors.network import NetworkDenoiser
-from diffprior.priors.report import FitReport, StageLoss
+from diffprior.priors.report import Candidate, FitReport, StageLoss
 from diffprior.priors.stagewise import StagewiseDenoiser
 from diffprior.reporting.cache import KeptArrays
 
 REPORT = FitReport(
     100, 20, 1.25, (0.9, float("nan")), 1, (StageLoss(-7.0, 0.9, 2.0, 1.0, 0.9),), ()
+)
+CHOICE = (
+    Candidate("Gaussian", 1, False, 0.0, 0.9),
+    Candidate("mixture", 2, True, 0.5, 0.8, (0.9,)),
 )
 
 
@@ -29,6 +37,17 @@ def network(isotropic: bool = False) -> NetworkDenoiser:
     """A small network of random weights in the default precision."""
     made = NetworkDenoiser.initialise(jax.random.key(0), 3, width=4, depth=2, isotropic=isotropic)
     return jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), made)
+
+
+def corrected(mixed: bool) -> CorrectedDenoiser:
+    """A small network of random weights on a mixture, or on one Gaussian."""
+    net = Correction.initialise(jax.random.key(0), 3, 2 if mixed else 1, width=4, depth=2)
+    net = jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), net)
+    if not mixed:
+        return CorrectedDenoiser(None, net, jnp.linspace(0.5, 1.0, 9), 3)
+    vectors, means = jnp.stack([jnp.eye(3)] * 2), jnp.array([[0.5] * 3, [-0.5] * 3])
+    base = MixtureBase(jnp.log(jnp.array([0.4, 0.6])), means, vectors, 0.7 * jnp.ones((2, 3)))
+    return CorrectedDenoiser(base, net, None, 3)
 
 
 def stagewise(grid: dp.Schedule) -> StagewiseDenoiser:
@@ -52,6 +71,12 @@ def learned(denoiser: Any = None, schedule: dp.Schedule | None = None) -> dp.Dif
     )
 
 
+def chosen() -> dp.DiffusionPrior:
+    """A prior that stands on a mixture, and says why."""
+    report = dataclasses.replace(REPORT, candidates=CHOICE, chosen=1)
+    return dataclasses.replace(learned(corrected(mixed=True)), metadata=Metadata(report))
+
+
 def paper() -> dp.DiffusionPrior:
     """A prior of one regressor for each stage."""
     grid = dp.Schedule.constant(3)
@@ -71,6 +96,8 @@ def examples() -> dict[str, Kind]:
     found |= {
         "oracle": diffusion(),
         "learned": learned(),
+        "mixture-base": chosen(),
+        "gaussian-base": learned(corrected(mixed=False)),
         "paper": paper(),
         "isotropic": learned(network(isotropic=True)),
         "gaussian-law": gaussian.moments(),

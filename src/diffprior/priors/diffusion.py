@@ -21,6 +21,7 @@ from .base import (
     checked_samples,
     natural_evidence,
 )
+from .corrected import CorrectedDenoiser
 from .denoisers import AbstractDenoiser
 from .fitting import (
     PRIOR_STAGES,
@@ -31,10 +32,13 @@ from .fitting import (
 )
 from .from_tasks.data import is_logs
 from .from_tasks.fit import draws_from, mixture_from_logs, with_hedge
+from .network import NetworkDenoiser
 from .report import FitReport
 from .residuals import exact_residual
+from .stagewise import StagewiseDenoiser
 
 DISTILLED_DRAWS = 20_000  # of a mixture learned from logs, to train on
+LEARNED = (CorrectedDenoiser, NetworkDenoiser, StagewiseDenoiser)  # known to files
 EXACT_DRAWS = 1024  # of prior samples, for the mean variance given by a prior's own denoiser
 
 
