@@ -130,6 +130,8 @@ def checked_options(
         )
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
         raise ValueError(f"`seed`: expected a whole number from 0 to 2^32 - 1, got {seed!r}; try 0")
+    if depth == 1:
+        raise ValueError("`depth`: expected at least 2 hidden layers, got 1; leave it out for 4")
     sizes = {"num_steps": num_steps, "width": width, "depth": depth}
     checked = (None if v is None else positive_int(name, v) for name, v in sizes.items())
     bar = sys.stderr.isatty() if progress is None else progress
