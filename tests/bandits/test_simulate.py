@@ -210,7 +210,7 @@ WIDE = dp.Exact(dp.GaussianPrior(np.zeros(3), np.eye(3)))
         (lambda: simulate("cross", {"a": EXACT}), "`problem`.*got str.*synthetic"),
         (lambda: simulate(LINEAR, {}), "`agents`.*dict without entries"),
         (lambda: simulate(LINEAR, [EXACT]), "`agents`.*list without names; pass"),
-        (lambda: simulate(LINEAR, {"a": EXACT.prior}), "'a'.*GaussianPrior.*`Exact`"),
+        (lambda: simulate(LINEAR, {"a": "Exact"}), "'a'.*got str.*`Exact"),
         (lambda: simulate(LINEAR, {"a": WIDE}), "2 parameters for 'a'.*got 3"),
         (lambda: simulate(LINEAR, {"a": EXACT}, num_runs=0), "`num_runs`.*got 0"),
         (lambda: simulate(LINEAR, {"a": EXACT}, num_rounds=0), "`num_rounds`.*got 0"),
