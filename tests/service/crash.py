@@ -179,6 +179,7 @@ def crash(
             for thread in threads:
                 thread.start()
             for _ in range(kills):
+                _wait_for(ledger, len(ledger.decisions) + 5)
                 time.sleep(rng.uniform(0.05, 0.6))
                 victim = rng.choice(services)
                 victim.kill()
@@ -202,6 +203,13 @@ def crash(
     assert not found.problems and not found.different, found
     counts = {"decisions": len(ledger.decisions), "rewards": len(ledger.rewards)}
     return counts | {"tasks": found.num_tasks, "snapshots": found.num_snapshots, "kills": kills}
+
+
+def _wait_for(ledger: Ledger, count: int, seconds: float = 60) -> None:
+    """Until so many decisions were acknowledged, however slow the machine is."""
+    end = time.monotonic() + seconds
+    while len(ledger.decisions) < count and time.monotonic() < end:
+        time.sleep(0.02)
 
 
 def main() -> None:

@@ -124,7 +124,7 @@ def test_oversized_and_broken_bodies_are_refused(service: TestClient) -> None:
 
 def test_no_kill_loses_or_doubles_anything_on_sqlite(tmp_path: Path) -> None:
     counts = crash(str(tmp_path / "log.sqlite"), kills=2)
-    assert counts["decisions"] > 20 and counts["rewards"] > 15
+    assert counts["decisions"] >= 10 and counts["rewards"] >= 5
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -136,4 +136,4 @@ def test_no_kill_loses_or_doubles_anything_on_postgresql(tmp_path: Path) -> None
         server.psql("CREATE DATABASE crash;")
         counts = crash(server.get_uri(database="crash"), kills=1, processes=2)
     shutil.rmtree(folder, ignore_errors=True)
-    assert counts["decisions"] > 10 and counts["rewards"] > 8
+    assert counts["decisions"] >= 5 and counts["rewards"] >= 1
