@@ -37,6 +37,22 @@ def test_survivors_draw_a_warning() -> None:
     assert "better ones had been kept" in warned(logs.select(means > np.median(means)))
 
 
+def test_survivors_of_a_policy_s_logs_draw_a_warning_and_all_of_them_do_not() -> None:
+    """Thompson sampling makes mean rewards skewed, which is no selection."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        thetas = rng.standard_normal((1000, 2)) * np.array([1.5, 0.5])
+        length = np.linalg.norm(thetas, axis=1)
+        tasks = np.repeat(np.arange(1000), rng.geometric(0.1, 1000))
+        towards = (thetas / length[:, None])[tasks]
+        x = towards + 0.5 * rng.standard_normal(towards.shape)
+        y = np.sum(x * thetas[tasks], axis=1) + rng.standard_normal(len(x))
+        logs = dp.Logs(tasks, x, y)
+        means = np.bincount(logs.row_tasks, logs.rewards) / logs.counts
+        assert "better ones" not in warned(logs)
+        assert "better ones" in warned(logs.select(means > np.median(means)))
+
+
 def test_a_threshold_on_rows_draws_a_warning() -> None:
     logs = dp.Logs(*world(1500))
     assert "no task has fewer than 10 rows" in warned(logs.select(logs.counts >= 10))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import diffprior as dp
-from diffprior.learning.diffusion import check_exact, posterior_draws
+from diffprior.learning.diffusion import check_exact, polish, posterior_draws
 from worlds_of_tasks import blobs, rows
 
 PRIOR = dp.MixturePrior([0.5, 0.5], [[1.5, 1.5], [-1.5, -1.5]], 0.09 * np.eye(2)[None].repeat(2, 0))
@@ -48,3 +48,25 @@ def test_an_e_step_with_half_the_variance_shrinks_the_prior() -> None:
     means[block_order(logs)] = np.concatenate([g.mean_z[:, 0].T for g in given])
     narrow = means + np.sqrt(0.5) * (draws - means)
     assert np.all(np.diagonal(np.cov(narrow.T)) < 0.9)
+
+
+def test_draws_of_one_task_are_held_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several draws given a task are one label, so that none of them judges another."""
+    rng = np.random.default_rng(0)
+    logs = dp.Logs(*rows(rng, blobs(rng, 30), 4.0))
+    likelihood, sampler = dp.Linear(noise_std=1.0), dp.Exact(PRIOR)
+    start, seen = dp.DiffusionPrior.from_prior(PRIOR), dict[str, np.ndarray]()
+
+    def record(samples: np.ndarray, *, groups: np.ndarray, **_: object) -> dp.DiffusionPrior:
+        seen.update(samples=samples, groups=groups)
+        return start
+
+    monkeypatch.setattr(dp.DiffusionPrior, "fit", staticmethod(record))
+    polish(start, logs, likelihood, 2, sampler=sampler)
+    copies = -(-4000 // 30)
+    assert seen["samples"].shape == (30 * copies, 2) and len(np.unique(seen["groups"])) == 30
+    for copy in (0, copies - 1):
+        draws = posterior_draws(sampler, logs, likelihood, 2, copy)
+        for task in (0, 7, 29):
+            own = seen["samples"][seen["groups"] == task]
+            assert np.any(np.all(own == draws[task], axis=1))

@@ -1,59 +1,34 @@
-"""Priors from very many tasks, and from rows larger than memory: minutes and gigabytes."""
+"""Priors from very many tasks, from rows larger than memory, and in how much time."""
 
 import resource
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-
-@dataclass(frozen=True)
-class Cell:
-    """One case at one data seed: what to run, and the figure to reach."""
-
-    kind: str
-    name: str
-    num_tasks: int
-    mean_rows: float
-    target: float
-    seed: int
-
-    @property
-    def label(self) -> str:
-        """As the table says it."""
-        return f"{self.kind} {self.name} {self.num_tasks} x {self.mean_rows:g} seed {self.seed}"
+from .logs_cells import Cell, Clusters, Figure, law_of, rows_of
 
 
-@dataclass(frozen=True)
-class Figure:
-    """What a cell came to."""
+def seconds(cell: Cell) -> Figure:
+    """Wall time of learning: of one rung, or of everything with the diffusion model."""
+    from ..evidence.families import Linear
+    from ..learning.ladder import learn
+    from ..logs.logs import Logs
 
-    cell: Cell
-    value: float
-    notes: dict[str, Any]
-
-    def __str__(self) -> str:
-        """The figure beside its target."""
-        mark = "ok" if self.value <= self.cell.target else "MISS"
-        notes = " ".join(f"{name}={value}" for name, value in self.notes.items())
-        return f"{self.cell.label}: {self.value:.4f} (target {self.cell.target:g}) {mark} {notes}"
-
-
-def rows_of(
-    rng: np.random.Generator, thetas: np.ndarray, mean_rows: float, logistic: bool = False
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Geometric numbers of rows, features uniform in the unit ball, noise 1 or binary rewards."""
-    n, d = thetas.shape
-    tasks = np.repeat(np.arange(n), rng.geometric(1 / mean_rows, n))
-    x = rng.standard_normal((len(tasks), d))
-    x *= rng.random((len(tasks), 1)) ** (1 / d) / np.linalg.norm(x, axis=1, keepdims=True)
-    eta = np.sum(x * thetas[tasks], axis=1)
-    if logistic:
-        return tasks, x, (rng.random(len(eta)) < 1 / (1 + np.exp(-eta))).astype(float)
-    return tasks, x, eta + rng.standard_normal(len(eta))
+    last, _, dim = cell.name.partition("-")
+    rng = np.random.default_rng([cell.seed, 18])
+    if dim == "d8":
+        logs = Clusters(cell.seed).logs(cell.num_tasks, cell.mean_rows)
+    else:
+        logs = Logs(*rows_of(rng, law_of("swirl")(rng, cell.num_tasks), cell.mean_rows))
+    begin = time.perf_counter()
+    learned = learn(logs, Linear(), up_to=last, progress=False)
+    total = time.perf_counter() - begin
+    laps = learned.report.seconds
+    notes = {name: round(value, 2) for name, value in laps.items()} | {"all": round(total, 1)}
+    value = {"gaussian": laps["Gaussian"], "mixture": laps.get("mixture", total)}.get(last, total)
+    return Figure(cell, value, notes)
 
 
 def million(cell: Cell) -> Figure:
@@ -101,7 +76,7 @@ def streamed(cell: Cell) -> Figure:
     rng = np.random.default_rng(cell.seed)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.parquet"
-        writer = None
+        writer, num_rows = None, 0
         for shard in range(20):
             thetas = rng.standard_normal((cell.num_tasks // 20, 10))
             tasks, x, y = rows_of(rng, thetas, cell.mean_rows, logistic=True)
@@ -109,6 +84,7 @@ def streamed(cell: Cell) -> Figure:
             table = pa.table(columns | {f"x{i}": x[:, i] for i in range(10)})
             writer = writer or pq.ParquetWriter(path, table.schema)
             writer.write_table(table)
+            num_rows += len(tasks)
         assert writer is not None
         writer.close()
         begin = time.perf_counter()
@@ -116,10 +92,5 @@ def streamed(cell: Cell) -> Figure:
         GaussianPrior.fit(logs, likelihood=Logistic())
         seconds = time.perf_counter() - begin
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    notes = {"rows": pq_rows(cell), "kept": logs.num_rows, "seconds": round(seconds, 1)}
+    notes = {"rows": num_rows, "kept": logs.num_rows, "seconds": round(seconds, 1)}
     return Figure(cell, memory, notes)
-
-
-def pq_rows(cell: Cell) -> int:
-    """About how many rows the file has."""
-    return int(cell.num_tasks * cell.mean_rows)

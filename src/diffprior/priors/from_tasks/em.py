@@ -20,12 +20,19 @@ Mapper = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 
 def in_threads(function: Callable[[Any], Result], blocks: Sequence[Any]) -> Iterator[Result]:
     """`map` with a thread for each core; NumPy works outside the interpreter's lock."""
-    workers = min(os.cpu_count() or 1, len(blocks))
+    workers = min(_num_cores(), len(blocks))
     if workers <= 1:
         yield from map(function, blocks)
         return
     with ThreadPoolExecutor(workers) as pool:
         yield from pool.map(function, blocks)
+
+
+def _num_cores() -> int:
+    """Cores that this process may use, which is fewer than there are where it is confined."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def expectations(
