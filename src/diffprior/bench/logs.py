@@ -86,7 +86,7 @@ def cells(wanted: Sequence[str], seeds: Sequence[int]) -> Iterator[Cell]:
     """The cells whose label contains one of `wanted`, or all."""
     for kind, name, num_tasks, mean_rows, target in CASES:
         for seed in seeds[:1] if kind in ONCE else seeds:
-            cell = Cell(kind, name, num_tasks, mean_rows, target, seed)
+            cell = Cell(kind, name, num_tasks, float(mean_rows), target, seed)
             if not wanted or any(part in cell.label for part in wanted):
                 yield cell
 

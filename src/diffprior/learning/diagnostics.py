@@ -165,8 +165,9 @@ def calibration(
     first, is_first = first_halves(logs)
     order = np.argsort(first.hashes, kind="stable")
     draws = np.empty((PREDICTIVE_DRAWS, logs.num_tasks, logs.dim))
+    blocks = blocks_of(first, likelihood)
     for i in range(PREDICTIVE_DRAWS):
-        parts = [b.draw(components, seed, i) for b in blocks_of(first, likelihood)]
+        parts = [b.draw(components, seed, i) for b in blocks]
         draws[i, order] = np.concatenate(parts)
     rows = np.flatnonzero(~is_first)
     own = logs.row_tasks[rows]

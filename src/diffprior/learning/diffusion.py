@@ -1,5 +1,6 @@
 """The last rung: a diffusion model distilled from the best closed form, and polished by EM."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,17 +15,21 @@ from ..evaluate.tasks import as_tasks
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..logs.labels import folds, uniforms
 from ..logs.logs import Logs
+from ..priors.components import Components as BaseComponents
+from ..priors.corrected import CorrectedDenoiser
 from ..priors.diffusion import DiffusionPrior
 from ..priors.from_tasks.components import Components
 from ..priors.from_tasks.data import AnyLogs
 from ..priors.from_tasks.fit import draws_from, with_hedge
+from ..priors.mixture_base import MixtureBase
 from ..samplers.base import AbstractSampler
 from ..samplers.dps import DPS
 from ..samplers.laplace_dps import LaplaceDPS
 from ..samplers.twisted_smc import TwistedSMC
-from .families import Family
+from .families import Family, as_prior, hedged
 from .judge import Gain, gain, task_log_evidence
 
+MOST_COMPONENTS = 64  # of a closed form that is the base of the denoiser
 NUM_DRAWS = 20_000  # of the closed form, to train on
 JUDGED = 500  # tasks that decide, at most
 MAX_ROUNDS = 8
@@ -64,11 +69,14 @@ def diffusion_rung(
     if not isinstance(rest, Logs):
         told = "the diffusion model distilled from it was not polished or judged: there are no rows"
         return Rung(Family("diffusion", prior, None), False, told)
+    family, exact = Family("diffusion", prior, None), len(basis.components) < MOST_COMPONENTS
+    if room <= LEAST_ROOM and exact:
+        told = f"no prior could gain more than {room:.3f} nats, so that it was not polished"
+        return Rung(family, False, f"the diffusion model is that same prior: {told}")
     judging = folds(rest.hashes, 9, salt=3) == 0
     learning, judged = rest.select(~judging), _some(rest.select(judging))
     base = task_log_evidence(basis, judged, likelihood, seed)
-    family, rounds = Family("diffusion", prior, None), 0
-    values = task_log_evidence(family, judged, likelihood, seed)
+    values, rounds = task_log_evidence(family, judged, likelihood, seed), 0
     while room > LEAST_ROOM and rounds < MAX_ROUNDS:
         advance("polish")
         better = polish(family.prior, learning, likelihood, rounds, seed)
@@ -90,9 +98,27 @@ def _told(family: Family, difference: Gain, rounds: int) -> Rung:
 
 
 def distil(components: Components, seed: int, hedge: float = 0.0) -> DiffusionPrior:
-    """A diffusion model trained on many draws of a closed form, with the hedge among them."""
+    """A diffusion model of a closed form, with the hedge in it.
+
+    Components that are few enough to be the base of its denoiser are that, so that nothing is lost;
+    a network has something to learn only in rounds of EM. Of more, many draws are trained on.
+    """
+    if len(components) < MOST_COMPONENTS:
+        return on_components(hedged(components, hedge))
     draws = with_hedge(draws_from(components, NUM_DRAWS, seed), hedge, seed)
     return DiffusionPrior.fit(draws, seed=seed, progress=False)
+
+
+def on_components(components: Components) -> DiffusionPrior:
+    """The diffusion model whose denoiser is that of the components, and which can learn on."""
+    prior = DiffusionPrior.from_prior(as_prior(components))
+    inverse = np.linalg.inv(np.asarray(prior.scale, np.float64))
+    means = (components.means - np.asarray(prior.offset, np.float64)) @ inverse.T
+    covs = inverse @ components.covs @ inverse.T
+    base = MixtureBase.of(BaseComponents(np.log(components.weights), means, covs))
+    denoiser = CorrectedDenoiser(base, None, None, components.dim)
+    denoiser = jax.tree.map(lambda leaf: leaf.astype(prior.offset.dtype), denoiser)
+    return dataclasses.replace(prior, denoiser=denoiser)
 
 
 def polish(

@@ -14,6 +14,7 @@ from ..evidence.glm import AbstractFamily
 from ..logs.labels import folds, held_out
 from ..logs.logs import Logs
 from ..priors.base import AbstractPrior
+from ..priors.from_tasks.components import Components
 from ..priors.from_tasks.data import AnyLogs, blocks_of, is_logs, resolve
 from ..priors.from_tasks.em import Mapper, in_threads
 from ..priors.from_tasks.noise import Noise
@@ -123,6 +124,7 @@ class _Work:
     hedge: float
     mapper: Mapper
     seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+    bounds: dict[int, float] = dataclasses.field(default_factory=dict)  # certificates so far
 
     def run(self, up_to: str, simulate: bool, advance: Callable[[str], None]) -> Learned:
         """All rungs, the choice and the report."""
@@ -155,7 +157,7 @@ class _Work:
             learnable_order=seen.learnable_order,
             families=results,
             length_names=names,
-            certificate=certificate(basis, rest, self.likelihood, self.seed),
+            certificate=self._certificate(basis, rest),
             coverage=places and places.coverage,
             coverage_error=places and places.error,
             simulation=simulation,
@@ -169,6 +171,13 @@ class _Work:
         self._lap("report", begin)
         prior = self._hedged(final)
         return Learned(prior, self.likelihood, report, {f.name: f.prior for f in families})
+
+    def _certificate(self, components: Components, rest: AnyLogs) -> float:
+        """What any prior could still gain over these components, computed once."""
+        if id(components) not in self.bounds:
+            found = certificate(components, rest, self.likelihood, self.seed)
+            self.bounds[id(components)] = found
+        return self.bounds[id(components)]
 
     def _lap(self, name: str, begin: float) -> None:
         self.seconds[name] = time.perf_counter() - begin
@@ -205,7 +214,7 @@ class _Work:
         begin = time.perf_counter()
         basis = families[-1]
         assert basis.components is not None
-        room = certificate(basis.components, rest, self.likelihood, self.seed)
+        room = self._certificate(basis.components, rest)
         rung = diffusion_rung(basis, rest, self.likelihood, self.seed, self.hedge, room, advance)
         self._lap("diffusion", begin)
         if rung.pays:
@@ -310,7 +319,7 @@ class _Work:
         if self.hedge == 0.0:
             return final.prior
         if final.components is None:
-            return final.prior  # the hedge was among the draws that it was distilled from
+            return final.prior  # the hedge is in it since it was distilled
         return closed_form(final.name, hedged(final.components, self.hedge)).prior
 
 

@@ -1,0 +1,44 @@
+"""A closed form as a diffusion model: the same law, and a base that can learn on."""
+
+import numpy as np
+import pytest
+
+import diffprior as dp
+from diffprior.learning.diffusion import distil, polish
+from diffprior.priors.from_tasks.components import Components
+from worlds_of_tasks import blobs, rows
+
+PARTS = Components(
+    np.array([0.3, 0.5, 0.2]),
+    np.array([[4.0, 1.0], [-2.0, 0.5], [0.0, -1.0]]),
+    np.array([[[0.5, 0.2], [0.2, 0.3]], [[0.1, 0.0], [0.0, 1.0]], [[0.4, -0.3], [-0.3, 0.4]]]),
+)
+
+
+def test_few_components_are_distilled_without_loss() -> None:
+    mixture = dp.MixturePrior(PARTS.weights, PARTS.means, PARTS.covs)
+    diffusion = distil(PARTS, seed=0)
+    rng = np.random.default_rng(0)
+    for strength in (0.0, 0.3, 5.0):
+        half = rng.standard_normal((2, 2)) * np.sqrt(strength)
+        precision, shift = half @ half.T, strength * rng.standard_normal(2)
+        exact, ours = mixture.denoise(precision, shift), diffusion.denoise(precision, shift)
+        np.testing.assert_allclose(ours.mean, exact.mean, atol=1e-4)
+        np.testing.assert_allclose(ours.cov, exact.cov, atol=1e-4)
+
+
+def test_a_hedge_widens_what_is_distilled() -> None:
+    bare, hedged = (np.asarray(distil(PARTS, 0, share).moments().cov) for share in (0.0, 0.01))
+    expected = 1 + 0.01 * (3.0**2 - 1)
+    np.testing.assert_allclose(np.diagonal(hedged), expected * np.diagonal(bare), rtol=1e-4)
+
+
+def test_what_was_distilled_learns_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round of EM trains a network on the components, which stay."""
+    monkeypatch.setattr("diffprior.learning.diffusion.ROUND_STEPS", 20)
+    monkeypatch.setattr("diffprior.learning.diffusion.LEAST_DRAWS", 200)
+    rng = np.random.default_rng(0)
+    logs = dp.Logs(*rows(rng, blobs(rng, 100), 4.0))
+    start = distil(PARTS, seed=0)
+    after = polish(start, logs, dp.Linear(noise_std=1.0), 0)
+    np.testing.assert_allclose(after.denoiser.base.means, start.denoiser.base.means)
