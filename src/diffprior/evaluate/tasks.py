@@ -232,7 +232,8 @@ class Tasks:
     def batches(self, at_once: int) -> Iterator[tuple[Int[np.ndarray, " b"], AbstractEvidence]]:
         """Numbers of tasks, and their evidence stacked along a first axis; all of one length.
 
-        The last tasks of a batch may be repetitions, so that few programs serve all batches.
+        The last tasks of a batch may be repetitions, so that few programs serve all batches: their
+        length is a power of two where the tasks are fewer than `at_once`.
 
         Args:
             at_once: Tasks of a batch.
@@ -241,7 +242,7 @@ class Tasks:
             An iterator over the numbers of tasks and their evidence.
         """
         rooms = np.array([_room_for(size) for size in self.num_observations.tolist()])
-        at_once = min(at_once, len(self))
+        at_once = min(at_once, 1 << max(len(self) - 1, 0).bit_length())
         for room in np.unique(rooms):
             chosen = np.flatnonzero(rooms == room)
             for begin in range(0, len(chosen), at_once):

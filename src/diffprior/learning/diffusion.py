@@ -1,6 +1,5 @@
 """The last rung: a diffusion model distilled from the best closed form, and polished by EM."""
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,16 +16,19 @@ from ..logs.labels import folds, uniforms
 from ..logs.logs import Logs
 from ..priors.components import Components as BaseComponents
 from ..priors.corrected import CorrectedDenoiser
-from ..priors.diffusion import DiffusionPrior
+from ..priors.diffusion import EXACT_DRAWS, DiffusionPrior, Metadata
+from ..priors.fitting import PRIOR_STAGES, RESIDUAL_STAGES
 from ..priors.from_tasks.components import Components
 from ..priors.from_tasks.data import AnyLogs
 from ..priors.from_tasks.fit import draws_from, with_hedge
 from ..priors.mixture_base import MixtureBase
+from ..priors.residuals import exact_residual
 from ..samplers.base import AbstractSampler
 from ..samplers.dps import DPS
 from ..samplers.laplace_dps import LaplaceDPS
 from ..samplers.twisted_smc import TwistedSMC
-from .families import Family, as_prior, hedged
+from ..schedule import Schedule
+from .families import Family, hedged
 from .judge import Gain, gain, task_log_evidence
 
 MOST_COMPONENTS = 64  # of a closed form that is the base of the denoiser
@@ -111,14 +113,24 @@ def distil(components: Components, seed: int, hedge: float = 0.0) -> DiffusionPr
 
 def on_components(components: Components) -> DiffusionPrior:
     """The diffusion model whose denoiser is that of the components, and which can learn on."""
-    prior = DiffusionPrior.from_prior(as_prior(components))
-    inverse = np.linalg.inv(np.asarray(prior.scale, np.float64))
-    means = (components.means - np.asarray(prior.offset, np.float64)) @ inverse.T
-    covs = inverse @ components.covs @ inverse.T
+    offset, cov = components.moments()
+    scale = np.linalg.cholesky(cov)
+    inverse, dtype = np.linalg.inv(scale), jnp.result_type(float)
+    means, covs = (components.means - offset) @ inverse.T, inverse @ components.covs @ inverse.T
     base = MixtureBase.of(BaseComponents(np.log(components.weights), means, covs))
     denoiser = CorrectedDenoiser(base, None, None, components.dim)
-    denoiser = jax.tree.map(lambda leaf: leaf.astype(prior.offset.dtype), denoiser)
-    return dataclasses.replace(prior, denoiser=denoiser)
+    denoiser = jax.tree.map(lambda leaf: leaf.astype(dtype), denoiser)
+    draws = (draws_from(components, EXACT_DRAWS, seed=0) - offset) @ inverse.T
+    grid = Schedule.log_snr(RESIDUAL_STAGES)
+    return DiffusionPrior(
+        jnp.asarray(offset, dtype),
+        jnp.asarray(scale, dtype),
+        denoiser,
+        jnp.asarray(np.log(grid.snr[::-1]), dtype),
+        exact_residual(denoiser, grid, jnp.asarray(draws, dtype)),
+        Schedule.log_snr(PRIOR_STAGES),
+        Metadata(None),
+    )
 
 
 def polish(

@@ -114,10 +114,9 @@ def search_mixture(
         kept, out = few.select(which != turn), few.select(which == turn)
         own, judge = blocks_of(kept, likelihood), _judging(blocks_of(out, likelihood))
         start = gaussian_of(own, mapper, gaussian)
-        fits = [start]
-        for candidate in candidates:
-            advance(candidate.name)
-            fits.append(fit_candidate(own, start, candidate, seed, mapper))
+        advance("mixtures")
+        fit = functools.partial(fit_candidate, own, start, seed=seed, mapper=mapper)
+        fits = [start, *in_threads(fit, candidates)]
         evidence.append(np.stack([log_evidences(judge, fit, mapper) for fit in fits], axis=1))
     if not evidence:
         return Search(gaussian, gaussian, (), np.zeros((0, 1)), None)
