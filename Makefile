@@ -29,8 +29,9 @@ docs: $(STAMP) ## build the documentation site, strictly
 # About twenty tests; each tries so many examples that together they are the budget.
 BUDGET ?= 100000
 
-fuzz: $(STAMP) ## try BUDGET random calls of every public door; minutes to an hour
+fuzz: $(STAMP) ## try BUDGET random calls of every public door, a tenth over HTTP; minutes to an hour
 	FUZZ_EXAMPLES=$$(( ($(BUDGET) + 18) / 19 )) $(BIN)/python -m pytest tests/fuzz --numprocesses 2
+	FUZZ_REQUESTS=$$(( ($(BUDGET) + 9) / 10 )) $(BIN)/python -m pytest tests/service/test_openapi.py
 
 bench: $(STAMP) ## measure what decisions cost, side by side with peers
 	$(BIN)/diffprior bench --json results/bench.json
@@ -40,6 +41,7 @@ kills: $(STAMP) ## kill a thousand processes while they save, and look at what t
 
 crash: $(STAMP) ## kill the decision service two hundred times on SQLite and PostgreSQL
 	PYTHONPATH=tests $(BIN)/python tests/service/crash.py --kills 200
+	PYTHONPATH=tests $(BIN)/python tests/service/outages.py --seconds 30
 
 clean: ## remove the virtual environment, caches and build outputs
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -6,210 +6,31 @@ python tests/service/crash.py --kills 200 --database postgresql://... --processe
 
 import argparse
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
 import time
-from dataclasses import dataclass, field
-from pathlib import Path
 
-import httpx
-import numpy as np
-
-import diffprior as dp
-from diffprior.service.database import Database
-from diffprior.service.rebuild import rebuild
-from diffprior.service.server import free_port
-
-DIM, ACTIONS, TASKS = 2, 4, 12
-
-
-@dataclass
-class Ledger:
-    """What was acknowledged: decisions by id with their reply, rewards by decision id."""
-
-    decisions: dict[str, dict] = field(default_factory=dict)
-    rewards: dict[str, float] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
-class Service:
-    """A process of the service that can be killed and started again."""
-
-    def __init__(self, database: str, prior: Path | None) -> None:
-        self.port = free_port()
-        self._command = [sys.executable, "-m", "diffprior.cli", "serve", "--database", database]
-        self._command += ["--port", str(self.port), "--likelihood", "linear:noise_std=1.0"]
-        self._command += ["--model", f"shop={prior}"] if prior else []
-        self.start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        self._log = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=self._log)
-
-    def wait_until_ready(self, seconds: float = 120) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            try:
-                if httpx.get(f"{self.url}/ready", timeout=2).status_code == 200:
-                    return
-            except httpx.HTTPError:
-                pass
-            if self._process.poll() is not None:
-                self._log.seek(0)
-                raise RuntimeError(self._log.read().decode()[-2000:])
-            time.sleep(0.05)
-        raise RuntimeError("the service did not become ready")
-
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._end()
-
-    def _end(self, seconds: float | None = None) -> None:
-        self._process.wait(seconds)
-        self._log.close()
-
-    def stop(self) -> None:
-        self._process.terminate()
-        try:
-            self._end(30)
-        except subprocess.TimeoutExpired:
-            self.kill()
-
-
-class Client(threading.Thread):
-    """Decides and rewards until told to stop; retries what was not acknowledged, as it is."""
-
-    def __init__(self, number: int, services: list[Service], ledger: Ledger) -> None:
-        super().__init__(daemon=True)
-        self._rng = np.random.default_rng(number)
-        self._number = number
-        self._services = services
-        self._ledger = ledger
-        self.stopping = False
-        self.wrong: list[str] = []
-
-    def run(self) -> None:
-        count = 0
-        while not self.stopping:
-            count += 1
-            decision_id = f"c{self._number}-{os.getpid()}-{count}"
-            features = self._rng.uniform(-1, 1, (ACTIONS, DIM)).round(3).tolist()
-            task = f"task-{self._rng.integers(TASKS)}"
-            path = f"/v1/models/shop/tasks/{task}/decisions"
-            reply = self._post(path, {"features": features, "decision_id": decision_id})
-            if reply is None:
-                continue
-            with self._ledger.lock:
-                self._ledger.decisions[decision_id] = reply
-            value = float(self._rng.standard_normal())
-            if self._post(f"/v1/decisions/{decision_id}/reward", {"reward": value}) is not None:
-                with self._ledger.lock:
-                    self._ledger.rewards[decision_id] = value
-            if self._rng.random() < 0.1:  # told twice, as a client does that lost the reply
-                self._post(f"/v1/decisions/{decision_id}/reward", {"reward": value})
-
-    def _post(self, path: str, body: dict) -> dict | None:
-        while not self.stopping:
-            service = self._services[int(self._rng.integers(len(self._services)))]
-            try:
-                reply = httpx.post(service.url + path, json=body, timeout=5)
-            except httpx.HTTPError:
-                time.sleep(0.02)
-                continue
-            if reply.status_code == 200:
-                return reply.json()
-            if reply.status_code != 503:
-                self.wrong.append(f"{path}: {reply.status_code} {reply.text}")
-                return None
-            time.sleep(0.05)
-        return None
-
-
-def check(url: str, ledger: Ledger) -> list[str]:
-    """What was acknowledged and is missing, double or different."""
-    wrong = []
-    with ledger.lock:
-        decisions, rewards = dict(ledger.decisions), dict(ledger.rewards)
-    with httpx.Client(base_url=url, timeout=10) as client:
-        for decision_id, reply in decisions.items():
-            found = client.get(f"/v1/decisions/{decision_id}")
-            if found.status_code != 200:
-                wrong.append(f"decision {decision_id} is missing")
-                continue
-            about = found.json()
-            if about["action"] != reply["action"] or about["propensity"] != reply["propensity"]:
-                wrong.append(f"decision {decision_id} is another")
-            values = [r["value"] for r in about["rewards"]]
-            expected = [rewards[decision_id]] if decision_id in rewards else values[:1]
-            if values != expected:
-                wrong.append(f"rewards of {decision_id}: {values}, acknowledged {expected}")
-    return wrong
+from service.harness import Ledger, Service, trouble, wait_for
 
 
 def crash(
-    database: str, kills: int, processes: int = 1, clients: int = 3, seed: int = 0
+    database: str, kills: int, processes: int = 1, *, politely: bool = False
 ) -> dict[str, int]:
-    """Kill so many times; the counts of what was checked.
+    """End and start a process so many times, with no warning or (politely) as upgrades do."""
 
-    Raises:
-        AssertionError: Something acknowledged is missing or double, or evidence is not that of the
-            log.
-    """
-    rng = random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "prior.dprior"
-        dp.GaussianPrior(np.zeros(DIM), np.eye(DIM)).save(path)
-        services = [Service(database, path)]
-        services[0].wait_until_ready()
-        services += [Service(database, None) for _ in range(processes - 1)]
-        for service in services:
-            service.wait_until_ready()
-        ledger, threads = Ledger(), []
-        try:
-            threads = [Client(i, services, ledger) for i in range(clients)]
-            for thread in threads:
-                thread.start()
-            for _ in range(kills):
-                _wait_for(ledger, len(ledger.decisions) + 5)
-                time.sleep(rng.uniform(0.05, 0.6))
-                victim = rng.choice(services)
+    def cause(services: list[Service], ledger: Ledger, rng: random.Random) -> None:
+        for _ in range(kills):
+            wait_for(ledger, len(ledger.decisions) + 5)
+            time.sleep(rng.uniform(0.05, 0.6))
+            victim = rng.choice(services)
+            if politely:
+                victim.stop()
+            else:
                 victim.kill()
-                victim.start()
-                victim.wait_until_ready()
-            time.sleep(0.3)
-            for thread in threads:
-                thread.stopping = True
-            for thread in threads:
-                thread.join(30)
-            wrong = check(services[0].url, ledger) + [w for t in threads for w in t.wrong]
-        finally:
-            for thread in threads:
-                thread.stopping = True
-            for service in services:
-                service.stop()
-    opened = Database(database)
-    found = rebuild(opened)
-    opened.close()
-    assert not wrong, wrong[:10]
-    assert not found.problems and not found.different, found
-    counts = {"decisions": len(ledger.decisions), "rewards": len(ledger.rewards)}
-    return counts | {"tasks": found.num_tasks, "snapshots": found.num_snapshots, "kills": kills}
+            victim.start()
+            victim.wait_until_ready()
 
-
-def _wait_for(ledger: Ledger, count: int, seconds: float = 60) -> None:
-    """Until so many decisions were acknowledged, however slow the machine is."""
-    end = time.monotonic() + seconds
-    while len(ledger.decisions) < count and time.monotonic() < end:
-        time.sleep(0.02)
+    return trouble(database, cause, processes) | {"kills": kills}
 
 
 def main() -> None:
@@ -222,7 +43,7 @@ def main() -> None:
         if options.database:
             print(json.dumps(crash(options.database, options.kills, options.processes)))
             return
-        print("sqlite", json.dumps(crash(f"{folder}/crash.sqlite", options.kills)))
+        print("sqlite", json.dumps(crash(f"{folder}/crash.sqlite", options.kills)), flush=True)
         import pgserver
 
         with pgserver.get_server(f"{folder}/postgres") as server:
@@ -230,7 +51,7 @@ def main() -> None:
                 server.psql(f"CREATE DATABASE crash{number};")
                 url = server.get_uri(database=f"crash{number}")
                 counts = crash(url, options.kills, processes)
-                print("postgresql", processes, "processes", json.dumps(counts))
+                print("postgresql", processes, "processes", json.dumps(counts), flush=True)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ class State(NamedTuple):
             length = piece.stop - piece.start
             if state.room is not None and state.room < length:
                 state = state._with_room(length, max_rows, moments)
-            leaves = _update_program(state.structure, length)(state.leaves, *rows)
+            leaves = update_program(state.structure, length)(state.leaves, *rows)
             left = None if state.room is None else state.room - length
             state = State(leaves, state.structure, left)
         return state
@@ -109,7 +109,7 @@ class State(NamedTuple):
 
 
 @functools.lru_cache(maxsize=MAX_PROGRAMS)
-def _update_program(structure: Structure, length: int) -> Callable[..., list[Any]]:
+def update_program(structure: Structure, length: int) -> Callable[..., list[Any]]:
     """Adds that many observations to the arrays of evidence of this structure."""
 
     @jax.jit

@@ -28,6 +28,7 @@ SECTIONS: dict[str, Callable[[Bench], list[Measurement]]] = {
     "dimensions": quality.dimensions,
     "calibration": quality.calibration,
     "serve": serve.serve,
+    "serve-store": serve.serve_store,
 }
 USUAL = ("runs", "decisions", "logistic", "first-decision", "draws", "fit")
 

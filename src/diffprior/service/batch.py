@@ -5,15 +5,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-import jax
 import numpy as np
 import sqlalchemy as sa
 
-from ..partition import partition
 from .catalog import Version, task_seed
 from .choice import Chosen, choose
 from .draws import SIZES, DrawRequest
 from .errors import ServiceError
+from .learned import Learned
 from .learner import Learner
 from .replies import decision_reply
 from .requests import Decide, Request
@@ -38,16 +37,21 @@ class Batch:
         others = [r for r in requests if not isinstance(r, Decide)]
         named = self._create_tasks(decides)
         owners = self._learner.tasks_of(others)
-        rows = self._lock({row["id"] for row in named.values()} | owners)
+        rows = self._lock({row["id"]: row for row in named.values()}, owners)
         self._learner.begin(rows)
         for request in others:
             self._attempt(request, lambda r=request: self._learner.serve(r))
-        self._decide(decides, {name: rows[row["id"]] for name, row in named.items()})
+        self._decide(decides, {key: rows[row["id"]] for key, row in named.items()})
         self._learner.write()
 
     def commit_cache(self) -> None:
         """Keep in memory what is now in the log."""
         self._in.cache.put(self._learner.states())
+
+    @property
+    def learned(self) -> list[Learned]:
+        """What was learned."""
+        return self._learner.learned
 
     def _attempt(self, request: Request, serve: Any) -> None:
         try:
@@ -68,39 +72,41 @@ class Batch:
         """Rows of the tasks that are decided for, new ones made."""
         wanted = {(r.model, r.task): r for r in requests}
         found = self._find_tasks(wanted)
-        missing = {key: r for key, r in wanted.items() if key not in found}
-        for request in self._within_limits(missing.values()):
-            seed = task_seed(self._in.catalog.versions_of(request.model)[0].seed, request.task)
-            self._in.connection.execute(
-                self._in.database.insert_new(tasks).values(
-                    model=request.model,
-                    name=request.task,
-                    seed=seed,
-                    num_decisions=0,
-                    num_learned=0,
-                    created=self._in.now,
-                )
-            )
+        missing = {key: wanted[key] for key in sorted(wanted.keys() - found.keys())}
+        new = [self._new_task(request) for request in self._within_limits(missing.values())]
+        if new:
+            self._in.connection.execute(self._in.database.insert_new(tasks), new)
         return found | self._find_tasks(missing) if missing else found
 
+    def _new_task(self, request: Decide) -> Row:
+        seed = task_seed(self._in.catalog.versions_of(request.model)[0].seed, request.task)
+        return {
+            "model": request.model,
+            "name": request.task,
+            "seed": seed,
+            "num_decisions": 0,
+            "num_learned": 0,
+            "created": self._in.now,
+        }
+
     def _within_limits(self, requests: Iterable[Decide]) -> list[Decide]:
-        """Those whose token may still create tasks; the others are refused later."""
-        kept, by_token = [], defaultdict(list)
+        """Those whose token may still create tasks; the others are refused later.
+
+        Here as for tasks, rows are locked in order, so that processes cannot wait for each other.
+        """
+        by_token = defaultdict(list)
         for request in requests:
             by_token[request.token].append(request)
-        for token, wanted in by_token.items():
-            if token is None:
-                kept += wanted
-                continue
+        kept = by_token.pop(None, [])
+        for token, wanted in sorted(by_token.items()):
             where = tokens.c.id == token
-            row = self._in.connection.execute(
-                sa.select(tokens).where(where).with_for_update()
-            ).one()
+            query = sa.select(tokens).where(where).with_for_update()
+            row = self._in.connection.execute(query).one()
             allowed = wanted[: max(0, row.max_tasks - row.num_tasks)]
             total = row.num_tasks + len(allowed)
             self._in.connection.execute(tokens.update().where(where).values(num_tasks=total))
             kept += allowed
-        return kept
+        return sorted(kept, key=lambda request: (request.model, request.task))
 
     def _find_tasks(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Row]:
         by_model = defaultdict(list)
@@ -113,14 +119,20 @@ class Batch:
                 found[model, row["name"]] = dict(row)
         return found
 
-    def _lock(self, ids: set[int]) -> dict[int, Row]:
-        """Rows of these tasks, which no other process can change until the end."""
-        query = sa.select(tasks).where(tasks.c.id.in_(sorted(ids))).order_by(tasks.c.id)
-        found = self._in.connection.execute(query.with_for_update()).mappings()
-        return {row["id"]: dict(row) for row in found}
+    def _lock(self, named: dict[int, Row], owners: set[int]) -> dict[int, Row]:
+        """Rows of all these tasks, which no other process can change until the end."""
+        held = named if self._in.database.is_sqlite else {}  # where one transaction writes at once
+        ids = sorted((named.keys() | owners) - held.keys())
+        if not ids:
+            return held
+        query = sa.select(tasks).where(tasks.c.id.in_(ids)).order_by(tasks.c.id).with_for_update()
+        found = self._in.connection.execute(query).mappings()
+        return held | {row["id"]: dict(row) for row in found}
 
     def _decide(self, requests: list[Decide], named: dict[tuple[str, str], Row]) -> None:
         known = self._known([r.decision_id for r in requests])
+        versions = {key: self._in.catalog.for_task(*key) for key in named}
+        self._learner.load((task, versions[key]) for key, task in named.items())
         groups: dict[Any, list[tuple[Decide, Version, TaskState, Row, int]]] = defaultdict(list)
         repeated = []
         for request in requests:
@@ -131,13 +143,12 @@ class Batch:
             if request.decision_id in known:
                 repeated.append((request, task))
                 continue
-            version = self._in.catalog.for_task(request.model, request.task)
+            version = versions[request.model, request.task]
             state = self._learner.state(task, version)
             number = task["num_decisions"]
             task["num_decisions"] += 1
             known[request.decision_id] = None
-            shapes = tuple(leaf.shape for leaf in partition(state.evidence)[0])
-            key = (request.model, version.version, shapes)
+            key = (request.model, version.version, state.arrays.capacity)
             groups[key].append((request, version, state, task, number))
         rows: list[Row] = []
         for group in groups.values():
@@ -155,7 +166,7 @@ class Batch:
     def _decide_group(self, group: list[tuple[Decide, Version, TaskState, Row, int]]) -> list[Row]:
         """Decisions of one version, whose draws are one program."""
         version = group[0][1]
-        requests = [DrawRequest(state.evidence, state.streams, n) for _, _, state, _, n in group]
+        requests = [DrawRequest(state.arrays, state.seed, n) for _, _, state, _, n in group]
         draws = version.program(requests)
         chosen = []
         for i, (request, _, _, task, number) in enumerate(group):
@@ -225,7 +236,6 @@ def _again(request: Decide, task: Row, row: Row) -> Row:
 def _predicted(version: Version, chosen: list[Chosen]) -> np.ndarray:
     """The mean reward of each action taken, over the draws of its task."""
     predictors = np.stack([choice.predictors for choice in chosen])
-    size = next((s for s in SIZES if s >= len(chosen)), len(chosen))
-    padded = np.pad(predictors, [(0, size - len(chosen)), (0, 0)])
-    means = np.asarray(version.likelihood.mean(jax.device_put(padded)))
+    padded = np.pad(predictors, [(0, -len(chosen) % SIZES[-1]), (0, 0)])
+    means = np.asarray(version.mean_reward(padded))
     return means[: len(chosen)].mean(axis=1)

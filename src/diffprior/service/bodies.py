@@ -12,7 +12,9 @@ MAX_ACTIONS = 1_000
 MAX_NUMBERS = 100_000  # features of one decision
 MAX_BATCH = 256
 
-Name = Annotated[str, pydantic.StringConstraints(min_length=1, max_length=200)]
+Name = Annotated[  # control characters are for no database and no log
+    str, pydantic.StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,200}$")
+]
 Id = Annotated[str, pydantic.StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
 Finite = Annotated[float, pydantic.Field(allow_inf_nan=False, ge=-1e12, le=1e12)]
 Vector = Annotated[list[Finite], pydantic.Field(min_length=1, max_length=10_000)]

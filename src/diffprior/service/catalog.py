@@ -4,24 +4,28 @@ import hashlib
 import json
 import secrets
 import time
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import jax
 import numpy as np
 import sqlalchemy as sa
 
 from ..bandits.updates import LARGE, Observations
-from ..evidence.base import AbstractEvidence, AbstractLikelihood
+from ..evidence.base import AbstractLikelihood
 from ..files.base import load_bytes
 from ..gaussian import Gaussian
 from ..priors.base import AbstractPrior
 from ..samplers.base import AbstractSampler
+from .arrays import EvidenceArrays
 from .database import Database
-from .draws import DrawProgram, DrawRequest, NoDraws, streams_of
+from .draws import DrawProgram, DrawRequest, NoDraws
 from .errors import ServiceError, not_found
 from .schema import models, versions
-from .settings import Settings
+from .settings import Settings, check_rewards
 
 REFRESH_SECONDS = 1.0  # how soon a version that another process has put is seen
 
@@ -42,6 +46,12 @@ class Version:
     def likelihood(self) -> AbstractLikelihood:
         """How rewards arise."""
         return self.settings.make_likelihood()
+
+    @cached_property
+    def mean_reward(self) -> Callable[[np.ndarray], Any]:
+        """The mean reward as a function of linear predictors, compiled."""
+        likelihood = self.likelihood
+        return jax.jit(lambda eta: likelihood.mean(eta))
 
     @cached_property
     def sampler(self) -> AbstractSampler:
@@ -75,25 +85,27 @@ class Version:
         """Number of parameters d."""
         return self.prior.dim
 
-    def empty(self) -> AbstractEvidence:
+    @cached_property
+    def empty(self) -> EvidenceArrays:
         """What is known of a new task."""
-        return self.likelihood.empty(self.dim)
+        return EvidenceArrays.of(self.likelihood.empty(self.dim))
 
-    def learn(self, evidence: AbstractEvidence, phi: np.ndarray, reward: float) -> AbstractEvidence:
+    @cached_property
+    def _scales(self) -> tuple[np.ndarray, float]:
+        """Standard deviations of the prior, and an observation so large that it is tried first."""
+        stds = np.sqrt(np.diagonal(np.asarray(self.moments.cov)))
+        return stds, LARGE * float(getattr(self.likelihood, "noise_std", 1.0))
+
+    def learn(self, arrays: EvidenceArrays, phi: np.ndarray, reward: float) -> EvidenceArrays:
         """Evidence with one observation more, of bounded size: a function of these alone.
 
         Raises:
             ServiceError: The reward is outside the support, or cannot be learned from.
         """
-        try:
-            new = Observations(phi, reward, self.dim, np.dtype(self.moments.mean.dtype))
-            bounded = evidence.bounded(self.settings.max_rows - 1, self.moments)
-            after = bounded.extend(new.features, new.rewards)
-        except ValueError as error:
-            raise ServiceError(422, str(error)) from error
-        stds = np.sqrt(np.diagonal(np.asarray(self.moments.cov)))
-        noise_std = float(getattr(self.likelihood, "noise_std", 1.0))
-        if new.largest(stds) > LARGE * noise_std and self._fails(after):
+        new = self._checked(phi, reward)
+        after = arrays.add(new, self.settings.max_rows, self.moments)
+        stds, limit = self._scales
+        if new.largest(stds) > limit and self._fails(after):
             raise ServiceError(
                 422,
                 f"`reward`: expected an observation given which parameters can be drawn, got {new};"
@@ -101,9 +113,17 @@ class Version:
             )
         return after
 
-    def _fails(self, evidence: AbstractEvidence) -> bool:
+    def _checked(self, phi: np.ndarray, reward: float) -> Observations:
+        try:
+            new = Observations(phi, reward, self.dim, np.dtype(self.moments.mean.dtype))
+            check_rewards(self.likelihood, new.rewards)
+        except ValueError as error:
+            raise ServiceError(422, str(error)) from error
+        return new
+
+    def _fails(self, arrays: EvidenceArrays) -> bool:
         """Whether draws given this evidence fail."""
-        requests = [DrawRequest(evidence, streams_of(0), number) for number in range(4)]
+        requests = [DrawRequest(arrays, 0, number) for number in range(4)]
         return bool(np.any(self.posterior_program(requests).failed))
 
 
@@ -113,6 +133,7 @@ class Catalog:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._versions: dict[tuple[str, int], Version] = {}
+        self._by_model: dict[str, list[Version]] = {}
         self._read = 0.0
         self.refresh()
 
@@ -135,7 +156,10 @@ class Catalog:
             key = (row.model, row.version)
             known = self._versions.get(key) or _read_version(connection, key, seeds[row.model])
             found[key] = _with_share(known, row.share)
-        self._versions = found
+        by_model = defaultdict(list)
+        for name, number in sorted(found, reverse=True):
+            by_model[name].append(found[name, number])
+        self._versions, self._by_model = found, dict(by_model)
         self._read = time.monotonic()
 
     def versions_of(self, model: str) -> list[Version]:
@@ -144,10 +168,9 @@ class Catalog:
         Raises:
             ServiceError: There is no such model.
         """
-        found = [v for (name, _), v in sorted(self._versions.items()) if name == model]
-        if not found:
+        if model not in self._by_model:
             raise not_found("model", model)
-        return found[::-1]
+        return self._by_model[model]
 
     def version(self, model: str, number: int) -> Version:
         """One version of a model."""
@@ -173,6 +196,15 @@ class Catalog:
             if place < total:
                 return version
         return next(version for version in found[::-1] if version.share > 0)
+
+    def candidate(self, model: str, settings: Settings, prior: Any) -> Version:
+        """A version that serves no tasks, to compile what one like it needs before it does.
+
+        Raises:
+            ValueError: It is no prior, or none that the settings can be used with.
+        """
+        _check_prior(settings, prior)
+        return Version(model, 0, 0, settings, prior, 0.0, 0.0)
 
     def put(self, model: str, settings: Settings, prior: Any, share: float) -> Version:
         """Add a version, and a model if it is the first; others give up `share` of their tasks."""
@@ -200,7 +232,7 @@ class Catalog:
                     created=now,
                 )
             )
-            self.refresh_in(connection)
+        self.refresh()
         return self.version(model, number)
 
     def set_share(self, model: str, number: int, share: float) -> None:
@@ -219,7 +251,7 @@ class Catalog:
             for version, value in new.items():
                 where = (versions.c.model == model) & (versions.c.version == version)
                 connection.execute(versions.update().where(where).values(share=value))
-            self.refresh_in(connection)
+        self.refresh()
 
     def roll_back(self, model: str) -> Version:
         """Take all tasks from the newest version that has any, and give them to the one before."""

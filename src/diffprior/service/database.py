@@ -26,7 +26,7 @@ class Database:
 
     def __init__(self, url: str) -> None:
         self.url = _checked_url(url)
-        self._engine = sa.create_engine(self.url, pool_pre_ping=True, **_options(self.url))
+        self._engine = sa.create_engine(self.url, **_options(self.url))
         if self.is_sqlite:
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
             sa.event.listen(self._engine, "begin", _begin_immediate)
@@ -82,7 +82,8 @@ def _checked_url(url: str) -> sa.URL:
 def _options(url: sa.URL) -> dict[str, Any]:
     if url.get_backend_name() == "sqlite":
         return {"connect_args": {"check_same_thread": False}}
-    return {"connect_args": {"connect_timeout": 5}, "pool_size": 4, "max_overflow": 4}
+    pool = {"pool_pre_ping": True, "pool_size": 4, "max_overflow": 4}
+    return {"connect_args": {"connect_timeout": 5}, **pool}
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:

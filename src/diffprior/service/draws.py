@@ -1,16 +1,18 @@
-"""Draws of parameters for many tasks at once: one compiled program for each of a few sizes."""
+"""Draws of parameters for many tasks at once, in one of two compiled programs."""
 
 import functools
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Array, Bool, Float, UInt32
 
-from ..bandits.streams import decision_key, stream_keys
+from ..bandits.streams import Streams, decision_key
 from ..evidence.base import AbstractEvidence
 from ..partition import Structure, partition
 from ..samplers.base import AbstractSampler
+from .arrays import EvidenceArrays
 
 SIZES = (1, 4, 16, 64)  # numbers of tasks that there is a program for
 MAX_PROGRAMS = 64  # kept at once
@@ -25,18 +27,11 @@ class Draws(NamedTuple):
 
 
 class DrawRequest(NamedTuple):
-    """The evidence of a task, its streams of randomness, and the number of the decision."""
+    """The evidence of a task, its seed, and the number of the decision."""
 
-    evidence: AbstractEvidence
-    streams: np.ndarray  # key data: of decisions, of propensities
+    arrays: EvidenceArrays
+    seed: int
     number: int
-
-
-def streams_of(seed: int) -> np.ndarray:
-    """Key data of a task's two streams, those of a `Bandit` with this seed."""
-    streams = stream_keys(seed, 0)
-    keys = (streams.decisions, streams.propensities)
-    return np.stack([np.asarray(jax.random.key_data(key)) for key in keys])
 
 
 class DrawProgram:
@@ -57,14 +52,12 @@ class DrawProgram:
         count = len(requests)
         size = next(size for size in SIZES if size >= count)
         padded = requests + [requests[0]] * (size - count)
-        taken = [partition(request.evidence) for request in padded]
-        evidence = [
-            np.stack(leaves) for leaves in zip(*(leaves for leaves, _ in taken), strict=True)
-        ]
-        streams = np.stack([request.streams for request in padded])
+        columns = zip(*(request.arrays.leaves for request in padded), strict=True)
+        evidence = [np.stack(column) for column in columns]
+        seeds = [divmod(request.seed, 2**32) for request in padded]
         numbers = np.asarray([request.number % 2**32 for request in padded], np.uint32)
-        program = _draw_program(self._structure, taken[0][1], self._num_others)
-        drawn = program(self._leaves, evidence, streams, numbers)
+        program = _draw_program(self._structure, padded[0].arrays.structure, self._num_others)
+        drawn = program(self._leaves, evidence, np.asarray(seeds, np.uint32), numbers)
         return Draws(*(np.asarray(part)[:count] for part in drawn))
 
 
@@ -72,18 +65,25 @@ class DrawProgram:
 def _draw_program(sampler_structure: Structure, structure: Structure, num_others: int) -> Any:
     """The program for all samplers and evidence of these structures."""
 
-    def one(leaves: Any, evidence: Any, streams: Any, number: Any) -> tuple[Any, ...]:
+    def one(leaves: Any, evidence: Any, seed: Array, number: Array) -> tuple[Array, Array, Array]:
         sampler: AbstractSampler = sampler_structure.combine(leaves)
         history: AbstractEvidence = structure.combine(evidence)
-        decisions, propensities = (
-            decision_key(jax.random.wrap_key_data(stream), number) for stream in streams
-        )
-        theta, info = sampler.tempered_draw(decisions, history)
-        keys = jax.random.split(propensities, num_others)
-        others, _ = jax.vmap(lambda key: sampler.tempered_draw(key, history))(keys)
-        return theta, info.failed, others
+        streams = _streams(seed)
+        first = decision_key(streams.decisions, number)
+        others = jax.random.split(decision_key(streams.propensities, number), num_others)
+        keys = jnp.concatenate([first[None], others])
+        draws, info = jax.vmap(lambda key: sampler.tempered_draw(key, history))(keys)
+        return draws[0], info.failed[0], draws[1:]
 
     return jax.jit(jax.vmap(one, in_axes=(None, 0, 0, 0)))
+
+
+def _streams(seed: UInt32[Array, " 2"]) -> Streams:
+    """As `stream_keys`, from the upper and lower 32 bits of a seed, inside a compiled program."""
+    high, low = seed
+    key = jax.random.key(low)
+    folded = jnp.where(high > 0, jax.random.fold_in(key, high), key)
+    return Streams(*jax.random.split(jax.random.fold_in(folded, 0), 3))
 
 
 class NoDraws:

@@ -67,7 +67,7 @@ class Engine:
         """Compile the draws of a version."""
         state = fresh_state(version, 0, 0)
         for size in self._sizes:
-            version.program([DrawRequest(state.evidence, state.streams, 0)] * size)
+            version.program([DrawRequest(state.arrays, state.seed, 0)] * size)
 
     def submit(self, request: Request) -> Future:
         """Serve a request soon; its future holds the reply or a `ServiceError`."""
@@ -141,6 +141,7 @@ class Engine:
             batch.run(requests)
         batch.commit_cache()
         self.metrics.tasks_in_memory(len(self.task_cache))
+        self.metrics.learned(batch.learned)
         return batch.results
 
     def _reply(self, request: Request, result: Any) -> None:

@@ -9,6 +9,7 @@ from importlib.metadata import version as installed_version
 from typing import Annotated, Any
 
 import fastapi
+import sqlalchemy as sa
 import swagger_ui_bundle
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse, Response
@@ -17,7 +18,7 @@ from fastapi.staticfiles import StaticFiles
 from ..files.base import load_bytes
 from .bodies import BatchBody, DecisionBody, Id, ModelBody, Name, RewardBody, ShareBody
 from .engine import Engine
-from .errors import ServiceError
+from .errors import ServiceError, unavailable
 from .limits import Limits
 from .reading import Reader
 from .requests import Change, Request, Reward
@@ -55,10 +56,12 @@ def make_app(engine: Engine, tokens: Tokens, *, limits: Limits) -> Any:
     )
     app.add_exception_handler(ServiceError, _refuse)
     app.add_exception_handler(fastapi.exceptions.RequestValidationError, _refuse_body)
+    app.add_exception_handler(sa.exc.SQLAlchemyError, _refuse_for_database)
+    app.add_exception_handler(Exception, _fail)
     reader = Reader(engine.database, engine.catalog, engine.task_cache)
     app.include_router(_decisions(engine, tokens, limits))
     app.include_router(_models(engine, tokens, reader))
-    app.include_router(_operations(engine))
+    app.include_router(_operations(engine, tokens))
     _add_description(app)
     return limits.wrap(app, engine.metrics)
 
@@ -88,6 +91,13 @@ def _allow(tokens: Tokens, header: str | None, right: str, model: str | None) ->
     return token
 
 
+async def _allow_soon(tokens: Tokens, header: str | None, right: str, model: str | None) -> Token:
+    """As `_allow`, without holding up others while the database is asked."""
+    if tokens.in_memory(header):
+        return _allow(tokens, header, right, model)
+    return await asyncio.to_thread(_allow, tokens, header, right, model)
+
+
 async def _served(engine: Engine, limits: Limits, request: Request) -> Any:
     future = asyncio.wrap_future(engine.submit(request))
     try:
@@ -104,7 +114,7 @@ def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRou
         model: ModelName, task: TaskName, body: DecisionBody, authorization: Header = None
     ) -> JSONResponse:
         """Choose an action for a task, which comes into being at its first decision."""
-        token = _allow(tokens, authorization, "decide", model)
+        token = await _allow_soon(tokens, authorization, "decide", model)
         request = body.request(model, task, token.id)
         return JSONResponse(await _served(engine, limits, request))
 
@@ -113,7 +123,7 @@ def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRou
         model: ModelName, body: BatchBody, authorization: Header = None
     ) -> JSONResponse:
         """Choose actions for many tasks; a decision that is refused says so in its place."""
-        token = _allow(tokens, authorization, "decide", model)
+        token = await _allow_soon(tokens, authorization, "decide", model)
         requests = [item.request(model, item.task, token.id) for item in body.decisions]
         served = [_served(engine, limits, request) for request in requests]
         found = await asyncio.gather(*served, return_exceptions=True)
@@ -124,21 +134,21 @@ def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRou
         decision_id: DecisionId, body: RewardBody, authorization: Header = None
     ) -> JSONResponse:
         """Tell what a decision earned. The same call again changes nothing."""
-        token = _allow(tokens, authorization, "reward", None)
+        token = await _allow_soon(tokens, authorization, "reward", None)
         about = (decision_id, body.reward, body.reward_id or "", token.models)
         return JSONResponse(await _served(engine, limits, Reward(*about)))
 
     @router.post("/decisions/{decision_id}/activate")
     async def activate(decision_id: DecisionId, authorization: Header = None) -> JSONResponse:
         """Begin to wait for the reward of a deferred decision."""
-        token = _allow(tokens, authorization, "reward", None)
+        token = await _allow_soon(tokens, authorization, "reward", None)
         request = Change(decision_id, "active", token.models)
         return JSONResponse(await _served(engine, limits, request))
 
     @router.post("/decisions/{decision_id}/cancel")
     async def cancel(decision_id: DecisionId, authorization: Header = None) -> JSONResponse:
         """Learn nothing from a decision that was not carried out."""
-        token = _allow(tokens, authorization, "reward", None)
+        token = await _allow_soon(tokens, authorization, "reward", None)
         request = Change(decision_id, "cancelled", token.models)
         return JSONResponse(await _served(engine, limits, request))
 
@@ -174,10 +184,10 @@ def _models(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.APIRouter
         _allow(tokens, authorization, "admin", model)
         try:
             prior = load_bytes(base64.b64decode(body.prior, validate=True))
-            version = catalog.put(model, body.settings, prior, body.share)
+            engine.warm_up(catalog.candidate(model, body.settings, prior))
         except (ValueError, binascii.Error) as error:
             raise ServiceError(422, f"`prior`: {error}") from error
-        engine.warm_up(version)
+        catalog.put(model, body.settings, prior, body.share)
         return reader.model(model)
 
     @router.put("/models/{model}/versions/{number}")
@@ -202,7 +212,7 @@ def _models(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.APIRouter
     @router.get("/models/{model}/tasks")
     def list_tasks(
         model: ModelName,
-        after: Annotated[str, fastapi.Query(max_length=200)] = "",
+        after: Annotated[str, fastapi.Query(pattern=r"^[^\x00-\x1f\x7f]{0,200}$")] = "",
         limit: Annotated[int, fastapi.Query(ge=1, le=1000)] = 100,
         authorization: Header = None,
     ) -> Any:
@@ -219,7 +229,7 @@ def _models(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.APIRouter
     return router
 
 
-def _operations(engine: Engine) -> fastapi.APIRouter:
+def _operations(engine: Engine, tokens: Tokens) -> fastapi.APIRouter:
     router = fastapi.APIRouter(tags=["operations"])
 
     @router.get("/health")
@@ -233,8 +243,9 @@ def _operations(engine: Engine) -> fastapi.APIRouter:
         return JSONResponse({"ready": engine.healthy}, 200 if engine.healthy else 503)
 
     @router.get("/metrics")
-    async def metrics() -> Response:
+    async def metrics(authorization: Header = None) -> Response:
         """Metrics in Prometheus' text format."""
+        await _allow_soon(tokens, authorization, "read", None)
         return Response(engine.metrics.text(), media_type="text/plain; version=0.0.4")
 
     @router.get("/", include_in_schema=False)
@@ -256,6 +267,14 @@ def _or_error(reply: Any) -> Any:
 def _refuse(_: fastapi.Request, error: Any) -> JSONResponse:
     headers = {"Retry-After": str(error.retry_after)} if error.retry_after else None
     return JSONResponse({"error": error.message}, error.status, headers)
+
+
+def _refuse_for_database(request: fastapi.Request, error: Any) -> JSONResponse:
+    return _refuse(request, unavailable(type(error.__cause__ or error).__name__))
+
+
+def _fail(_: fastapi.Request, error: Any) -> JSONResponse:
+    return JSONResponse({"error": "the request failed; it is in the log"}, 500)
 
 
 def _refuse_body(_: fastapi.Request, error: Any) -> JSONResponse:

@@ -1,7 +1,7 @@
 """Rewards: joined to their decisions, learned once, or kept and marked when they come too late."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,66 +9,100 @@ import sqlalchemy as sa
 
 from .catalog import Version
 from .errors import ServiceError, not_found
+from .learned import Learned
 from .replies import decision_reply, reward_reply
 from .requests import Change, Decide, Request, Reward, Settle
 from .schema import decisions, observations, rewards, tasks
-from .settings import check_reward
-from .tasks import SNAPSHOT_EVERY, TaskState, current_state, write_snapshots
+from .settings import check_rewards
+from .tasks import SNAPSHOT_EVERY, TaskState, Wanted, current_states, write_snapshots
 from .transaction import Transaction
 
 Row = dict[str, Any]
 
 
 class Learner:
-    """What one transaction learns of its tasks, which it has locked."""
+    """What one transaction learns of its tasks, which it has locked. Rows are read before, and
+    written after, all requests at once."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._in = transaction
         self._tasks: dict[int, Row] = {}
         self._states: dict[tuple[int, int], TaskState] = {}
+        self._decisions: dict[str, Row] = {}
+        self._rewards: dict[str, list[Row]] = defaultdict(list)
+        self._changed: dict[str, Row] = {}
+        self._new_rewards: list[Row] = []
+        self._observations: list[Row] = []
         self._snapshots: list[TaskState] = []
+        self.learned: list[Learned] = []
 
     def tasks_of(self, requests: Sequence[Request]) -> set[int]:
         """Ids of the tasks that these requests are about."""
-        ids = [r.decision_id for r in requests if isinstance(r, Reward | Change)]
-        query = sa.select(decisions.c.task_id).where(decisions.c.id.in_(ids))
-        found = set(self._in.connection.execute(query).scalars()) if ids else set()
-        limits = [r.limit for r in requests if isinstance(r, Settle)]
-        due = _due(self._in.now).with_only_columns(decisions.c.task_id).limit(sum(limits))
-        return found | set(self._in.connection.execute(due).scalars()) if limits else found
+        self._read([r.decision_id for r in requests if isinstance(r, Reward | Change)])
+        limit = sum(r.limit for r in requests if isinstance(r, Settle))
+        if limit:
+            due = self._in.connection.execute(_due(self._in.now).limit(limit)).mappings()
+            self._decisions |= {row["id"]: dict(row) for row in due}
+        return {row["task_id"] for row in self._decisions.values()}
 
     def begin(self, rows: dict[int, Row]) -> None:
-        """These tasks are locked now."""
+        """These tasks are locked now. Another process may have changed what was read before."""
         self._tasks = rows
+        ids = list(self._decisions)
+        if not self._in.database.is_sqlite:
+            self._read(ids)
+        if ids:
+            given = sa.select(rewards).where(rewards.c.decision_id.in_(ids))
+            for row in self._in.connection.execute(given.order_by(rewards.c.number)).mappings():
+                self._rewards[row["decision_id"]].append(dict(row))
+        of = [(rows[row["task_id"]], row["version"]) for row in self._decisions.values()]
+        self.load((task, self._in.catalog.version(task["model"], number)) for task, number in of)
+
+    def _read(self, ids: list[str]) -> None:
+        if ids:
+            query = sa.select(decisions).where(decisions.c.id.in_(ids))
+            found = self._in.connection.execute(query).mappings()
+            self._decisions |= {row["id"]: dict(row) for row in found}
+
+    def load(self, wanted: Iterable[tuple[Row, Version]]) -> None:
+        """Read what is known of these tasks, all at once."""
+        asked = [Wanted(v, t["id"], t["seed"], t["num_learned"]) for t, v in wanted]
+        missing = [want for want in asked if not self._has(want)]
+        if missing:
+            self._write_observations()  # those of another version are read in the log
+            self._states |= current_states(self._in.connection, self._in.cache, missing)
+
+    def _has(self, want: Wanted) -> bool:
+        state = self._states.get(want.key)
+        return state is not None and state.num_learned >= want.num_learned
 
     def state(self, task: Row, version: Version) -> TaskState:
         """What is known of a task, this transaction included."""
-        key = (task["id"], version.version)
-        state = self._states.get(key)
-        if state is None or state.num_learned < task["num_learned"]:
-            about = (task["id"], task["seed"], task["num_learned"])
-            state = current_state(self._in.connection, self._in.cache, version, *about)
-            self._states[key] = state
-        return state
+        self.load([(task, version)])
+        return self._states[task["id"], version.version]
 
     def states(self) -> list[TaskState]:
         """What is known at the end."""
         return list(self._states.values())
 
     def write(self) -> None:
-        """Write counters of tasks and snapshots."""
+        """Write everything that has changed."""
+        execute = self._in.connection.execute
         if self._tasks:
-            update = (
-                tasks.update()
-                .where(tasks.c.id == sa.bindparam("task"))
-                .values(num_decisions=sa.bindparam("decided"), num_learned=sa.bindparam("learned"))
-            )
-            values = [
-                {"task": r["id"], "decided": r["num_decisions"], "learned": r["num_learned"]}
-                for r in self._tasks.values()
-            ]
-            self._in.connection.execute(update, values)
+            counts = ("id", "num_decisions", "num_learned")
+            execute(_UPDATE_TASKS, [_bound(row, counts) for row in self._tasks.values()])
+        if self._changed:
+            changes = ("id", "status", "expires", "settled")
+            execute(_UPDATE_DECISIONS, [_bound(row, changes) for row in self._changed.values()])
+        if self._new_rewards:
+            execute(rewards.insert(), self._new_rewards)
+        self._write_observations()
         write_snapshots(self._in.connection, self._in.database, self._snapshots)
+
+    def _write_observations(self) -> None:
+        if self._observations:
+            self._in.connection.execute(observations.insert(), self._observations)
+        self._observations = []
 
     def serve(self, request: Request) -> Any:
         """Serve a request that is not a decision."""
@@ -77,24 +111,23 @@ class Learner:
         if isinstance(request, Change):
             return self._change(request)
         assert isinstance(request, Settle) and not isinstance(request, Decide)
-        return self._settle(request)
+        return self._settle()
 
     def _decision(self, decision_id: str, models: Any) -> tuple[Row, Version]:
-        query = sa.select(decisions).where(decisions.c.id == decision_id)
-        row = self._in.connection.execute(query).mappings().one_or_none()
+        row = self._decisions.get(decision_id)
         task = self._tasks.get(row["task_id"]) if row else None
         if row is None or task is None or (models is not None and task["model"] not in models):
             raise not_found("decision_id", decision_id)
-        return dict(row), self._in.catalog.version(task["model"], row["version"])
+        return row, self._in.catalog.version(task["model"], row["version"])
 
     def _reward(self, request: Reward) -> Row:
         row, version = self._decision(request.decision_id, request.models)
-        before = self._rewards_of([row["id"]])[row["id"]]
+        before = self._rewards[row["id"]]
         same = next((r for r in before if r["reward_id"] == request.reward_id), None)
         if same is not None:
             return self._repeated(row, same, request)
         try:
-            check_reward(version.likelihood, request.value)
+            check_rewards(version.likelihood, np.asarray([request.value]))
         except ValueError as error:
             raise ServiceError(422, str(error)) from error
         if row["status"] == "deferred":
@@ -104,16 +137,16 @@ class Learner:
         at_once = version.settings.aggregation == "first"
         if not late and at_once:
             self._observe(row, version, request.value, "reward")
-        self._in.connection.execute(
-            rewards.insert().values(
-                decision_id=row["id"],
-                reward_id=request.reward_id,
-                number=len(before),
-                value=request.value,
-                late=late,
-                received=self._in.now,
-            )
-        )
+        new = {
+            "decision_id": row["id"],
+            "reward_id": request.reward_id,
+            "number": len(before),
+            "value": request.value,
+            "late": late,
+            "received": self._in.now,
+        }
+        before.append(new)
+        self._new_rewards.append(new)
         if late:
             ignored = row["status"] == "cancelled" or not expired
             return reward_reply(row["id"], "ignored" if ignored else "late")
@@ -142,21 +175,15 @@ class Learner:
             row |= {"status": "active", "expires": None if wait is None else self._in.now + wait}
         else:
             row |= {"status": "cancelled", "settled": True}
-        changed = {name: row[name] for name in ("status", "expires", "settled")}
-        where = decisions.c.id == row["id"]
-        self._in.connection.execute(decisions.update().where(where).values(**changed))
+        self._changed[row["id"]] = row
         return decision_reply(row)
 
-    def _settle(self, request: Settle) -> int:
+    def _settle(self) -> int:
         """End the wait of decisions that are due; how many there were."""
-        query = _due(self._in.now).where(decisions.c.task_id.in_(list(self._tasks)))
-        due = [
-            dict(row) for row in self._in.connection.execute(query.limit(request.limit)).mappings()
-        ]
-        given = self._rewards_of([row["id"] for row in due])
+        due = [row for row in self._decisions.values() if self._is_due(row)]
         for row in due:
             version = self._in.catalog.version(self._tasks[row["task_id"]]["model"], row["version"])
-            on_time = [r["value"] for r in given[row["id"]] if not r["late"]]
+            on_time = [r["value"] for r in self._rewards[row["id"]] if not r["late"]]
             value = _aggregate(version.settings.aggregation, on_time)
             source = "reward" if on_time else "default"
             value = version.settings.default_reward if value is None else value
@@ -166,6 +193,10 @@ class Learner:
                 self._observe(row, version, None, source)
         return len(due)
 
+    def _is_due(self, row: Row) -> bool:
+        waits = row["status"] == "active" and not row["settled"] and row["expires"] is not None
+        return waits and row["expires"] <= self._in.now and row["task_id"] in self._tasks
+
     def _observe(self, row: Row, version: Version, value: float | None, source: str) -> None:
         """Settle a decision, and learn from it if there is a reward."""
         task = self._tasks[row["task_id"]]
@@ -174,30 +205,40 @@ class Learner:
             phi = table[row["taken"]]
             state = self.state(task, version).learn(version, phi, value)
             self._states[task["id"], version.version] = state
-            self._in.connection.execute(
-                observations.insert().values(
-                    task_id=task["id"],
-                    number=task["num_learned"],
-                    decision_id=row["id"],
-                    features=phi.tobytes(),
-                    reward=value,
-                    source=source,
-                    learned=self._in.now,
-                )
+            self._observations.append(
+                {
+                    "task_id": task["id"],
+                    "number": task["num_learned"],
+                    "decision_id": row["id"],
+                    "features": phi.tobytes(),
+                    "reward": value,
+                    "source": source,
+                    "learned": self._in.now,
+                }
             )
             task["num_learned"] += 1
+            self.learned.append(Learned(value, row["predicted"], task["num_learned"]))
             if task["num_learned"] % SNAPSHOT_EVERY == 0:
                 self._snapshots.append(state)
         row["settled"] = True
-        where = decisions.c.id == row["id"]
-        self._in.connection.execute(decisions.update().where(where).values(settled=True))
+        self._changed[row["id"]] = row
 
-    def _rewards_of(self, ids: list[str]) -> dict[str, list[Row]]:
-        query = sa.select(rewards).where(rewards.c.decision_id.in_(ids)).order_by(rewards.c.number)
-        found = defaultdict(list)
-        for row in self._in.connection.execute(query).mappings():
-            found[row["decision_id"]].append(dict(row))
-        return found
+
+_UPDATE_TASKS = (
+    tasks.update()
+    .where(tasks.c.id == sa.bindparam("_id"))
+    .values(num_decisions=sa.bindparam("_num_decisions"), num_learned=sa.bindparam("_num_learned"))
+)
+_UPDATE_DECISIONS = (
+    decisions.update()
+    .where(decisions.c.id == sa.bindparam("_id"))
+    .values({name: sa.bindparam(f"_{name}") for name in ("status", "expires", "settled")})
+)
+
+
+def _bound(row: Row, names: tuple[str, ...]) -> Row:
+    """Values of these columns, by the names of their parameters."""
+    return {f"_{name}": row[name] for name in names}
 
 
 def _due(now: float) -> Any:

@@ -1,5 +1,6 @@
 """Bounds on every request, and a line of log for it: pure ASGI, because each one passes here."""
 
+import asyncio
 import json
 import logging
 import time
@@ -28,24 +29,40 @@ class Limits:
                 return
             begin = time.perf_counter()
             status = 500
-            allowed = self.model_body if scope["method"] == "PUT" else self.body
 
             async def sending(message: Any) -> None:
                 nonlocal status
                 status = message.get("status", status)
                 await send(message)
 
-            body = await _read(scope, receive, allowed)
-            if body is None:
-                await _answer(sending, 413, f"expected a body of at most {allowed} bytes")
-            else:
-                await app(scope, _replayed(body, receive), sending)
-            seconds = time.perf_counter() - begin
-            metrics.http(scope["method"], status, seconds)
-            about = {"method": scope["method"], "path": scope["path"], "status": status}
-            log.info(json.dumps(about | {"ms": round(1e3 * seconds, 2)}))
+            try:
+                body = await self._read(scope, receive)
+                if isinstance(body, bytes):
+                    await app(scope, _replayed(body, receive), sending)
+                else:
+                    await _answer(sending, *body)
+            finally:
+                _note(metrics, scope, status, time.perf_counter() - begin)
 
         return limited
+
+    async def _read(self, scope: Any, receive: Any) -> bytes | tuple[int, str]:
+        """The whole body; or a status and what was wrong with it."""
+        allowed = self.model_body if scope["method"] == "PUT" else self.body
+        try:
+            async with asyncio.timeout(self.seconds):
+                body = await _read(scope, receive, allowed)
+        except TimeoutError:
+            return 408, f"expected a body within {self.seconds:g} seconds; send it faster"
+        return body if body is not None else (413, f"expected a body of at most {allowed} bytes")
+
+
+def _note(metrics: Metrics, scope: Any, status: int, seconds: float) -> None:
+    """Count a request, and log it without its body and headers."""
+    metrics.http(scope["method"], status, seconds)
+    if log.isEnabledFor(logging.INFO):
+        about = {"method": scope["method"], "path": scope["path"], "status": status}
+        log.info(json.dumps(about | {"ms": round(1e3 * seconds, 2)}))
 
 
 async def _read(scope: Any, receive: Any, allowed: int) -> bytes | None:

@@ -12,7 +12,7 @@ from .draws import DrawRequest
 from .errors import not_found
 from .replies import decision_reply
 from .schema import decisions, rewards, tasks
-from .tasks import TaskCache, TaskState, current_state
+from .tasks import TaskCache, TaskState, Wanted, current_states
 
 NUM_DRAWS = 16  # calls of a version's program that make up the picture of a posterior
 
@@ -45,8 +45,8 @@ class Reader:
             row = connection.execute(sa.select(tasks).where(where)).one_or_none()
             if row is None:
                 raise not_found("task", name)
-            about = (row.id, row.seed, row.num_learned)
-            state = current_state(connection, self._cache, version, *about)
+            wanted = Wanted(version, row.id, row.seed, row.num_learned)
+            state = current_states(connection, self._cache, [wanted])[wanted.key]
         prior = version.moments
         return {
             "model": model,
@@ -106,7 +106,7 @@ def _about(version: Version) -> dict[str, Any]:
 def _posterior(version: Version, state: TaskState) -> dict[str, Any]:
     """Mean, standard deviation and central 90 % intervals of fresh draws."""
     numbers = range(2**31, 2**31 + NUM_DRAWS)  # no decision has such a number
-    requests = [DrawRequest(state.evidence, state.streams, n) for n in numbers]
+    requests = [DrawRequest(state.arrays, state.seed, n) for n in numbers]
     drawn = version.posterior_program(requests)
     draws = np.concatenate([drawn.theta, drawn.others.reshape(-1, version.dim)])
     low, high = np.quantile(draws, [0.05, 0.95], axis=0)

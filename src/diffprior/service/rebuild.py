@@ -44,7 +44,7 @@ def rebuild(database: Database) -> Rebuilt:
                     num_snapshots += 1
                     version = catalog.version(row.model, number)
                     state = _first(connection, version, row, num_learned)
-                    if state.evidence.to_bytes() != blob:
+                    if state.arrays.evidence.to_bytes() != blob:
                         different.append(f"{row.model}/{row.name}")
                         write_snapshots(connection, database, [state])
     return Rebuilt(num_tasks, num_snapshots, tuple(different), tuple(problems))

@@ -4,6 +4,7 @@ import ipaddress
 import logging
 import socket
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -14,6 +15,7 @@ from .engine import Engine
 from .http import make_app
 from .limits import Limits
 from .metrics import Metrics
+from .protocol import TimedProtocol
 from .settings import Settings
 from .tokens import Tokens, any_token
 
@@ -85,8 +87,15 @@ def serve(
     required = check_access(database, host, require_tokens)
     engine = Engine(database, max_tasks=max_tasks, metrics=Metrics())
     app = make_app(engine, Tokens(database, required=required), limits=limits or Limits())
-    config = uvicorn.Config(
+    uvicorn.Server(server_config(app, host, port)).run()
+
+
+def server_config(app: Any, host: str, port: int) -> uvicorn.Config:
+    """How HTTP is spoken."""
+    return uvicorn.Config(
         app,
+        http=TimedProtocol,
+        ws="none",
         host=host,
         port=port,
         log_config=None,
@@ -96,7 +105,6 @@ def serve(
         timeout_keep_alive=30,
         h11_max_incomplete_event_size=64 * 1024,
     )
-    uvicorn.Server(config).run()
 
 
 def log_to_stderr(access: bool) -> None:

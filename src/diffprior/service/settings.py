@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+import numpy as np
 import pydantic
 
 from ..evidence.base import AbstractLikelihood
@@ -65,7 +66,7 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
             )
         likelihood = self.make_likelihood()
         if self.default_reward is not None:
-            check_reward(likelihood, self.default_reward)
+            check_rewards(likelihood, np.asarray([self.default_reward]))
         return self
 
     def make_likelihood(self) -> AbstractLikelihood:
@@ -104,8 +105,6 @@ def parse_likelihood(text: str) -> dict[str, Any]:
     return {"likelihood": name, "likelihood_options": options}
 
 
-def check_reward(likelihood: AbstractLikelihood, reward: float) -> None:
-    """Refuse a reward that the likelihood cannot produce."""
-    import numpy as np
-
-    likelihood.check_rewards(np.asarray([reward], np.float64))
+def check_rewards(likelihood: AbstractLikelihood, rewards: np.ndarray) -> None:
+    """Refuse rewards that the likelihood cannot produce; quicker than the method bound."""
+    type(likelihood).check_rewards(likelihood, rewards)

@@ -1,16 +1,17 @@
 """What is known of each task: evidence in memory, a snapshot now and then, the log behind both."""
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
 
-from ..evidence.base import AbstractEvidence
 from ..files.base import load_bytes
+from .arrays import EvidenceArrays
 from .catalog import Version
 from .database import Database
-from .draws import streams_of
 from .errors import ServiceError
 from .schema import observations, snapshots
 
@@ -23,14 +24,14 @@ class TaskState:
 
     task_id: int
     version: int
-    evidence: AbstractEvidence
+    seed: int
+    arrays: EvidenceArrays
     num_learned: int
-    streams: np.ndarray
 
     def learn(self, version: Version, phi: np.ndarray, reward: float) -> "TaskState":
         """The state after one more observation."""
-        evidence = version.learn(self.evidence, phi, reward)
-        return replace(self, evidence=evidence, num_learned=self.num_learned + 1)
+        arrays = version.learn(self.arrays, phi, reward)
+        return replace(self, arrays=arrays, num_learned=self.num_learned + 1)
 
 
 class TaskCache:
@@ -56,63 +57,107 @@ class TaskCache:
         while len(self._states) > self._max_tasks:
             self._states.popitem(last=False)
 
+    def states(self) -> list[TaskState]:
+        """All states, those not used for longest first."""
+        return list(self._states.values())
+
     def forget(self) -> None:
         """Read every task from the log again, because it is not known what the log holds."""
         self._states.clear()
 
 
-def current_state(
-    connection: sa.Connection,
-    cache: TaskCache,
-    version: Version,
-    task_id: int,
-    seed: int,
-    num_learned: int,
-) -> TaskState:
-    """The state of a task as of this transaction, from the cache, a snapshot or the log."""
-    state = cache.get(task_id, version.version)
-    if state is None or state.num_learned > num_learned:
-        state = _from_snapshot(connection, version, task_id, seed)
-    if state.num_learned < num_learned:
-        state = replay(connection, version, state)
-    return state
+class Wanted(NamedTuple):
+    """A task whose state under a version is asked for, after its first `num_learned` rewards."""
+
+    version: Version
+    task_id: int
+    seed: int
+    num_learned: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What the state is kept under."""
+        return self.task_id, self.version.version
+
+
+def current_states(
+    connection: sa.Connection, cache: TaskCache, wanted: Iterable[Wanted]
+) -> dict[tuple[int, int], TaskState]:
+    """States of tasks as of this transaction, from the cache, snapshots or the log, by task and
+    version; few queries, however many tasks there are."""
+    asked = {want.key: want for want in wanted}
+    found = {}
+    for key, want in asked.items():
+        state = cache.get(*key)
+        if state is not None and state.num_learned <= want.num_learned:
+            found[key] = state
+    found |= _from_snapshots(connection, [w for key, w in asked.items() if key not in found])
+    behind = defaultdict(list)
+    for key, state in found.items():
+        if state.num_learned < asked[key].num_learned:
+            behind[state.num_learned].append((asked[key].version, state))
+    for start, states in behind.items():
+        found |= _replayed(connection, states, start)
+    return found
 
 
 def fresh_state(version: Version, task_id: int, seed: int) -> TaskState:
     """A task of which nothing is known."""
-    return TaskState(task_id, version.version, version.empty(), 0, streams_of(seed))
+    return TaskState(task_id, version.version, seed, version.empty, 0)
 
 
 def replay(
     connection: sa.Connection, version: Version, state: TaskState, until: int = 2**62
 ) -> TaskState:
-    """The state after the observations in the log that it does not have yet.
+    """The state after the observations in the log that it does not have yet, before `until`."""
+    found = _replayed(connection, [(version, state)], state.num_learned, until)
+    return found[state.task_id, state.version]
 
-    One that this version cannot learn from, because it is of another likelihood, is passed over.
+
+def _replayed(
+    connection: sa.Connection,
+    states: list[tuple[Version, TaskState]],
+    start: int,
+    until: int = 2**62,
+) -> dict[tuple[int, int], TaskState]:
+    """States that have learned `start` observations, after all that are in the log.
+
+    One that a version cannot learn from, because it is of another likelihood, is passed over.
     """
+    ids = sorted({state.task_id for _, state in states})
     query = (
-        sa.select(observations.c.features, observations.c.reward)
-        .where(observations.c.task_id == state.task_id)
-        .where(observations.c.number >= state.num_learned, observations.c.number < until)
-        .order_by(observations.c.number)
+        sa.select(observations.c.task_id, observations.c.features, observations.c.reward)
+        .where(observations.c.task_id.in_(ids))
+        .where(observations.c.number >= start, observations.c.number < until)
+        .order_by(observations.c.task_id, observations.c.number)
     )
+    rows = defaultdict(list)
     for row in connection.execute(query):
-        try:
-            state = state.learn(version, np.frombuffer(row.features), row.reward)
-        except ServiceError:
-            state = replace(state, num_learned=state.num_learned + 1)
-    return state
+        rows[row.task_id].append(row)
+    found = {}
+    for version, state in states:
+        for row in rows[state.task_id]:
+            try:
+                state = state.learn(version, np.frombuffer(row.features), row.reward)
+            except ServiceError:
+                state = replace(state, num_learned=state.num_learned + 1)
+        found[state.task_id, state.version] = state
+    return found
 
 
-def _from_snapshot(
-    connection: sa.Connection, version: Version, task_id: int, seed: int
-) -> TaskState:
-    where = (snapshots.c.task_id == task_id) & (snapshots.c.version == version.version)
-    row = connection.execute(sa.select(snapshots).where(where)).one_or_none()
-    state = fresh_state(version, task_id, seed)
-    if row is None:
-        return state
-    return replace(state, evidence=load_bytes(row.evidence), num_learned=row.num_learned)
+def _from_snapshots(
+    connection: sa.Connection, wanted: list[Wanted]
+) -> dict[tuple[int, int], TaskState]:
+    """The newest state of each that was kept; nothing known if none was."""
+    states = {want.key: fresh_state(want.version, want.task_id, want.seed) for want in wanted}
+    ids = sorted({want.task_id for want in wanted if want.num_learned >= SNAPSHOT_EVERY})
+    query = sa.select(snapshots).where(snapshots.c.task_id.in_(ids))
+    for row in connection.execute(query) if ids else ():
+        key = (row.task_id, row.version)
+        if key in states:
+            arrays = EvidenceArrays.of(load_bytes(row.evidence))
+            states[key] = replace(states[key], arrays=arrays, num_learned=row.num_learned)
+    return states
 
 
 def write_snapshots(connection: sa.Connection, database: Database, states: list[TaskState]) -> None:
@@ -124,6 +169,6 @@ def write_snapshots(connection: sa.Connection, database: Database, states: list[
             "task_id": state.task_id,
             "version": state.version,
             "num_learned": state.num_learned,
-            "evidence": state.evidence.to_bytes(),
+            "evidence": state.arrays.evidence.to_bytes(),
         }
         connection.execute(database.insert_new(snapshots).values(**row))

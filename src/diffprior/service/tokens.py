@@ -15,6 +15,8 @@ from .schema import tokens
 
 RIGHTS = ("decide", "reward", "read", "admin")
 TRUST_SECONDS = 5.0  # how long a revoked token may still be taken for good
+MAX_KNOWN = 10_000  # tokens in memory
+ID_CHARS = 8
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def create_token(
         raise ValueError(
             f"`rights`: expected some of {', '.join(RIGHTS)}, got {sorted(unknown)}; pick those"
         )
-    name, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
+    name, secret = secrets.token_hex(ID_CHARS // 2), secrets.token_urlsafe(32)
     with database.transaction() as connection:
         connection.execute(
             tokens.insert().values(
@@ -86,7 +88,7 @@ def revoke_token(database: Database, name: str) -> bool:
 
 def any_token(database: Database) -> bool:
     """Whether there is a token that is not revoked."""
-    with database.transaction() as connection:
+    with database.reading() as connection:
         query = sa.select(tokens.c.id).where(tokens.c.revoked.is_(False)).limit(1)
         return connection.execute(query).first() is not None
 
@@ -99,29 +101,45 @@ class Tokens:
         self._required = required
         self._known: dict[str, tuple[float, Any]] = {}
 
+    def in_memory(self, header: str | None) -> bool:
+        """Whether `check` needs no look into the database."""
+        name, _ = _parsed(header)
+        return name is None or self._known.get(name, (0.0, None))[0] > _oldest()
+
     def check(self, header: str | None) -> Token | None:
         """The token of an `Authorization` header, or None if it is missing or wrong."""
         if header is None:
             return None if self._required else EVERYTHING
-        kind, _, text = header.partition(" ")
-        parts = text.strip().split("_", 2)
-        if kind.lower() != "bearer" or len(parts) != 3 or parts[0] != "dp":
-            return None
-        row = self._row(parts[1])
+        name, secret = _parsed(header)
+        row = None if name is None else self._row(name)
         expected = row.digest if row is not None else _digest("")
-        if not hmac.compare_digest(expected, _digest(parts[2])) or row is None or row.revoked:
+        if not hmac.compare_digest(expected, _digest(secret)) or row is None or row.revoked:
             return None
         return Token(row.id, tuple(json.loads(row.rights)), row.model)
 
     def _row(self, name: str) -> Any:
         read, row = self._known.get(name, (0.0, None))
-        if time.monotonic() - read > TRUST_SECONDS or name not in self._known:
-            with self._database.transaction() as connection:
+        if read <= _oldest():
+            with self._database.reading() as connection:
                 row = connection.execute(sa.select(tokens).where(tokens.c.id == name)).first()
-            if len(self._known) > 10_000:
+            if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
             self._known[name] = (time.monotonic(), row)
         return row
+
+
+def _oldest() -> float:
+    """When a token must have been read to be trusted."""
+    return time.monotonic() - TRUST_SECONDS
+
+
+def _parsed(header: str | None) -> tuple[str | None, str]:
+    """Id and secret of a token; None if it is not of the form of one."""
+    kind, _, text = (header or "").partition(" ")
+    parts = text.strip().split("_", 2)
+    if kind.lower() != "bearer" or len(parts) != 3 or parts[0] != "dp" or len(parts[1]) != ID_CHARS:
+        return None, ""
+    return parts[1], parts[2]
 
 
 def _digest(secret: str) -> str:

@@ -1,0 +1,117 @@
+"""Bodies that are malformed, too large or too slow."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+import uvicorn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
+
+from diffprior.service.database import Database
+from diffprior.service.engine import Engine
+from diffprior.service.http import make_app
+from diffprior.service.limits import Limits
+from diffprior.service.metrics import Metrics
+from diffprior.service.server import free_port, server_config
+from diffprior.service.settings import Settings
+from diffprior.service.tokens import Tokens
+from service.conftest import LINEAR, PRIOR, decide, features
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(
+        st.sampled_from(
+            ["features", "actions", "mask", "top_k", "decision_id", "reward", "reward_id",
+             "action_taken", "deferred", "decisions", "task", "prior", "settings", "share"]
+        ),
+        inner,
+        max_size=4,
+    ),
+    max_leaves=8,
+)  # fmt: skip
+PATHS = st.sampled_from(
+    [
+        ("POST", "/v1/models/shop/tasks/a/decisions"),
+        ("POST", "/v1/models/shop/decisions"),
+        ("POST", "/v1/decisions/x/reward"),
+        ("PUT", "/v1/models/shop"),
+        ("PUT", "/v1/models/shop/versions/1"),
+        ("PUT", "/v1/models/shop/versions/x"),
+        ("GET", "/v1/models/%00/tasks/%ff"),
+        ("POST", "/v1/decisions/%2e%2e/cancel"),
+    ]
+)
+
+
+def test_no_body_breaks_the_service(service: TestClient) -> None:
+    @settings(max_examples=150)
+    @given(call=PATHS, body=JSON)
+    def malformed(call: tuple[str, str], body: object) -> None:
+        reply = service.request(call[0], call[1], content=json.dumps(body))
+        assert reply.status_code < 500, (call, body, reply.text)
+
+    malformed()
+    decide(service)
+
+
+def test_oversized_and_broken_bodies_are_refused(service: TestClient) -> None:
+    path = "/v1/models/shop/tasks/a/decisions"
+    assert service.post(path, content=b"x" * (3 * 2**20)).status_code == 413
+    assert service.post(path, content=b'{"features": [[1').status_code == 422
+    assert service.post(path, content=b"\xff\xfe").status_code == 422
+    many = {"features": [[1.0, 2.0]] * 1001}
+    assert service.post(path, json=many).status_code == 422
+    assert service.post(path, content=iter([b"x" * 2**20] * 4)).status_code == 413  # chunked
+    for strange in (b"[" * 100_000, b'{"top_k": ' + b"9" * 5_000 + b"}", b'{"features": NaN}'):
+        assert service.post(path, content=strange).status_code in (400, 422)
+    assert service.post("/v1/models/shop/tasks/%00/decisions", json={}).status_code == 422
+    assert service.get("/v1/models/shop/tasks", params={"after": "\0"}).status_code == 422
+
+
+@pytest.fixture
+def port(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A service on a socket that waits a second for heads and bodies."""
+    monkeypatch.setattr("diffprior.service.protocol.HEAD_SECONDS", 1.0)
+    engine = Engine(database, metrics=Metrics(), sizes=(1,))
+    engine.catalog.put("shop", Settings(**LINEAR, propensity_draws=0), PRIOR, 1.0)
+    app = make_app(engine, Tokens(database, required=False), limits=Limits(seconds=1.0))
+    number = free_port()
+    server = uvicorn.Server(server_config(app, "127.0.0.1", number))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield number
+    server.should_exit = True
+    thread.join()
+
+
+HEAD = b"POST /v1/models/shop/tasks/a/decisions HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"", b""),
+        (HEAD, b""),
+        (HEAD + b"Content-Length: 100\r\n\r\n{", b"408"),
+        (HEAD + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"fea', b"408"),
+    ],
+)
+def test_slow_clients_are_let_go_and_hold_up_nobody(port: int, sent: bytes, status: bytes) -> None:
+    slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+    for connection in slow:
+        connection.sendall(sent)
+    url = f"http://127.0.0.1:{port}/v1/models/shop/tasks/a/decisions"
+    assert httpx.post(url, json={"features": features(0)}, timeout=30).status_code == 200
+    for connection in slow:
+        connection.settimeout(30)
+        assert connection.recv(1000).partition(b" ")[2][:3] == status
+        connection.close()
