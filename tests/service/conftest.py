@@ -35,7 +35,7 @@ def make_service(database: Database) -> Iterator[MakeService]:
     clients: list[TestClient] = []
 
     def make(*, required: bool = False, prior: Any = PRIOR, **settings: Any) -> TestClient:
-        engine = Engine(database, metrics=Metrics(), sizes=(1,))
+        engine = Engine(database, metrics=Metrics())
         if "shop" not in engine.catalog.names():
             engine.catalog.put("shop", Settings(**settings), prior, 1.0)
         app = make_app(engine, Tokens(database, required=required), limits=Limits(seconds=60.0))

@@ -79,7 +79,7 @@ def test_oversized_and_broken_bodies_are_refused(service: TestClient) -> None:
 def port(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A service on a socket that waits a second for heads and bodies."""
     monkeypatch.setattr("diffprior.service.protocol.HEAD_SECONDS", 1.0)
-    engine = Engine(database, metrics=Metrics(), sizes=(1,))
+    engine = Engine(database, metrics=Metrics())
     engine.catalog.put("shop", Settings(**LINEAR, propensity_draws=0), PRIOR, 1.0)
     app = make_app(engine, Tokens(database, required=False), limits=Limits(seconds=1.0))
     number = free_port()

@@ -1,5 +1,6 @@
 """Evidence of a task as arrays on the host, small in memory and quick to put side by side."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,18 @@ class EvidenceArrays(NamedTuple):
     def capacity(self) -> int:
         """Rows that there is room for, 0 where evidence has no rows."""
         return 0 if self.num_rows is None else len(self.leaves[0])
+
+    def rehearsals(self, max_rows: int) -> Iterator["EvidenceArrays"]:
+        """Such evidence in every capacity up to `max_rows`, and last with so many made-up rows."""
+        evidence: Any = self.evidence
+        yield self
+        while 0 < self.capacity and evidence.capacity < max_rows:
+            evidence = evidence.with_capacity(2 * evidence.capacity)
+            yield EvidenceArrays.of(evidence)
+        if self.capacity:
+            features = np.random.default_rng(0).standard_normal((max_rows, evidence.dim))
+            rows = (features, np.zeros(max_rows), np.ones(max_rows))
+            yield EvidenceArrays.of(evidence.add(*map(on_device, rows)))
 
     def add(self, new: Observations, max_rows: int, moments: Gaussian) -> "EvidenceArrays":
         """With one observation more, in at most `max_rows` rows: a function of these alone."""

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from .catalog import Version, task_seed
 from .choice import Chosen, choose
-from .draws import SIZES, DrawRequest
+from .draws import DrawRequest
 from .errors import ServiceError
 from .learned import Learned
 from .learner import Learner
@@ -21,6 +21,7 @@ from .tasks import TaskState
 from .transaction import Transaction
 
 Row = dict[str, Any]
+ROWS_AT_ONCE = 128  # predictions are padded to a multiple of it, so that one program serves all
 
 
 class Batch:
@@ -148,8 +149,7 @@ class Batch:
             number = task["num_decisions"]
             task["num_decisions"] += 1
             known[request.decision_id] = None
-            key = (request.model, version.version, state.arrays.capacity)
-            groups[key].append((request, version, state, task, number))
+            groups[request.model, version.version].append((request, version, state, task, number))
         rows: list[Row] = []
         for group in groups.values():
             rows += self._decide_group(group)
@@ -236,6 +236,6 @@ def _again(request: Decide, task: Row, row: Row) -> Row:
 def _predicted(version: Version, chosen: list[Chosen]) -> np.ndarray:
     """The mean reward of each action taken, over the draws of its task."""
     predictors = np.stack([choice.predictors for choice in chosen])
-    padded = np.pad(predictors, [(0, -len(chosen) % SIZES[-1]), (0, 0)])
+    padded = np.pad(predictors, [(0, -len(chosen) % ROWS_AT_ONCE), (0, 0)])
     means = np.asarray(version.mean_reward(padded))
     return means[: len(chosen)].mean(axis=1)

@@ -68,7 +68,8 @@ class Version:
     @cached_property
     def posterior_program(self) -> DrawProgram:
         """The compiled draws of many tasks at once."""
-        return DrawProgram(self.sampler, self.settings.propensity_draws)
+        nothing, settings = self.likelihood.empty(self.dim), self.settings
+        return DrawProgram(self.sampler, nothing, settings.max_rows, settings.propensity_draws)
 
     @property
     def at_random(self) -> bool:
@@ -112,6 +113,12 @@ class Version:
                 " rescale features and rewards",
             )
         return after
+
+    def rehearse(self) -> None:
+        """Compile what rewards need, by learning from made-up ones, and forget them."""
+        new = Observations(np.ones(self.dim), 0.0, self.dim, np.dtype(self.moments.mean.dtype))
+        for arrays in self.empty.rehearsals(self.settings.max_rows):
+            arrays.add(new, self.settings.max_rows, self.moments)
 
     def _checked(self, phi: np.ndarray, reward: float) -> Observations:
         try:

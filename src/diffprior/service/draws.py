@@ -1,4 +1,4 @@
-"""Draws of parameters for many tasks at once, in one of two compiled programs."""
+"""Draws of parameters for many tasks, by one compiled program."""
 
 import functools
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from ..partition import Structure, partition
 from ..samplers.base import AbstractSampler
 from .arrays import EvidenceArrays
 
-SIZES = (1, 4, 16, 64)  # numbers of tasks that there is a program for
+AT_ONCE = 16  # requests of one call of the program
 MAX_PROGRAMS = 64  # kept at once
 
 
@@ -35,37 +35,51 @@ class DrawRequest(NamedTuple):
 
 
 class DrawProgram:
-    """Draws of one sampler; `num_others` draws a request are for its propensity."""
+    """Draws of one sampler; `num_others` draws a request are for its propensity.
 
-    def __init__(self, sampler: AbstractSampler, num_others: int) -> None:
+    One program serves every request: evidence is padded to room for `max_rows` rows, and a loop
+    goes over the requests, whose own draws are side by side.
+    """
+
+    def __init__(
+        self, sampler: AbstractSampler, empty: AbstractEvidence, max_rows: int, num_others: int
+    ) -> None:
         self._leaves, self._structure = partition(sampler)
+        self._shapes = [leaf.shape for leaf in partition(empty.with_capacity(max_rows))[0]]
         self._num_others = num_others
 
     def __call__(self, requests: list[DrawRequest]) -> Draws:
-        """Draws for requests whose evidence is of one shape."""
-        parts = [
-            self._some(requests[i : i + SIZES[-1]]) for i in range(0, len(requests), SIZES[-1])
-        ]
+        """Draws for requests of one likelihood."""
+        starts = range(0, len(requests), AT_ONCE)
+        parts = [self._some(requests[start : start + AT_ONCE]) for start in starts]
         return Draws(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def _some(self, requests: list[DrawRequest]) -> Draws:
-        count = len(requests)
-        size = next(size for size in SIZES if size >= count)
-        padded = requests + [requests[0]] * (size - count)
-        columns = zip(*(request.arrays.leaves for request in padded), strict=True)
-        evidence = [np.stack(column) for column in columns]
-        seeds = [divmod(request.seed, 2**32) for request in padded]
-        numbers = np.asarray([request.number % 2**32 for request in padded], np.uint32)
-        program = _draw_program(self._structure, padded[0].arrays.structure, self._num_others)
-        drawn = program(self._leaves, evidence, np.asarray(seeds, np.uint32), numbers)
+        count, arrays = len(requests), requests[0].arrays
+        columns = zip(*(request.arrays.leaves for request in requests), strict=True)
+        evidence = [_side_by_side(*each) for each in zip(columns, self._shapes, strict=True)]
+        seeds, numbers = np.zeros((AT_ONCE, 2), np.uint32), np.zeros(AT_ONCE, np.uint32)
+        seeds[:count] = [divmod(request.seed, 2**32) for request in requests]
+        numbers[:count] = [request.number % 2**32 for request in requests]
+        program = _draw_program(self._structure, arrays.structure, self._num_others)
+        drawn = program(self._leaves, evidence, seeds, numbers, np.int32(count))
         return Draws(*(np.asarray(part)[:count] for part in drawn))
+
+
+def _side_by_side(column: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.ndarray:
+    """The same array of every request, with zeros for rows and requests that there are not."""
+    whole = np.zeros((AT_ONCE, *shape), column[0].dtype)
+    for place, array in enumerate(column):
+        part: Any = (place, *map(slice, array.shape))
+        whole[part] = array
+    return whole
 
 
 @functools.lru_cache(maxsize=MAX_PROGRAMS)
 def _draw_program(sampler_structure: Structure, structure: Structure, num_others: int) -> Any:
     """The program for all samplers and evidence of these structures."""
 
-    def one(leaves: Any, evidence: Any, seed: Array, number: Array) -> tuple[Array, Array, Array]:
+    def one(leaves: Any, evidence: Any, seed: Array, number: Array) -> tuple[Array, Array]:
         sampler: AbstractSampler = sampler_structure.combine(leaves)
         history: AbstractEvidence = structure.combine(evidence)
         streams = _streams(seed)
@@ -73,9 +87,20 @@ def _draw_program(sampler_structure: Structure, structure: Structure, num_others
         others = jax.random.split(decision_key(streams.propensities, number), num_others)
         keys = jnp.concatenate([first[None], others])
         draws, info = jax.vmap(lambda key: sampler.tempered_draw(key, history))(keys)
-        return draws[0], info.failed[0], draws[1:]
+        return draws, info.failed[0]
 
-    return jax.jit(jax.vmap(one, in_axes=(None, 0, 0, 0)))
+    def many(leaves: Any, evidence: Any, seeds: Array, numbers: Array, count: Array) -> Any:
+        def step(place: Array, found: Any) -> Any:
+            own = jax.tree.map(lambda column: column[place], (evidence, seeds, numbers))
+            new = one(leaves, *own)
+            return jax.tree.map(lambda column, value: column.at[place].set(value), found, new)
+
+        shapes = jax.eval_shape(one, leaves, [e[0] for e in evidence], seeds[0], numbers[0])
+        nothing = jax.tree.map(lambda leaf: jnp.zeros((AT_ONCE, *leaf.shape), leaf.dtype), shapes)
+        draws, failed = jax.lax.fori_loop(jnp.int32(0), count, step, nothing)
+        return draws[:, 0], failed, draws[:, 1:]
+
+    return jax.jit(many)
 
 
 def _streams(seed: UInt32[Array, " 2"]) -> Streams:

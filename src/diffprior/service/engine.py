@@ -16,11 +16,11 @@ import sqlalchemy as sa
 from .batch import Batch
 from .catalog import Catalog, Version
 from .database import Database
-from .draws import SIZES, DrawRequest
+from .draws import DrawRequest
 from .errors import ServiceError, unavailable
 from .metrics import Metrics
 from .requests import Request, Settle
-from .tasks import TaskCache, fresh_state
+from .tasks import TaskCache
 from .transaction import Transaction
 
 LARGEST_BATCH = 128  # requests of one transaction
@@ -35,7 +35,6 @@ class Engine:
         database: Where the log is.
         max_tasks: Tasks kept in memory.
         metrics: What is counted.
-        sizes: Numbers of tasks whose draws are compiled before the first request.
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class Engine:
         *,
         max_tasks: int = 20_000,
         metrics: Metrics,
-        sizes: tuple[int, ...] = SIZES,
     ) -> None:
         self.database = database
         self.catalog = Catalog(database)
@@ -54,7 +52,6 @@ class Engine:
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         self._clock = 0.0
         self._closed = False
-        self._sizes = sizes
         self.healthy = True
 
     def start(self) -> None:
@@ -64,10 +61,9 @@ class Engine:
         self._thread.start()
 
     def warm_up(self, version: Version) -> None:
-        """Compile the draws of a version."""
-        state = fresh_state(version, 0, 0)
-        for size in self._sizes:
-            version.program([DrawRequest(state.arrays, state.seed, 0)] * size)
+        """Compile what the decisions and rewards of a version need."""
+        version.program([DrawRequest(version.empty, 0, 0)])
+        version.rehearse()
 
     def submit(self, request: Request) -> Future:
         """Serve a request soon; its future holds the reply or a `ServiceError`."""
