@@ -3,6 +3,7 @@
 `make crash` does the same for long.
 """
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,11 +16,18 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of pgserver's own
 
 
 @pytest.fixture
-def postgres(tmp_path: Path) -> Iterator[str]:
+def folder() -> Iterator[Path]:
+    """A folder that PostgreSQL's own user may enter, which pytest's folders may not be."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def postgres(folder: Path) -> Iterator[str]:
     """The address of an empty database."""
     import pgserver
 
-    with pgserver.get_server(tmp_path / "postgres") as server:
+    with pgserver.get_server(folder / "postgres") as server:
         server.psql("CREATE DATABASE crash;")
         yield server.get_uri(database="crash")
 
@@ -43,5 +51,5 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
     assert full_disk(tmp_path, seconds=0.5)["decisions"] >= 20
 
 
-def test_a_database_that_was_away_loses_nothing(tmp_path: Path) -> None:
-    assert database_gone(tmp_path, seconds=0.5, processes=1)["decisions"] >= 20
+def test_a_database_that_was_away_loses_nothing(folder: Path) -> None:
+    assert database_gone(folder, seconds=0.5, processes=1)["decisions"] >= 20
