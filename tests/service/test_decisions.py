@@ -18,6 +18,11 @@ from service.conftest import LINEAR, PRIOR, MakeService, decide, features, rewar
             dp.Linear(noise_std=0.5),
             0.7,
         ),
+        (
+            {"likelihood": "negative-binomial", "likelihood_options": {"dispersion": 2.0}},
+            dp.NegativeBinomial(dispersion=2.0),
+            3.0,
+        ),
     ],
 )
 def test_decisions_are_those_of_a_bandit(
@@ -35,6 +40,22 @@ def test_decisions_are_those_of_a_bandit(
             other = bandit.decide(np.asarray(table)).action
             reward(client, identity, value)
             bandit.update(table[other], value)
+
+
+def test_evidence_beyond_its_bound_is_that_of_a_bandit(make_service: MakeService) -> None:
+    client = make_service(likelihood="logistic", propensity_draws=0, max_rows=128)
+    version = client.engine.catalog.versions_of("shop")[0]
+    bandit = dp.Bandit(PRIOR, dp.Logistic(), seed=0, max_rows=128)
+    arrays, rng = version.empty, np.random.default_rng(0)
+    for i in range(200):
+        phi = rng.standard_normal(2)
+        arrays = version.learn(arrays, phi, float(i % 3 > 0))
+        bandit.update(phi, float(i % 3 > 0))
+    ours, theirs = arrays.evidence, bandit.evidence
+    assert int(ours.num_rows) == int(theirs.num_rows) < 128
+    np.testing.assert_array_equal(ours.features, theirs.features)
+    np.testing.assert_allclose(ours.folded.precision, theirs.folded.precision, rtol=1e-9)
+    assert ours.to_bytes() == dp.load_bytes(ours.to_bytes()).to_bytes()
 
 
 def test_reward_reaches_the_posterior(service: TestClient) -> None:

@@ -1,5 +1,6 @@
 """Evidence of a task as arrays on the host, small in memory and quick to put side by side."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -13,53 +14,72 @@ from ..gaussian import Gaussian
 from ..partition import Structure, partition
 
 
+class RowPlaces(NamedTuple):
+    """Where among the arrays of evidence with rows these are."""
+
+    features: int
+    rewards: int
+    weights: int
+    num_rows: int
+
+    @staticmethod
+    def of(evidence: AbstractEvidence) -> "RowPlaces | None":
+        """The places of an evidence's rows; None for evidence without rows."""
+        if not isinstance(evidence, GLMEvidence):
+            return None
+        first, *names = [field.name for field in dataclasses.fields(GLMEvidence)]
+        before = len(partition(getattr(evidence, first))[0])  # of the family; then one array each
+        return RowPlaces(*(before + names.index(name) for name in RowPlaces._fields))
+
+
 class EvidenceArrays(NamedTuple):
-    """The arrays of evidence, what makes evidence of them, and rows in use: None if it has none."""
+    """The arrays of evidence, what makes evidence of them, and where rows are, if it has rows."""
 
     leaves: list[np.ndarray]
     structure: Structure
-    num_rows: int | None
+    places: RowPlaces | None
 
     @staticmethod
     def of(evidence: AbstractEvidence) -> "EvidenceArrays":
         """The arrays of this evidence."""
         leaves, structure = partition(evidence)
-        num_rows = int(evidence.num_rows) if isinstance(evidence, GLMEvidence) else None
-        return EvidenceArrays([np.asarray(leaf) for leaf in leaves], structure, num_rows)
+        arrays = [np.asarray(leaf) for leaf in leaves]
+        return EvidenceArrays(arrays, structure, RowPlaces.of(evidence))
 
     @property
     def evidence(self) -> AbstractEvidence:
         """The evidence as one object."""
         return self.structure.combine([on_device(leaf) for leaf in self.leaves])
 
-    @property
-    def capacity(self) -> int:
-        """Rows that there is room for, 0 where evidence has no rows."""
-        return 0 if self.num_rows is None else len(self.leaves[0])
-
     def rehearsals(self, max_rows: int) -> Iterator["EvidenceArrays"]:
-        """Such evidence in every capacity up to `max_rows`, and last with so many made-up rows."""
-        evidence: Any = self.evidence
+        """Such evidence, and if it has rows, such with so many that there is room for no more."""
         yield self
-        while 0 < self.capacity and evidence.capacity < max_rows:
-            evidence = evidence.with_capacity(2 * evidence.capacity)
-            yield EvidenceArrays.of(evidence)
-        if self.capacity:
+        if self.places is not None:
+            evidence = self.evidence.with_capacity(max_rows)
             features = np.random.default_rng(0).standard_normal((max_rows, evidence.dim))
             rows = (features, np.zeros(max_rows), np.ones(max_rows))
             yield EvidenceArrays.of(evidence.add(*map(on_device, rows)))
 
     def add(self, new: Observations, max_rows: int, moments: Gaussian) -> "EvidenceArrays":
         """With one observation more, in at most `max_rows` rows: a function of these alone."""
-        held = self._with_room(max_rows, moments)
-        leaves = update_program(held.structure, 1)(held.leaves, new.features, new.rewards)
-        num_rows = None if held.num_rows is None else held.num_rows + 1
-        return EvidenceArrays([np.asarray(leaf) for leaf in leaves], held.structure, num_rows)
-
-    def _with_room(self, max_rows: int, moments: Gaussian) -> "EvidenceArrays":
-        if self.num_rows is None or self.num_rows < min(self.capacity, max_rows):
-            return self
+        if self.places is None:
+            leaves = update_program(self.structure, 1)(self.leaves, new.features, new.rewards)
+            return self._replace(leaves=[np.asarray(leaf) for leaf in leaves])
+        num_rows = int(self.leaves[self.places.num_rows])
+        if num_rows < min(len(self.leaves[self.places.rewards]), max_rows):
+            return self._with_row(num_rows, new, self.places)
         evidence: Any = self.evidence
-        if self.num_rows >= max_rows:
+        if num_rows >= max_rows:
             evidence = evidence.bounded(max_rows - 1, moments)
-        return EvidenceArrays.of(evidence.with_capacity(int(evidence.num_rows) + 1))
+        roomy = evidence.with_capacity(int(evidence.num_rows) + 1)
+        return EvidenceArrays.of(roomy).add(new, max_rows, moments)
+
+    def _with_row(self, number: int, new: Observations, places: RowPlaces) -> "EvidenceArrays":
+        """With a row put where there is room for it, as `AbstractEvidence.put` does."""
+        leaves = list(self.leaves)
+        row = (new.features[0], new.rewards[0], 1.0)
+        for place, value in zip(places[:3], row, strict=True):
+            leaves[place] = leaves[place].copy()
+            leaves[place][number] = value
+        leaves[places.num_rows] = np.asarray(number + 1, leaves[places.num_rows].dtype)
+        return self._replace(leaves=leaves)
