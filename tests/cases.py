@@ -153,7 +153,7 @@ PRIORS = (GAUSSIAN, MIXTURE, EMPIRICAL)
 @functools.cache
 def diffusion() -> dp.DiffusionPrior:
     """The Gaussian as a diffusion model with its exact denoiser."""
-    return dp.DiffusionPrior.from_denoiser(GAUSSIAN.make())
+    return dp.DiffusionPrior.from_prior(GAUSSIAN.make())
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def affine_prior(p: Problem, grid: dp.Schedule) -> dp.DiffusionPrior:
         stack(np.zeros(dim)),
         grid,
     )
-    closed = dp.DiffusionPrior.from_denoiser(dp.GaussianPrior(p.mean, p.cov))
+    closed = dp.DiffusionPrior.from_prior(dp.GaussianPrior(p.mean, p.cov))
     return dataclasses.replace(
         closed,
         denoiser=denoiser,

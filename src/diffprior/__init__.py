@@ -6,6 +6,7 @@ from . import evaluate as evaluate
 from .bandits.agents import AbstractAgent, ThompsonSampling
 from .bandits.bandit import Bandit
 from .bandits.baselines import EpsilonGreedy, LinUCB, Uniform
+from .bandits.noise import NoiseWarning
 from .bandits.posterior import Posterior
 from .bandits.requests import Decision
 from .bandits.result import SimulationResult
@@ -82,6 +83,7 @@ __all__ = [
     "Logs",
     "MixturePrior",
     "NegativeBinomial",
+    "NoiseWarning",
     "ParticleFilter",
     "Poisson",
     "Posterior",

@@ -29,7 +29,7 @@ def learned_prior() -> DiffusionPrior:
     with jax.numpy_dtype_promotion("standard"):
         regressors = StagewiseDenoiser.initialise(jax.random.key(0), 2, grid, width=4)
     regressors = jax.tree.map(lambda leaf: leaf.astype(float), regressors)
-    exact = DiffusionPrior.from_denoiser(standard_prior())
+    exact = DiffusionPrior.from_prior(standard_prior())
     stage = StageLoss(0.0, 0.1, 0.2, 1.0, 0.4)
     report = FitReport(100, 10, 1.5, (1.0, 0.5), 1, (stage,), ("few samples",))
     return DiffusionPrior(
@@ -49,7 +49,7 @@ SAMPLERS: dict[str, Callable[[], dp.AbstractSampler]] = {
         dp.MixturePrior(np.array([0.3, 0.7]), FEATURES[:2], np.stack([np.eye(2)] * 2))
     ),
     "empirical": lambda: dp.Exact(dp.EmpiricalPrior(FEATURES, np.arange(7.0))),
-    "oracle": lambda: EvidenceDPS(DiffusionPrior.from_denoiser(standard_prior()), steps=3),
+    "oracle": lambda: EvidenceDPS(DiffusionPrior.from_prior(standard_prior()), steps=3),
     "learned": lambda: LaplaceDPS(learned_prior(), covariance="paper"),
 }
 

@@ -25,7 +25,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(
         Bench,
         "prior",
-        lambda self, name, preset="default": dp.DiffusionPrior.from_denoiser(dp.mixture(name)),
+        lambda self, name, preset="default": dp.DiffusionPrior.from_prior(dp.mixture(name)),
     )
     return Bench(ResultCache(tmp_path), quick=True)
 

@@ -65,7 +65,7 @@ def test_logistic_mixtures_are_unbiased_where_laplace_is_not() -> None:
 def test_priors_without_a_closed_form_are_estimated() -> None:
     """TwistedSMC with the exact denoiser, against the closed form."""
     tasks = tasks_of(dp.Linear(0.5))
-    learned = dp.DiffusionPrior.from_denoiser(PRIOR)
+    learned = dp.DiffusionPrior.from_prior(PRIOR)
     found = estimate_log_evidence(learned, tasks, num_estimates=16)
     exact = log_evidence(PRIOR, tasks)
     assert abs(found.mean - exact.mean()) < 5 * found.estimation_error + 0.02

@@ -24,7 +24,7 @@ def gaussian_samples(num: int, dim: int = 2) -> np.ndarray:
 @pytest.fixture(scope="module")
 def gaussian() -> dp.DiffusionPrior:
     """A Gaussian with its exact denoiser; few stages, which do it no harm."""
-    return dp.DiffusionPrior.from_denoiser(dp.GaussianPrior(MEAN, COV), dp.Schedule.log_snr(6))
+    return dp.DiffusionPrior.from_prior(dp.GaussianPrior(MEAN, COV), dp.Schedule.log_snr(6))
 
 
 def test_gaussian_prior_is_sampled_exactly(gaussian: dp.DiffusionPrior) -> None:
@@ -34,7 +34,7 @@ def test_gaussian_prior_is_sampled_exactly(gaussian: dp.DiffusionPrior) -> None:
 @pytest.fixture(scope="module")
 def mixture() -> dp.DiffusionPrior:
     """A mixture with its exact denoiser."""
-    return dp.DiffusionPrior.from_denoiser(dp.MixturePrior(WEIGHTS, MEANS, COVS))
+    return dp.DiffusionPrior.from_prior(dp.MixturePrior(WEIGHTS, MEANS, COVS))
 
 
 def test_mixture_prior_is_sampled_as_it_is(mixture: dp.DiffusionPrior) -> None:

@@ -103,7 +103,7 @@ def test_isotropic_evidence_is_a_stage_of_the_plain_chain() -> None:
     """Evidence N(z_bar; z, tau^2 I) is s_t = sqrt(ab_t) z_bar where (1 - ab_t) / ab_t = tau^2: the
     posterior is the reverse chain of the prior from there, which knows of no evidence."""
     tau, z_bar = 0.8, np.array([0.5, -0.4])
-    prior = dp.DiffusionPrior.from_denoiser(blob_prior())
+    prior = dp.DiffusionPrior.from_prior(blob_prior())
     stages = dp.Schedule.log_snr(40, lowest=float(-2 * np.log(tau)))
     process = prior.reverse_process(stages)
 
@@ -134,7 +134,7 @@ def test_priors_for_isotropic_evidence_are_refused() -> None:
     grid = dp.Schedule.constant(5)
     stagewise = StagewiseDenoiser.initialise(KEY, DIM, grid, width=4)
     network = NetworkDenoiser.initialise(KEY, DIM, width=4, depth=1, isotropic=True)
-    closed = dp.DiffusionPrior.from_denoiser(blob_prior())
+    closed = dp.DiffusionPrior.from_prior(blob_prior())
     for denoiser in (stagewise, network):
         prior = dataclasses.replace(closed, denoiser=denoiser, schedule=grid)
         with pytest.raises(ValueError, match="use LaplaceDPS, TwistedSMC or DPS"):

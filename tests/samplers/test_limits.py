@@ -96,7 +96,7 @@ def test_many_parameters() -> None:
     features = rng.standard_normal((40, dim)) / np.sqrt(dim)
     rewards = features @ rng.standard_normal(dim)
     evidence = dp.Linear(0.5).observe(features, rewards)
-    prior = dp.DiffusionPrior.from_denoiser(dp.GaussianPrior(np.zeros(dim), cov))
+    prior = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(dim), cov))
     for name in ("laplace", "evidence"):
         draws, info = SAMPLERS[name](prior).sample_many(KEY, evidence, 128)
         assert np.all(np.isfinite(draws)) and not np.any(info.failed)
@@ -142,7 +142,7 @@ def test_failed_draws_are_nan_and_others_are_not() -> None:
 def test_a_prior_on_its_own_grid_is_strided(name: str) -> None:
     """Its samplers take part of its stages, by default all of them, and refuse more."""
     grid = dp.Schedule.constant(20)
-    closed = dp.DiffusionPrior.from_denoiser(dp.GaussianPrior(MEAN, COV))
+    closed = dp.DiffusionPrior.from_prior(dp.GaussianPrior(MEAN, COV))
     denoiser = StagewiseDenoiser.initialise(KEY, DIM, grid, width=4)
     prior = dataclasses.replace(closed, denoiser=denoiser, schedule=grid)
     sampler = SAMPLERS[name](prior)

@@ -1,6 +1,7 @@
 """The bandit that one puts into a product: NumPy in, decisions out."""
 
 import threading
+import warnings
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from .agents import AbstractAgent, ThompsonSampling
 from .choose import as_agent, dim_of
 from .decisions import DecisionPrograms
 from .forking import refuse_after_fork
+from .noise import NoiseWarning, NoiseWatch
 from .posterior import Posterior
 from .requests import MAX_DRAWS, Decision, Request, propensity
 from .storage import AbstractStoredBandit
@@ -78,6 +80,7 @@ class Bandit(AbstractStoredBandit):
         self._shown: tuple[State, AbstractEvidence] | None = None
         self._num_decisions = 0
         self._strained = False  # whether the evidence holds extreme observations
+        self._noise = NoiseWatch()
 
     @property
     def agent(self) -> AbstractAgent:
@@ -177,6 +180,9 @@ class Bandit(AbstractStoredBandit):
     def update(self, phi: Any, reward: Any) -> None:
         """Learn from rewards, which may come late, in any order, and in batches of any size.
 
+        Linear rewards that contradict their `noise_std` beyond chance and by a factor of two draw a
+        `NoiseWarning`, once.
+
         Args:
             phi: Features (d,) of the action that was taken, or (n, d) of many.
             reward: Its reward, or rewards (n,).
@@ -198,6 +204,9 @@ class Bandit(AbstractStoredBandit):
                 raise ValueError(_UNUSABLE.format(self._dtype, new))
             with self._lock:
                 self._state, self._strained = state, self._strained or large
+            surprise = self._noise.look(self.evidence) if self._noise.due(len(new)) else None
+        if surprise is not None:
+            warnings.warn(surprise, NoiseWarning, stacklevel=2)
 
     def posterior(self, num_draws: int = 1000, *, seed: int | None = None) -> Posterior:
         """What the bandit believes about the parameters; no decision is changed by asking.

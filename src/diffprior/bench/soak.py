@@ -117,7 +117,7 @@ def _bandits() -> list[Bandit]:
     gaussian = GaussianPrior(np.zeros(DIM), np.eye(DIM))
     means = np.stack([np.ones(DIM), -np.ones(DIM)])
     mixture = MixturePrior(np.ones(2), means, np.stack([np.eye(DIM)] * 2))
-    chain = EvidenceDPS(DiffusionPrior.from_denoiser(mixture), steps=5)
+    chain = EvidenceDPS(DiffusionPrior.from_prior(mixture), steps=5)
     return [
         Bandit(gaussian, Linear(1.0), seed=0),
         Bandit(mixture, Logistic(), seed=0, max_rows=256),

@@ -28,6 +28,7 @@ def bench(
             check_output("json", json_file)
         from ..bench.sections import SECTIONS, USUAL, run_bench
         from ..checks import choice
+        from ..files.atomic import write_whole
         from ..reporting.cache import ResultCache
         from ..reporting.report import REPORT
 
@@ -35,7 +36,7 @@ def bench(
         result = run_bench(out, ResultCache(out / "kept"), names=names, quick=quick)
         if json_file is not None:
             numbers = json.dumps(dataclasses.asdict(result), indent=1)
-            json_file.write_text(numbers, encoding="utf-8")
+            write_whole(json_file, numbers)
             say(f"wrote {json_file}")
         for table in result.summary:
             say_table(table)

@@ -68,6 +68,7 @@ def judge_prior(
     with friendly_errors():
         if json_file is not None:
             check_output("json", json_file, prior, logs)
+        from ..files.atomic import write_whole
         from ..logs.logs import Logs
 
         model = _likelihood(likelihood, noise_std, dispersion)
@@ -82,7 +83,7 @@ def judge_prior(
         typer.echo(f"{comparison}\n\nnext reward under {prior.stem}\n{check}")
         if json_file is not None:
             found = {"log_evidence": comparison.to_dict(), "next_reward": check.to_dict()}
-            json_file.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            write_whole(json_file, json.dumps(found, indent=1) + "\n")
             say(f"wrote {json_file}")
 
 

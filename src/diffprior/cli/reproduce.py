@@ -192,13 +192,14 @@ def conduct(
         if json_file is not None:
             check_output("json", json_file)
         out.mkdir(parents=True, exist_ok=True)
+        from ..files.atomic import write_whole
         from ..reporting.cache import ResultCache
         from ..reporting.report import REPORT
 
         result, tables = run(ResultCache(out / "kept", fresh=fresh))
         if json_file is not None:
             numbers = json.dumps(dataclasses.asdict(result), indent=1)
-            json_file.write_text(numbers, encoding="utf-8")
+            write_whole(json_file, numbers)
             say(f"wrote {json_file}")
         for table in tables:
             say_table(table)

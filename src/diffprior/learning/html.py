@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..extras import require
+from ..files.atomic import write_whole
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee")
 MOST_PAIRS = 3  # pairs of parameters shown
@@ -46,9 +47,7 @@ Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # columns and rows of tex
 def write_page(report: Any, families: Table, regrets: Table | None, path: Path) -> None:
     """Write the page of a `LearningReport`, whose tables come with it."""
     require("plot", "matplotlib")
-    path.write_text(
-        PAGE.format(body="\n".join(_sections(report, families, regrets))), encoding="utf-8"
-    )
+    write_whole(path, PAGE.format(body="\n".join(_sections(report, families, regrets))))
 
 
 def _sections(report: Any, families: Table, regrets: Table | None) -> list[str]:

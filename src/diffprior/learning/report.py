@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..evaluate.tables import plus_minus, text_table
+from ..files.atomic import write_whole
 from .html import write_page
 from .judge import FamilyResult, Gain
 from .regret import Simulation
@@ -85,7 +86,7 @@ class LearningReport:
 
     def to_json(self, path: str | Path) -> None:
         """Write `to_dict` to the file at `path`."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+        write_whole(path, json.dumps(self.to_dict(), indent=2) + "\n")
 
     def to_html(self, path: str | Path) -> None:
         """Write one self-contained page with tables and pictures to `path`; needs Matplotlib."""

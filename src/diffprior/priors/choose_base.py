@@ -69,7 +69,7 @@ def fit_corrected(
     held_out: Rows,
     *,
     seed: int,
-    progress: bool,
+    progress: bool | None,
     initial: CorrectedDenoiser | None = None,
     num_steps: int | None = None,
     width: int | None = None,
@@ -119,7 +119,7 @@ class _Trainer(NamedTuple):
     train: Rows
     held_out: Rows
     seed: int
-    progress: bool
+    progress: bool | None
     sizes: dict[str, int | None]
 
     def alone(self, base: MixtureBase | None) -> _Trained:

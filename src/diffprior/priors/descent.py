@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..progress import progress as show_progress
 from .base import pick
 
 Params = TypeVar("Params")
@@ -82,7 +82,7 @@ def optimise(
     data: tuple[Rows, Rows],
     recipe: Recipe,
     keys: tuple[Key[Array, ""], Key[Array, ""]],
-    progress: bool,
+    progress: bool | None,
     held_out_draws: int,
     judge: Loss | None = None,
 ) -> tuple[Params, Fitted]:
@@ -97,8 +97,8 @@ def optimise(
     steps, shared = jnp.asarray(recipe.num_steps, jnp.int32), recipe._replace(num_steps=0)
     judge = judge or loss
     evaluate = lambda p: float(_evaluate(judge, p, held_out_key, held_out, held_out_draws))  # noqa: E731
-    with jax.numpy_dtype_promotion("standard"), _bar(progress) as bar:
-        task = bar.add_task("learning the prior", total=recipe.num_steps)
+    bar = show_progress("learning the prior", recipe.num_steps, visible=progress)
+    with jax.numpy_dtype_promotion("standard"), bar as told:
         state = (params, params, _optimiser(recipe, steps).init(params))
         best_params, losses, best = params, [evaluate(params)], 0
         for index in range(-(-recipe.num_steps // CHUNK)):
@@ -108,7 +108,7 @@ def optimise(
             loss = _refreshed(loss, jax.random.fold_in(held_out_key, 1 + index))
             state = _descend(loss, shared, steps, train, state, step_keys, here)
             losses.append(evaluate(state[1]))
-            bar.update(task, advance=count)
+            told.advance(count)
             if losses[-1] <= losses[best]:
                 best, best_params = len(losses) - 1, state[1]
             elif len(losses) - 1 - best >= PATIENCE:
@@ -173,8 +173,3 @@ def _axes(weights: Array) -> optax.contrib.MuonDimensionNumbers | None:
     """Which axes make up the matrix of a layer; those before them only stack layers."""
     axes = (weights.ndim - 2, weights.ndim - 1)
     return optax.contrib.MuonDimensionNumbers(*axes) if weights.ndim >= 2 else None
-
-
-def _bar(visible: bool) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    return Progress(*columns, disable=not visible, transient=True)

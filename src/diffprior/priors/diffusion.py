@@ -134,7 +134,8 @@ class DiffusionPrior(AbstractPrior):
                 "constant"; by default 64 uniform in log SNR, and with the paper's preset 100 with
                 alpha = 0.97.
             seed: of the held-out rows, the weights and the batches.
-            progress: whether to show a bar; by default on a terminal.
+            progress: False shows none; by default a bar on a terminal, elsewhere a line every
+                ten seconds.
             sample_weights: (n,), how many times each row counts; by default once.
             groups: (n,), labels; rows of one label are held out together. For several draws of each
                 task's parameters, where they are not known for certain.

@@ -1,6 +1,5 @@
 """Fitting a diffusion model to the parameters of past tasks: Section 3, Appendix B."""
 
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -42,7 +41,7 @@ class Options(NamedTuple):
     preset: str
     schedule: Schedule
     seed: int
-    progress: bool
+    progress: bool | None
     num_steps: int | None
     width: int | None
     depth: int | None
@@ -134,8 +133,7 @@ def checked_options(
         raise ValueError("`depth`: expected at least 2 hidden layers, got 1; leave it out for 4")
     sizes = {"num_steps": num_steps, "width": width, "depth": depth}
     checked = (None if v is None else positive_int(name, v) for name, v in sizes.items())
-    bar = sys.stderr.isatty() if progress is None else progress
-    return Options(preset, checked_schedule(schedule, preset), int(seed), bar, *checked)
+    return Options(preset, checked_schedule(schedule, preset), int(seed), progress, *checked)
 
 
 def checked_schedule(schedule: Any, preset: str = "default") -> Schedule:

@@ -19,7 +19,7 @@ def fit_stagewise(
     train_weights: Float[np.ndarray, " n"] | None = None,
     held_out_weights: Float[np.ndarray, " m"] | None = None,
     seed: int,
-    progress: bool,
+    progress: bool | None,
     initial: StagewiseDenoiser | None = None,
     num_steps: int | None = None,
     width: int | None = None,
