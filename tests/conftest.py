@@ -46,6 +46,7 @@ RUN_LONG = (
     "_smc",
     "_filter",
     "test_exact",
+    "test_predictive",
 )
 
 RUN_ONCE = "equal_the_twin"  # tests of single draws among them

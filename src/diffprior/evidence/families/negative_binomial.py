@@ -50,6 +50,16 @@ class NegativeBinomial(AbstractFamily):
         log_choose = _log_rising(r, y) - gammaln(y + 1.0)
         return log_choose - y * jax.nn.softplus(-logit) - r * jax.nn.softplus(logit)
 
+    def score(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """y (1 - p) - r p: what differentiation gives, in far smaller programs."""
+        p = jax.nn.sigmoid(eta - jnp.log(self.dispersion))
+        return y * (1.0 - p) - self.dispersion * p
+
+    def curvature(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """(y + r) p (1 - p), which depends on y."""
+        logit = eta - jnp.log(self.dispersion)
+        return (y + self.dispersion) * jax.nn.sigmoid(logit) * jax.nn.sigmoid(-logit)
+
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         """Poisson counts of gamma rates."""
         gamma_key, count_key = jax.random.split(key)
