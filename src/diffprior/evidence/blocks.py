@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
+
+from ..gaussian import Gaussian
 
 BLOCK = 64  # rows that are summed at once
 
@@ -68,3 +70,16 @@ def _longest_of_many(
     axis_size: int, in_batched: list[bool], num_rows: Int[Array, " n"]
 ) -> tuple[Int[Array, ""], bool]:
     return _longest(jnp.max(num_rows)), False
+
+
+def predictors(
+    belief: Gaussian, x: Float[Array, "n d"], offset: Float[Array, " n"]
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """Mean and variance of the linear predictor of every row."""
+    return x @ belief.mean + offset, products(x) @ belief.cov.reshape(-1)
+
+
+def products(x: Float[Array, "n d"]) -> Float[Array, "n d_d"]:
+    """All products of two features of every row: with them, sums over rows for many beliefs at once
+    are products of two matrices, not of many small ones."""
+    return (x[:, :, None] * x[:, None, :]).reshape(x.shape[0], -1)

@@ -12,12 +12,12 @@ from jaxtyping import Array, Float, Int
 from ..checks import is_traced, on_device, positive_int, whole_number
 from ..gaussian import Gaussian
 from ..linalg import cholesky, solve_lower
-from . import quadrature
 from .base import AbstractLikelihood, Rows, inverse_temperature
-from .blocks import put_rows, sum_over_rows
+from .blocks import predictors, products, put_rows, sum_over_rows
 from .history import Columns, capacity_for, merged, padded
 from .linear import LinearEvidence
 from .newton import Laplace, find_mode, laplace
+from .quadrature import average
 from .storage import AbstractStoredRows
 
 _FULL = (
@@ -104,13 +104,13 @@ class GLMEvidence(AbstractStoredRows):
         Gaussian variational approximation of the posterior.
         """
 
-        def rows(x: Array, y: Array, w: Array, offset: Array) -> tuple[Array, Array]:
-            eta = quadrature.places(x @ belief.mean + offset, jnp.sum((x @ belief.cov) * x, axis=1))
-            curvature = w * quadrature.average(self.family.curvature(y[:, None], eta))
-            score = w * quadrature.average(self.family.score(y[:, None], eta))
-            return (x * curvature[:, None]).T @ x, score @ x
+        def rows(x: Array, y: Array, offset: Array) -> tuple[Array, Array]:
+            return average(
+                lambda eta: (self.family.curvature(y, eta), self.family.score(y, eta)),
+                *predictors(belief, x, offset),
+            )
 
-        precision, score = self._sum(rows)
+        precision, score = self._sum_moments(rows)
         precision = precision + self.folded.precision
         folded_score = self.folded.shift - self.folded.precision @ belief.mean
         return precision, precision @ belief.mean + score + folded_score
@@ -118,14 +118,13 @@ class GLMEvidence(AbstractStoredRows):
     def precision_and_score(
         self, theta: Float[Array, " d"]
     ) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
-        """Minus the second derivative of log p(h | `theta`), and the first."""
+        """Minus the second derivative of log p(h | theta), and the first."""
 
-        def rows(x: Array, y: Array, w: Array, offset: Array) -> tuple[Array, Array]:
+        def rows(x: Array, y: Array, offset: Array) -> tuple[Array, Array]:
             eta = x @ theta + offset
-            curvature = w * self.family.curvature(y, eta)
-            return (x * curvature[:, None]).T @ x, (w * self.family.score(y, eta)) @ x
+            return self.family.curvature(y, eta), self.family.score(y, eta)
 
-        precision, score = self._sum(rows)
+        precision, score = self._sum_moments(rows)
         folded_score = self.folded.shift - self.folded.precision @ theta
         return precision + self.folded.precision, score + folded_score
 
@@ -144,8 +143,9 @@ class GLMEvidence(AbstractStoredRows):
         """The mean of log p(h | theta) over theta ~ N(m, C), row by row as in `expand`."""
 
         def rows(x: Array, y: Array, w: Array, offset: Array) -> Array:
-            eta = quadrature.places(x @ belief.mean + offset, jnp.sum((x @ belief.cov) * x, axis=1))
-            log_densities = quadrature.average(self.family.log_density(y[:, None], eta))
+            log_densities = average(
+                lambda eta: self.family.log_density(y, eta), *predictors(belief, x, offset)
+            )
             return jnp.sum(w * jnp.where(w > 0, log_densities, 0.0))
 
         return self._sum(rows) + self.folded.expected_log_likelihood(belief)
@@ -165,6 +165,18 @@ class GLMEvidence(AbstractStoredRows):
 
         folded = self.folded.squared_error(theta)
         return jax.tree.map(jnp.add, self._sum(rows), folded)
+
+    def _sum_moments(
+        self, curvature_and_score: Callable[..., tuple[Array, Array]]
+    ) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
+        """sum w c phi phi' and sum w s phi over rows, where c and s are functions of blocks."""
+
+        def rows(x: Array, y: Array, w: Array, offset: Array) -> tuple[Array, Array]:
+            curvature, score = curvature_and_score(x, y, offset)
+            return (w * curvature) @ products(x), (w * score) @ x
+
+        precision, score = self._sum(rows)
+        return precision.reshape(self.dim, self.dim), score
 
     def _sum(self, rows: Callable[..., Any]) -> Any:
         columns = (self.features, self.rewards, self.weights, self.offsets)
@@ -309,14 +321,13 @@ def _first_guess(local: GLMEvidence) -> Float[Array, " d"]:
     in every row; where features are large, the prior mean can be far from any mode."""
     family = local.family
 
-    def rows(x: Array, y: Array, w: Array, offset: Array) -> tuple[Array, Array]:
+    def rows(x: Array, y: Array, offset: Array) -> tuple[Array, Array]:
         origin = jnp.zeros_like(offset)
-        curvature = w * family.curvature(y, origin)
-        pull = w * family.score(y, origin) - curvature * offset
-        return (x * curvature[:, None]).T @ x, pull @ x
+        curvature = family.curvature(y, origin)
+        return curvature, family.score(y, origin) - curvature * offset
 
     precision, pull = jax.tree.map(
-        jnp.add, local._sum(rows), (local.folded.precision, local.folded.shift)
+        jnp.add, local._sum_moments(rows), (local.folded.precision, local.folded.shift)
     )
     tril = cholesky(jnp.eye(local.dim, dtype=precision.dtype) + precision)
     half = solve_lower(tril, pull[:, None])

@@ -1,19 +1,33 @@
-"""Averages over a normal variable by Gauss-Hermite quadrature."""
+"""Averages over normal variables by Gauss-Hermite quadrature."""
 
+from collections.abc import Callable
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-NODES = 5
-_PLACES, _MASSES = np.polynomial.hermite_e.hermegauss(NODES)
+NODES = 3  # five and nine give the same draws
+
+_places, _masses = np.polynomial.hermite_e.hermegauss(NODES)
+_RULE = list(zip(_places.tolist(), (_masses / _masses.sum()).tolist(), strict=True))
 
 
-def places(mean: Float[Array, " n"], variance: Float[Array, " n"]) -> Float[Array, "n nodes"]:
-    """Where to evaluate a function of each of n normal variables."""
+def average(
+    function: Callable[[Array], Any], mean: Float[Array, " n"], variance: Float[Array, " n"]
+) -> Any:
+    """The mean of `function(eta)` over independent eta ~ N(mean, variance), each on its own.
+
+    Args:
+        function: acts element by element; may return a tree of arrays.
+        mean: means (n,).
+        variance: variances (n,); rounding may make them negative, which counts as zero.
+
+    Returns:
+        What the function returns, averaged; exact for polynomials of degree 5.
+    """
     std = jnp.sqrt(jnp.maximum(variance, 0.0))
-    return mean[:, None] + std[:, None] * jnp.asarray(_PLACES, mean.dtype)[None]
-
-
-def average(values: Float[Array, "n nodes"]) -> Float[Array, " n"]:
-    """The expectation, from the values at those places; exact for polynomials of degree 9."""
-    return values @ jnp.asarray(_MASSES / _MASSES.sum(), values.dtype)
+    values = [(mass, function(mean + place * std)) for place, mass in _RULE]
+    parts = [jax.tree.map(lambda leaf, m=mass: m * leaf, value) for mass, value in values]
+    return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *parts)

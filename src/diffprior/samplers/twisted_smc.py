@@ -149,8 +149,7 @@ def _condition(
         precision, shift = local.expand(guess)
         about_guess = Gaussian(belief.mean - guess.mean, belief.cov)
         change, log_mass = about_guess.tilt(precision, shift - precision @ guess.mean)
-        spread = 0.5 * jnp.sum(precision * guess.cov)
-        log_potential = local.expected_log_likelihood(guess) + spread + log_mass
+        log_potential = local.log_likelihood(guess.mean) + log_mass
         guess = Gaussian(guess.mean + change.mean, change.cov)
     return guess, log_potential
 

@@ -1,6 +1,7 @@
 """Outcomes that happen or do not."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
@@ -20,12 +21,14 @@ class Logistic(AbstractFamily):
         return y * eta - jax.nn.softplus(eta)
 
     def score(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """y - sigmoid."""
-        return y - jax.nn.sigmoid(eta)
+        """y - sigmoid, by the exponential that the curvature needs too."""
+        small = jnp.exp(-jnp.abs(eta))
+        return y - jnp.where(eta > 0, 1.0, small) / (1.0 + small)
 
     def curvature(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         """sigmoid (1 - sigmoid), with no cancellation where it is small."""
-        return jax.nn.sigmoid(eta) * jax.nn.sigmoid(-eta)
+        small = jnp.exp(-jnp.abs(eta))
+        return small / (1.0 + small) ** 2
 
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         """1 where a uniform number lies below the mean."""
