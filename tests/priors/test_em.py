@@ -140,3 +140,12 @@ def test_weights_are_checked() -> None:
     for bad, message in (([-1.0, 1, 1], "non-negative"), ([1.0, 1], "shape"), ([0.0, 0, 1], "two")):
         with pytest.raises(ValueError, match=f"`sample_weights`.*{message}"):
             dp.MixturePrior.fit(np.eye(3), 1, sample_weights=bad)
+
+
+def test_samples_of_one_group_are_held_out_together() -> None:
+    """Ten near copies of each of 100 points of a Gaussian are no hundred clusters."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(100), 10)
+    x = rng.standard_normal((100, 2))[groups] + 0.01 * rng.standard_normal((1000, 2))
+    assert em.choose_components(x, largest=32).num_components == 32
+    assert em.choose_components(x, largest=32, groups=groups).num_components <= 4

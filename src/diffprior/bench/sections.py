@@ -9,7 +9,7 @@ from ..reporting.cache import ResultCache
 from ..reporting.page import Block, Heading, Text
 from ..reporting.report import write_report
 from ..reporting.tables import Table
-from . import fitting, foundation, quality, serve, speed
+from . import fitting, foundation, judging, quality, serve, speed
 from .section import Bench, Measurement, table
 
 SECTIONS: dict[str, Callable[[Bench], list[Measurement]]] = {
@@ -27,6 +27,7 @@ SECTIONS: dict[str, Callable[[Bench], list[Measurement]]] = {
     "posterior-logistic": quality.posterior_logistic,
     "dimensions": quality.dimensions,
     "calibration": quality.calibration,
+    "judging": judging.judging,
     "serve": serve.serve,
     "serve-store": serve.serve_store,
 }

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .corrected import SPREAD_AT, CorrectedDenoiser
 from .correction import Correction
@@ -74,6 +74,7 @@ def fit_corrected(
     num_steps: int | None = None,
     width: int | None = None,
     depth: int | None = None,
+    groups: Int[np.ndarray, " n"] | None = None,
 ) -> Chosen:
     """Train on a Gaussian and on a mixture, and keep the lower held-out loss.
 
@@ -81,13 +82,13 @@ def fit_corrected(
     a standard error over held-out samples, the simplest is kept: few samples justify little. Where
     the mixture alone takes much of the Gaussian's loss, only the mixture is corrected, where it
     takes little, only the Gaussian: the other has not been seen to win there. `initial` is trained
-    on from where it stands.
+    on from where it stands; `groups` number the tasks that rows of `train` belong to.
     """
     dim = train.samples.shape[1]
     rotations = random_rotations(dim, seed)
     sizes = {"num_steps": num_steps, "width": width, "depth": depth}
     trainer = _Trainer(rotations, train, held_out, seed, progress, sizes)
-    tried = [trainer.alone(base) for base in _bases(train, seed, initial)]
+    tried = [trainer.alone(base) for base in _bases(train, groups, seed, initial)]
     worth = [t.denoiser.base for t in tried]
     if len(tried) == 2:
         taken = 1.0 - tried[1].candidate.loss / tried[0].candidate.loss
@@ -100,7 +101,9 @@ def fit_corrected(
     return Chosen(kept.denoiser, kept.fitted, candidates, tried.index(kept))
 
 
-def _bases(train: Rows, seed: int, initial: CorrectedDenoiser | None) -> list[MixtureBase | None]:
+def _bases(
+    train: Rows, groups: np.ndarray | None, seed: int, initial: CorrectedDenoiser | None
+) -> list[MixtureBase | None]:
     if initial is not None:
         return [initial.base]
     samples = np.asarray(train.samples)
@@ -108,7 +111,7 @@ def _bases(train: Rows, seed: int, initial: CorrectedDenoiser | None) -> list[Mi
     weights = None if train.weights is None else np.asarray(train.weights)
     most = MOST_IN_THE_PLANE if dim <= 2 else MOST_COMPONENTS
     largest = min(most, BASE_NUMBERS // dim**2)
-    found = choose_components(samples, weights, seed=seed, largest=largest)
+    found = choose_components(samples, weights, seed=seed, largest=largest, groups=groups)
     return [None] if found.num_components == 1 else [None, MixtureBase.of(found.components)]
 
 

@@ -46,13 +46,15 @@ def choose_components(
     *,
     seed: int = 0,
     largest: int = PADDED[-1],
+    groups: Int[np.ndarray, " n"] | None = None,
 ) -> Choice:
     """The mixture of greatest likelihood on samples not seen: its K, and whether it is tied.
 
-    From `MANY` samples on a tenth is held out; below, each fifth in turn. A mixture that is not
-    better than one Gaussian by a standard error of the difference gives way to it.
+    From `MANY` samples on a tenth is held out; below, each fifth in turn; samples of one group (a
+    number from 0) together. A mixture that is not better than one Gaussian by a standard error of
+    the difference gives way to it.
     """
-    search = _Search.over(unit, weights, seed)
+    search = _Search.over(unit, weights, seed, groups)
     tried: dict[tuple[int, float], Float[np.ndarray, " n"]] = {(1, TIED): search.held_out(1, TIED)}
     largest = min(largest, search.most_components())
     _climb(search, tried, float(unit.shape[1]), largest)
@@ -110,14 +112,20 @@ class _Search(NamedTuple):
     seed: int
 
     @staticmethod
-    def over(unit: np.ndarray, weights: np.ndarray | None, seed: int) -> "_Search":
+    def over(
+        unit: np.ndarray,
+        weights: np.ndarray | None,
+        seed: int,
+        groups: np.ndarray | None = None,
+    ) -> "_Search":
         weights = np.ones(len(unit)) if weights is None else np.asarray(weights, float)
         order = np.random.default_rng(seed).permutation(len(unit))[:LARGEST]
         n = len(order)
         padding = -n % ROWS
         x = jnp.asarray(np.pad(unit[order], ((0, padding), (0, 0))), jnp.result_type(float))
-        parts = 10 if n >= MANY else min(FOLDS, n)
-        fold = np.pad(np.arange(n) % parts, (0, padding), constant_values=-1)
+        own = np.arange(n) if groups is None else _in_random_order(groups[order], seed)
+        parts = 10 if n >= MANY else min(FOLDS, int(own.max()) + 1)
+        fold = np.pad(own % parts, (0, padding), constant_values=-1)
         padded = np.pad(weights[order] / np.mean(weights[order]), (0, padding))
         folds = 1 if n >= MANY else parts
         return _Search(sufficient_statistics(x), x, padded, fold, folds, seed)
@@ -164,6 +172,12 @@ class _Search(NamedTuple):
         gain = logs[judged] - other[judged]
         mean = np.sum(weights * gain)
         return bool(mean > np.sqrt(np.sum(weights**2 * (gain - mean) ** 2)) and mean > 0)
+
+
+def _in_random_order(groups: Int[np.ndarray, " n"], seed: int) -> Int[np.ndarray, " n"]:
+    """Groups numbered anew: from 0, without gaps, at random."""
+    labels, numbers = np.unique(groups, return_inverse=True)
+    return np.random.default_rng([seed, 1]).permutation(len(labels))[numbers]
 
 
 @eqx.filter_jit

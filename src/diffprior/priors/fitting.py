@@ -81,11 +81,12 @@ def fit_model(
     notes = screen_samples(array)
     frame = _checked_frame(initial, array, weights, options)
     unit = to_unit(array, frame.offset, frame.scale)
+    parts = split(len(unit), options.seed, numbers)
     train, held_out = (
-        _Part(unit[rows], None if weights is None else weights[rows])
-        for rows in split(len(unit), options.seed, numbers)
+        _Part(unit[rows], None if weights is None else weights[rows]) for rows in parts
     )
-    denoiser, fitted, candidates, chosen = _learn(train, held_out, frame.denoiser, options)
+    groups = None if numbers is None else numbers[parts[0]]
+    denoiser, fitted, candidates, chosen = _learn(train, held_out, groups, frame.denoiser, options)
     grid = options.schedule if options.preset == "paper" else Schedule.log_snr(RESIDUAL_STAGES)
     log_snr = np.log(grid.snr[::-1])
     residual = np.asarray(held_out_residual(denoiser, grid, *held_out, options.seed))
@@ -204,7 +205,7 @@ def _checked_frame(
 
 
 def _learn(
-    train: _Part, held_out: _Part, start: Any, options: Options
+    train: _Part, held_out: _Part, groups: np.ndarray | None, start: Any, options: Options
 ) -> tuple[AbstractDenoiser, Fitted, tuple[Candidate, ...], int]:
     start = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), start)
     shared: Any = {
@@ -218,7 +219,8 @@ def _learn(
         shared |= {"train_weights": train.weights, "held_out_weights": held_out.weights}
         data = (train.samples, held_out.samples)
         return *fit_stagewise(*data, grid=options.schedule, **shared), (), 0
-    return fit_corrected(Rows.of(*train), Rows.of(*held_out), depth=options.depth, **shared)
+    shared |= {"depth": options.depth, "groups": groups}
+    return fit_corrected(Rows.of(*train), Rows.of(*held_out), **shared)
 
 
 def _stage_losses(log_snr: np.ndarray, residual: np.ndarray) -> tuple[StageLoss, ...]:

@@ -1,32 +1,52 @@
 """Laws of parameters whose posteriors can be drawn exactly: what samplers are judged by.
 
-Rewards are linear with unit noise and features uniform in the unit ball. `clusters`, `blocks` and
-`sheet` exist in any (even) number of dimensions; `modes` are far apart; the shapes of the plane are
-those of Section 6.2.
+Features are uniform in the unit ball; rewards are linear with unit noise or of a generalised linear
+model. `clusters`, `blocks` and `sheet` exist in any (even) number of dimensions; `modes` are far
+apart; `wide` is a Gaussian under which the posteriors of generalised linear models are skewed; the
+shapes of the plane are those of Section 6.2.
 """
 
 import abc
-import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from ..evidence.linear import LinearEvidence
-from ..priors.base import pick
+from ..evidence.base import AbstractEvidence, AbstractLikelihood
+from ..evidence.families import Logistic, NegativeBinomial, Poisson
+from ..evidence.linear import Linear, LinearEvidence
 from ..priors.mixture import MixturePrior
+from .exact_draws import in_blocks, in_latent_space, in_the_plane, of_a_mixture
 from .mixtures import MIXTURES, mixture
+from .plane import SHAPES, log_density
 from .synthetic import SYNTHETIC, synthetic
 
-NUM_ATOMS = 2**19  # of a law that is drawn from by reweighting
-BLOCK_ATOMS, SWEEPS = 2048, 40  # of each block, and of Gibbs sampling over the blocks
+NUM_ATOMS = 2**18  # draws of a law that are weighted
+NUM_PROPOSALS = 2**14  # draws about the components of a mixture that are weighted
+BLOCK_ATOMS = 2048  # of each block
 SHEET_NOISE, SHEET_LATENT = 0.1, 4
+LIKELIHOODS: dict[str, Callable[[], AbstractLikelihood]] = {
+    "linear": Linear,
+    "logistic": Logistic,
+    "poisson": Poisson,
+    "negative-binomial": lambda: NegativeBinomial(3.0),
+}
+WIDE = {"linear": 3.0, "logistic": 3.0, "poisson": 1.5, "negative-binomial": 1.5}
+
+
+class Tasks(NamedTuple):
+    """Tasks of a law: true parameters, and what random actions showed of them."""
+
+    thetas: Float[np.ndarray, "b d"]
+    evidence: AbstractEvidence  # every array with a leading axis of b tasks
 
 
 class AbstractLaw(abc.ABC):
-    """A law of parameters, and exact draws of its posteriors under linear evidence."""
+    """A law of parameters, and exact draws of its posteriors."""
 
     dim: int
 
@@ -35,34 +55,38 @@ class AbstractLaw(abc.ABC):
         """Draws of the law."""
 
     @abc.abstractmethod
-    def posterior(
-        self,
-        seed: int,
-        precision: Float[np.ndarray, "b d d"],
-        shift: Float[np.ndarray, "b d"],
-        thetas: Float[np.ndarray, "b d"],
-        num_draws: int,
-    ) -> Float[np.ndarray, "b m d"]:
-        """Exact draws given each task's evidence; `thetas` are the tasks' true parameters, at which
-        a chain may start, since they are draws of the posterior themselves."""
+    def posterior(self, seed: int, tasks: Tasks, num_draws: int) -> Float[np.ndarray, "b m d"]:
+        """Exact draws given each task's evidence; a chain may start at the tasks' true parameters,
+        since they are draws of the posterior themselves."""
 
     def tasks(
-        self, num_observations: int, count: int, seed: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """True parameters, and precision and shift of what random actions showed of them."""
+        self, num_observations: int, count: int, seed: int, likelihood: str = "linear"
+    ) -> Tasks:
+        """True parameters, and the evidence of random actions."""
         rng = np.random.default_rng([seed, num_observations, 5])
         thetas = self.sample(9000 + seed, count)
         normal = rng.standard_normal((count, num_observations, self.dim))
         radius = rng.random((count, num_observations, 1)) ** (1 / self.dim)
         features = radius * normal / np.linalg.norm(normal, axis=2, keepdims=True)
-        noise = rng.standard_normal((count, num_observations))
-        rewards = np.einsum("bni,bi->bn", features, thetas) + noise
-        precision = np.einsum("bni,bnj->bij", features, features)
-        return thetas, precision, np.einsum("bni,bn->bi", features, rewards)
+        predictors = np.einsum("bni,bi->bn", features, thetas)
+        if likelihood == "linear":
+            rewards = predictors + rng.standard_normal(predictors.shape)
+            precision = np.einsum("bni,bnj->bij", features, features)
+            shift = np.einsum("bni,bn->bi", features, rewards)
+            make = jax.vmap(LinearEvidence.from_natural)
+            return Tasks(thetas, make(_floats(precision), _floats(shift)))
+        family = LIKELIHOODS[likelihood]()
+        rewards = family.sample(jax.random.key(seed), _floats(predictors))
+
+        def rows(features: Array, rewards: Array) -> AbstractEvidence:
+            empty = family.empty(self.dim, num_observations)
+            return empty.add(features, rewards, jnp.ones_like(rewards))
+
+        return Tasks(thetas, jax.vmap(rows)(_floats(features), rewards))
 
 
 class MixtureLaw(AbstractLaw):
-    """A Gaussian mixture, whose posterior is one."""
+    """A Gaussian mixture, whose posterior under linear evidence is one."""
 
     def __init__(self, prior: MixturePrior) -> None:
         self.prior, self.dim = prior, prior.dim
@@ -71,32 +95,37 @@ class MixtureLaw(AbstractLaw):
         """Draws of the law."""
         return np.asarray(self.prior.sample(jax.random.key(seed), num_samples), np.float64)
 
-    def posterior(
-        self, seed: int, precision: Any, shift: Any, thetas: Any, num_draws: int
-    ) -> Float[np.ndarray, "b m d"]:
-        """Draws of the posterior mixture."""
-        keys = jax.random.split(jax.random.key(seed), len(shift))
-        evidence = (_floats(precision), _floats(shift))
-        return np.asarray(_mixture_draws(self.prior, keys, *evidence, num_draws), np.float64)
+    def posterior(self, seed: int, tasks: Tasks, num_draws: int) -> Float[np.ndarray, "b m d"]:
+        """Draws of the posterior mixture, or of its components by weight."""
+
+        def one(key: Key[Array, ""], evidence: AbstractEvidence) -> Float[Array, "m d"]:
+            if evidence.quadratic:
+                return self.prior.posterior(evidence)[0].sample(key, num_draws)
+            return of_a_mixture(key, self.prior, evidence, NUM_PROPOSALS, num_draws)[0]
+
+        return _each_task(one, seed, tasks.evidence)
 
 
-class AtomLaw(AbstractLaw):
-    """A law in few dimensions: very many draws of it, weighted by the likelihood."""
+class PlaneLaw(AbstractLaw):
+    """A shape in the plane, by its density."""
 
     def __init__(self, name: str) -> None:
-        self.problem, self.dim = synthetic(name), 2
+        self.name, self.problem, self.dim = name, synthetic(name), 2
 
     def sample(self, seed: int, num_samples: int) -> Float[np.ndarray, "n d"]:
         """Draws of the law."""
         draws = self.problem.sample_parameters(jax.random.key(seed), num_samples)
         return np.asarray(draws, np.float64)
 
-    def posterior(
-        self, seed: int, precision: Any, shift: Any, thetas: Any, num_draws: int
-    ) -> Float[np.ndarray, "b m d"]:
-        """Atoms by their weights."""
+    def posterior(self, seed: int, tasks: Tasks, num_draws: int) -> Float[np.ndarray, "b m d"]:
+        """Points by their weights."""
         atoms = _floats(self.sample(77_000 + seed, NUM_ATOMS))
-        return _atom_draws(jax.random.key(seed), atoms, precision, shift, num_draws)
+
+        def one(key: Key[Array, ""], precision: Array, shift: Array) -> Float[Array, "m d"]:
+            law = (lambda points: log_density(self.name, points), atoms)
+            return in_the_plane(key, *law, precision, shift, num_draws)[0]
+
+        return _each_task(one, seed, *_linear(tasks))
 
 
 class BlockLaw(AbstractLaw):
@@ -118,26 +147,24 @@ class BlockLaw(AbstractLaw):
         """Draws of the law."""
         return np.concatenate(list(self._shapes(seed, num_samples)), axis=1) @ self.rotation.T
 
-    def posterior(
-        self, seed: int, precision: Any, shift: Any, thetas: Any, num_draws: int
-    ) -> Float[np.ndarray, "b m d"]:
+    def posterior(self, seed: int, tasks: Tasks, num_draws: int) -> Float[np.ndarray, "b m d"]:
         """The last sweep of every chain."""
         q = self.rotation
-        start = np.repeat((thetas @ q)[:, None], num_draws, axis=1)
+        start = np.repeat((tasks.thetas @ q)[:, None], num_draws, axis=1)
         free = self.sample(55_000 + seed, start[:, ::2].size // self.dim) @ q
         start[:, ::2] = free.reshape(start[:, ::2].shape)
-        rotated = (np.einsum("ji,bjk,kl->bil", q, precision, q), shift @ q)
-        atoms = self._shapes(66_000 + seed, BLOCK_ATOMS)
-        keys = jax.random.split(jax.random.key(seed), len(shift))
-        shapes = _floats(atoms)
-        chains = jax.jit(lambda args: jax.lax.map(lambda one: _gibbs(shapes, *one), args))
-        last = chains((keys, *(_floats(a) for a in (*rotated, start))))
-        return np.asarray(last, np.float64) @ q.T
+        atoms, turn = _floats(self._shapes(66_000 + seed, BLOCK_ATOMS)), _floats(q)
+
+        def one(key: Key[Array, ""], evidence: AbstractEvidence, start: Array) -> Array:
+            rotated = evidence.reparameterise(jnp.zeros_like(start[0]), turn)
+            return in_blocks(key, atoms, rotated, start)
+
+        return _each_task(one, seed, tasks.evidence, _floats(start)) @ q.T
 
 
 class SheetLaw(AbstractLaw):
-    """A curved sheet with a little noise: 1.5 tanh(1.3 tanh(z W_1) W_2) + 0.1 noise. Exact by atoms
-    of z, with the noise integrated out."""
+    """A curved sheet with a little noise: 1.5 tanh(1.3 tanh(z W_1) W_2) + 0.1 noise. Exact by
+    chains of z, with the noise integrated out."""
 
     def __init__(self, dim: int) -> None:
         rng = np.random.default_rng(21)
@@ -145,27 +172,34 @@ class SheetLaw(AbstractLaw):
         self.first = 1.5 * rng.standard_normal((SHEET_LATENT, 32)) / np.sqrt(SHEET_LATENT)
         self.second = 2.0 * rng.standard_normal((32, dim)) / np.sqrt(32)
 
-    def _surface(self, rng: np.random.Generator, count: int) -> Float[np.ndarray, "n d"]:
-        z = rng.standard_normal((count, SHEET_LATENT))
-        return 1.5 * np.tanh(1.3 * np.tanh(z @ self.first) @ self.second)
+    def _surface(self, z: Any) -> Any:
+        first, second = (jnp.asarray(w, z.dtype) for w in (self.first, self.second))
+        return 1.5 * jnp.tanh(1.3 * jnp.tanh(z @ first) @ second)
 
     def sample(self, seed: int, num_samples: int) -> Float[np.ndarray, "n d"]:
         """Draws of the law."""
         rng = np.random.default_rng([seed, 8])
-        surface = self._surface(rng, num_samples)
+        z = rng.standard_normal((num_samples, SHEET_LATENT))
+        surface = 1.5 * np.tanh(1.3 * np.tanh(z @ self.first) @ self.second)
         return surface + SHEET_NOISE * rng.standard_normal(surface.shape)
 
-    def posterior(
-        self, seed: int, precision: Any, shift: Any, thetas: Any, num_draws: int
-    ) -> Float[np.ndarray, "b m d"]:
-        """Atoms by their weights, and noise as it is given the evidence."""
+    def posterior(self, seed: int, tasks: Tasks, num_draws: int) -> Float[np.ndarray, "b m d"]:
+        """The last of every chain of z, and noise as it is given the evidence."""
         rng = np.random.default_rng([seed, 9])
-        atoms = _floats(self._surface(rng, NUM_ATOMS))
-        identity = np.eye(self.dim)
-        cov = np.linalg.inv(precision + identity / SHEET_NOISE**2)
+        atoms = _floats(rng.standard_normal((NUM_ATOMS, SHEET_LATENT)))
+        precision, shift = (np.asarray(part, np.float64) for part in _linear(tasks))
+        cov = np.linalg.inv(precision + np.eye(self.dim) / SHEET_NOISE**2)
         gain = precision @ cov
         marginal = (precision - gain @ precision, shift - np.einsum("bij,bj->bi", gain, shift))
-        at = _atom_draws(jax.random.key(seed), atoms, *marginal, num_draws)
+
+        def one(key: Key[Array, ""], precision: Array, shift: Array) -> Float[Array, "m d"]:
+            def log_likelihood(z: Float[Array, "n k"]) -> Float[Array, " n"]:
+                s = self._surface(z)
+                return s @ shift - 0.5 * jnp.sum((s @ precision) * s, axis=1)
+
+            return self._surface(in_latent_space(key, log_likelihood, atoms, num_draws))
+
+        at = _each_task(one, seed, *(_floats(part) for part in marginal))
         left = shift[:, None] - np.einsum("bij,bmj->bmi", precision, at)
         noise = np.einsum("bij,bmj->bmi", np.linalg.cholesky(cov), rng.standard_normal(at.shape))
         return at + np.einsum("bij,bmj->bmi", cov, left) + noise
@@ -184,91 +218,61 @@ def modes(dim: int) -> MixturePrior:
     return MixturePrior(np.ones(25), means, np.tile(np.eye(dim), (25, 1, 1)))
 
 
-def law(name: str) -> AbstractLaw:
-    """The law called clusters-D, blocks-D, sheet-D, modes-D, mixture-NAME or one of the shapes."""
+def wide(dim: int, std: float) -> MixturePrior:
+    """One round Gaussian about the origin."""
+    return MixturePrior([1.0], np.zeros((1, dim)), std**2 * np.eye(dim)[None])
+
+
+def law(name: str, likelihood: str = "linear") -> AbstractLaw:
+    """The law called clusters-D, blocks-D, sheet-D, modes-D, wide-D, mixture-NAME or a shape.
+
+    `wide-D` has standard deviation 3, or 1.5 where rewards are counts. Sheets and shapes are exact
+    under linear rewards alone.
+    """
     kind, _, which = name.partition("-")
-    if name in SYNTHETIC:
-        return AtomLaw(name)
-    if kind == "mixture" and which in MIXTURES:
-        return MixtureLaw(mixture(which))
-    kinds = {
+    if likelihood != "linear" and (name in SHAPES or kind == "sheet"):
+        raise ValueError(
+            f"`likelihood`: expected 'linear' with {name}, whose posteriors are exact under no "
+            f"other, got {likelihood!r}; try 'blocks-16' or 'clusters-16'"
+        )
+    if name in SHAPES:
+        return PlaneLaw(name)
+    if name == "cross" or (kind == "mixture" and which in MIXTURES):
+        return MixtureLaw(mixture(which or name))
+    kinds: dict[str, Callable[[int], AbstractLaw]] = {
         "clusters": lambda dim: MixtureLaw(clusters(dim)),
         "modes": lambda dim: MixtureLaw(modes(dim)),
+        "wide": lambda dim: MixtureLaw(wide(dim, WIDE[likelihood])),
         "blocks": BlockLaw,
         "sheet": SheetLaw,
     }
     if kind not in kinds or not which.isdigit() or int(which) < 2 or int(which) % 2:
         raise ValueError(
-            f"`name`: expected one of {SYNTHETIC}, mixture-NAME, or clusters-D, blocks-D, sheet-D "
-            f"or modes-D with an even D, got {name!r}; try 'blocks-16'"
+            f"`name`: expected one of {SYNTHETIC}, mixture-NAME, or clusters-D, blocks-D, sheet-D, "
+            f"modes-D or wide-D with an even D, got {name!r}; try 'blocks-16'"
         )
-    made: AbstractLaw = kinds[kind](int(which))
-    return made
+    return kinds[kind](int(which))
+
+
+def _linear(tasks: Tasks) -> tuple[Float[Array, "b d d"], Float[Array, "b d"]]:
+    """Precision and shift of every task."""
+    if not isinstance(tasks.evidence, LinearEvidence):
+        raise ValueError(
+            "`tasks`: expected linear rewards, under which alone this law is exact, got "
+            f"{type(tasks.evidence).__name__}; make them with likelihood='linear'"
+        )
+    return tasks.evidence.precision, tasks.evidence.shift
+
+
+def _each_task(
+    one: Callable[..., Float[Array, "m d"]], seed: int, *inputs: Any
+) -> Float[np.ndarray, "b m d"]:
+    """One task after the other, with a key each."""
+    count = jax.tree.leaves(inputs)[0].shape[0]
+    keys = jax.random.split(jax.random.key(seed), count)
+    program = eqx.filter_jit(lambda args: jax.lax.map(lambda each: one(*each), args))
+    return np.asarray(program((keys, *inputs)), np.float64)
 
 
 def _floats(array: Any) -> Float[Array, "..."]:
     return jnp.asarray(array, jnp.result_type(float))
-
-
-@functools.partial(jax.jit, static_argnums=4)
-def _mixture_draws(
-    prior: MixturePrior, keys: Key[Array, " b"], precision: Array, shift: Array, num_draws: int
-) -> Float[Array, "b m d"]:
-    def one(inputs: tuple[Array, Array, Array]) -> Float[Array, "m d"]:
-        key, precision, shift = inputs
-        posterior, _ = prior.posterior(LinearEvidence.from_natural(precision, shift))
-        return posterior.sample(key, num_draws)
-
-    return jax.lax.map(one, (keys, precision, shift))
-
-
-def _atom_draws(
-    key: Key[Array, ""], atoms: Float[Array, "n d"], precision: Any, shift: Any, num_draws: int
-) -> Float[np.ndarray, "b m d"]:
-    keys = jax.random.split(key, len(shift))
-    evidence = (_floats(precision), _floats(shift))
-    return np.asarray(_weighted_draws(keys, atoms, *evidence, num_draws), np.float64)
-
-
-@functools.partial(jax.jit, static_argnums=4)
-def _weighted_draws(
-    keys: Key[Array, " b"], atoms: Array, precision: Array, shift: Array, num_draws: int
-) -> Float[Array, "b m d"]:
-    def one(inputs: tuple[Array, Array, Array]) -> Float[Array, "m d"]:
-        key, precision, shift = inputs
-        logs = atoms @ shift - 0.5 * jnp.sum((atoms @ precision) * atoms, axis=1)
-        uniforms = jax.random.uniform(key, (num_draws,), atoms.dtype)
-        return atoms[pick(jnp.exp(logs - jnp.max(logs)), uniforms)]
-
-    return jax.lax.map(one, (keys, precision, shift))
-
-
-def _gibbs(
-    atoms: Float[Array, "blocks n 2"],
-    key: Key[Array, ""],
-    precision: Float[Array, "d d"],
-    shift: Float[Array, " d"],
-    start: Float[Array, "m d"],
-) -> Float[Array, "m d"]:
-    """Each block in turn drawn from its atoms, given the others."""
-    count = atoms.shape[0]
-
-    def block(theta: Array, inputs: tuple[Array, Array]) -> tuple[Array, None]:
-        i, key = inputs
-        rows = jax.lax.dynamic_slice_in_dim(precision, 2 * i, 2)
-        own = jax.lax.dynamic_slice_in_dim(rows, 2 * i, 2, axis=1)
-        old = jax.lax.dynamic_slice_in_dim(theta, 2 * i, 2, axis=1)
-        pull = jax.lax.dynamic_slice_in_dim(shift, 2 * i, 2)[None] - theta @ rows.T + old @ own
-        quadratic = 0.5 * jnp.sum((atoms[i] @ own) * atoms[i], axis=1)
-        logs = pull @ atoms[i].T - quadratic[None]
-        total = jnp.cumsum(jnp.exp(logs - jnp.max(logs, axis=1, keepdims=True)), axis=1)
-        uniform = jax.random.uniform(key, (theta.shape[0], 1), theta.dtype)
-        chosen = jnp.sum(total < uniform * total[:, -1:], axis=1)
-        new = atoms[i][jnp.minimum(chosen, atoms.shape[1] - 1)]
-        return jax.lax.dynamic_update_slice_in_dim(theta, new, 2 * i, axis=1), None
-
-    def sweep(theta: Array, key: Key[Array, ""]) -> tuple[Array, None]:
-        keys = jax.random.split(key, count)
-        return jax.lax.scan(block, theta, (jnp.arange(count), keys))[0], None
-
-    return jax.lax.scan(sweep, start, jax.random.split(key, SWEEPS))[0]
