@@ -118,7 +118,7 @@ class GLMEvidence(AbstractStoredRows):
     def precision_and_score(
         self, theta: Float[Array, " d"]
     ) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
-        """Minus the second derivative of log p(h | theta), and the first."""
+        """Minus the second derivative of log p(h | `theta`), and the first."""
 
         def rows(x: Array, y: Array, offset: Array) -> tuple[Array, Array]:
             eta = x @ theta + offset
