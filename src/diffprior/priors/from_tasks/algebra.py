@@ -56,14 +56,13 @@ def inverse_factor(
     return _inverse(tril, diagonal), 2.0 * np.log(diagonal).sum(axis=0)
 
 
-def _cholesky(rest: Float[np.ndarray, "d d n"]) -> Float[np.ndarray, "d d n"]:
-    dim = len(rest)
-    tril = np.zeros_like(rest)
+def _cholesky(full: Float[np.ndarray, "d d n"]) -> Float[np.ndarray, "d d n"]:
+    dim = len(full)
+    tril = np.zeros_like(full)
     for j in range(dim):
-        column = rest[j:, j] / np.sqrt(np.maximum(rest[j, j], TINY))
-        tril[j:, j] = column
-        if j + 1 < dim:
-            rest[j + 1 :, j + 1 :] -= column[1:, None] * column[None, 1:]
+        known = np.einsum("ikn,kn->in", tril[j:, :j], tril[j, :j])
+        column = full[j:, j] - known
+        tril[j:, j] = column / np.sqrt(np.maximum(column[0], TINY))
     return tril
 
 
@@ -73,9 +72,9 @@ def _inverse(
     inverse = np.zeros_like(tril)
     for i in range(len(tril)):
         inverse[i, i] = 1.0 / diagonal[i]
-        if i:
-            known = np.sum(tril[i, :i, None] * inverse[:i, :i], axis=0)
-            inverse[i, :i] = -known * inverse[i, i]
+        for j in range(i):
+            known = np.einsum("kn,kn->n", tril[i, j:i], inverse[j:i, j])
+            inverse[i, j] = -known * inverse[i, i]
     return inverse
 
 
@@ -91,7 +90,7 @@ def gram(inverse: Float[np.ndarray, "d d *n"]) -> Float[np.ndarray, "p *n"]:
     """Triangles of W' W: the inverses, from `inverse_factor`."""
     rows, columns = np.tril_indices(len(inverse))
     pairs = zip(rows, columns, strict=True)
-    return np.stack([np.sum(inverse[i:, i] * inverse[i:, j], axis=0) for i, j in pairs])
+    return np.stack([np.einsum("k...,k...->...", inverse[i:, i], inverse[i:, j]) for i, j in pairs])
 
 
 def symmetric(triangle: Float[np.ndarray, " p"]) -> Float[np.ndarray, "d d"]:
