@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import diffprior as dp
+from diffprior.logs.labels import folds
 from diffprior.priors.from_tasks.components import Components
+from diffprior.priors.from_tasks.data import blocks_of
 from diffprior.priors.from_tasks.em import expectations, log_evidences, maximise
 from diffprior.priors.from_tasks.fit import with_hedge
 from diffprior.priors.from_tasks.gaussian import fit_gaussian
@@ -16,6 +18,7 @@ from diffprior.priors.from_tasks.linear import linear_blocks
 from diffprior.priors.from_tasks.mixture import fit_mixture
 from diffprior.priors.from_tasks.noise import estimate_noise
 from diffprior.priors.from_tasks.npmle import grid, kernels
+from diffprior.priors.from_tasks.search import Candidate, gaussian_of, search_mixture
 from worlds_of_tasks import blobs, deconvolution_step, marginal_log_density, rows
 
 
@@ -205,3 +208,20 @@ def test_a_hedge_is_that_share_of_the_samples() -> None:
     np.testing.assert_allclose(hedged[9900:].std(axis=0), [3.0, 30.0], rtol=0.3)
     with pytest.raises(ValueError, match="`hedge`: expected a share"):
         dp.DiffusionPrior.fit(samples, hedge=1.5)
+
+
+def test_candidates_are_judged_on_whole_tasks_that_they_have_not_seen() -> None:
+    """The figures of a turn are those of tasks, all their rows, under what the others gave."""
+    rng = np.random.default_rng(0)
+    logs = dp.Logs(*rows(rng, blobs(rng, 120), 4.0))
+    likelihood = dp.Linear(noise_std=1.0)
+    found = search_mixture(logs, likelihood, candidates=[Candidate(num_components=2)])
+    fold = folds(logs.hashes, 3, salt=11)
+    expected = []
+    for turn in range(3):
+        start = gaussian_of(blocks_of(logs, likelihood))
+        own, out = (
+            blocks_of(logs.select(part), likelihood) for part in (fold != turn, fold == turn)
+        )
+        expected.append(log_evidences(out, gaussian_of(own, start=start)))
+    np.testing.assert_allclose(found.log_evidence[:, 0], np.concatenate(expected), rtol=1e-9)
