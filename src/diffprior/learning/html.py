@@ -138,7 +138,7 @@ def _new(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any
 
 def _by_length(report: Any) -> Any:
     families = [f for f in report.families if f.name != "Gaussian" and f.by_length]
-    if not families:
+    if not families or len(report.length_names) < 2:
         return None
     figure, axes = _new(1, 1, 7.0, 3.0)
     axis = axes[0, 0]

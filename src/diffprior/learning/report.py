@@ -125,12 +125,13 @@ def _about_logs(report: LearningReport) -> str:
 
 
 def family_table(report: LearningReport) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Columns and rows of the families side by side."""
+    """Columns and rows of the families side by side; tasks all of one length are not split."""
+    lengths = report.length_names if len(report.length_names) > 1 else ()
     columns = (
         "prior",
         f"log evidence of {report.num_report_tasks} new tasks",
         "over the Gaussian",
-        *(f"{name} rows" for name in report.length_names),
+        *(f"{name} rows" for name in lengths),
         "next rows",
         "",
     )
@@ -141,7 +142,7 @@ def family_table(report: LearningReport) -> tuple[tuple[str, ...], list[tuple[st
                 family.name,
                 f"{family.log_evidence:.3f}",
                 _gain(family.over_gaussian),
-                *(_gain(gain) for gain in family.by_length),
+                *(_gain(gain) for gain in family.by_length[: len(lengths)]),
                 "" if family.next_rows is None else _gain(family.next_rows),
                 "chosen" if family.chosen else "",
             )

@@ -25,20 +25,26 @@ KERNELS_UP_TO = 3  # parameters
 KERNEL_TASKS = 10_000  # tasks from which kernels are too dear
 SEARCH_TASKS = 20_000  # tasks that decide; all of them refine the result
 FINAL_STEPS = 4  # over all tasks, where they are more
+STACKING_ROUNDS = 50
+LEAST_SHARE = 0.1  # of a mixture in an average
 CORRECTION_DRAWS = 32
 JUDGING_DRAWS = 64
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A mixture of so many components, or kernels of such a width."""
+    """A mixture of so many components, kernels of such a width, or an average of mixtures."""
 
     num_components: int = 0
     width: float = 0.0
+    averaged: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
         """As reports say it."""
+        if self.averaged:
+            *first, last = self.averaged
+            return f"mixtures of {', '.join(map(str, first))} and {last}, averaged"
         if self.num_components:
             return f"mixture of {self.num_components}"
         return f"kernels of width {self.width:g}"
@@ -123,10 +129,52 @@ def search_mixture(
     table = np.concatenate(evidence)
     best = int(np.argmax(table[:, 1:].mean(axis=0)))
     advance(candidates[best].name)
-    components = fit_candidate(blocks, gaussian, candidates[best], seed, mapper)
+    shares = averaging_shares(candidates, table, best)
+    fit = functools.partial(fit_candidate, blocks, gaussian, seed=seed, mapper=mapper)
+    components = averaged(list(in_threads(fit, [candidates[i] for i in shares])), shares)
+    if len(shares) > 1:
+        counts = tuple(candidates[i].num_components for i in shares)
+        logs_ = [np.log(share) + table[:, 1 + i] for i, share in shares.items()]
+        table = np.column_stack([table, np.logaddexp.reduce(logs_, axis=0)])
+        best, candidates = len(candidates), [*candidates, Candidate(averaged=counts)]
     if few.num_tasks < logs.num_tasks:
         gaussian, components = refined(logs, likelihood, gaussian, components, mapper)
     return Search(gaussian, components, tuple(candidates), table, best)
+
+
+def averaging_shares(
+    candidates: Sequence[Candidate], table: Float[np.ndarray, "n c"], best: int
+) -> dict[int, float]:
+    """Shares of the mixtures that together explain tasks held out best: stacking, by EM.
+
+    Mixtures of different size err differently, and their average errs less. Kernels stay alone:
+    they are many already.
+
+    References:
+        Wolpert (1992); Yao, Vehtari, Simpson and Gelman (2018).
+    """
+    if candidates[best].width:
+        return {best: 1.0}
+    some = [i for i, candidate in enumerate(candidates) if not candidate.width]
+    logs = table[:, [1 + i for i in some]]
+    ratios = np.exp(logs - logs.max(axis=1, keepdims=True))
+    shares = np.full(len(some), 1 / len(some))
+    for _ in range(STACKING_ROUNDS):
+        shares = shares * np.mean(ratios / (ratios @ shares)[:, None], axis=0)
+    shares = np.where(shares < LEAST_SHARE, 0.0, shares)
+    if not shares.any():
+        return {best: 1.0}
+    return {i: float(share / shares.sum()) for i, share in zip(some, shares, strict=True) if share}
+
+
+def averaged(fits: Sequence[Components], shares: dict[int, float]) -> Components:
+    """All components of some mixtures, which count by their shares."""
+    weights = [share * fit.weights for fit, share in zip(fits, shares.values(), strict=True)]
+    return Components(
+        np.concatenate(weights),
+        np.concatenate([fit.means for fit in fits]),
+        np.concatenate([fit.covs for fit in fits]),
+    )
 
 
 def gaussian_of(
