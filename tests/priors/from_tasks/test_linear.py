@@ -18,7 +18,13 @@ from diffprior.priors.from_tasks.linear import linear_blocks
 from diffprior.priors.from_tasks.mixture import fit_mixture
 from diffprior.priors.from_tasks.noise import estimate_noise
 from diffprior.priors.from_tasks.npmle import grid, kernels
-from diffprior.priors.from_tasks.search import Candidate, gaussian_of, search_mixture
+from diffprior.priors.from_tasks.search import (
+    Candidate,
+    averaged,
+    averaging_shares,
+    gaussian_of,
+    search_mixture,
+)
 from worlds_of_tasks import blobs, deconvolution_step, marginal_log_density, rows
 
 
@@ -225,3 +231,23 @@ def test_candidates_are_judged_on_whole_tasks_that_they_have_not_seen() -> None:
         )
         expected.append(log_evidences(out, gaussian_of(own, start=start)))
     np.testing.assert_allclose(found.log_evidence[:, 0], np.concatenate(expected), rtol=1e-9)
+
+
+def test_an_average_of_mixtures_explains_tasks_held_out_best() -> None:
+    """Shares by EM are those of the greatest mean log of the averaged evidence."""
+    rng = np.random.default_rng(0)
+    table = np.column_stack([np.zeros(400), rng.normal(0.1, 1.0, 400), rng.normal(0.0, 1.0, 400)])
+    candidates = [Candidate(num_components=2), Candidate(num_components=5)]
+    shares = averaging_shares(candidates, table, best=0)
+    assert sum(shares.values()) == pytest.approx(1.0)
+
+    def value(share: float) -> float:
+        both = np.logaddexp(np.log(share) + table[:, 1], np.log1p(-share) + table[:, 2])
+        return float(both.mean())
+
+    grid_ = np.linspace(0.05, 0.95, 91)
+    assert value(shares[0]) > max(map(value, grid_)) - 1e-3
+    one = Components(np.ones(1), np.zeros((1, 2)), np.eye(2)[None])
+    both = averaged([one, mixture(2)], shares)
+    np.testing.assert_allclose(both.weights.sum(), 1.0)
+    assert len(both) == 4 and averaging_shares([Candidate(width=0.1)], table[:, :2], 0) == {0: 1.0}
