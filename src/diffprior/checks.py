@@ -44,6 +44,7 @@ def real_numbers(
     """`value` as checked numbers: a NumPy array, or a tracer where it is being traced."""
     if isinstance(value, jax.core.Tracer):
         _check_shape(name, value.shape, shape, fix)
+        _check_real(name, value.dtype)
         return value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(float)
     if isinstance(value, np.ma.MaskedArray) and np.any(np.ma.getmaskarray(value)):
         count = int(np.sum(np.ma.getmaskarray(value)))
@@ -54,10 +55,7 @@ def real_numbers(
         array = np.asarray(value)
     except ValueError as error:
         raise ValueError(f"`{name}`: expected an array, got a ragged nest; {fix}") from error
-    if array.dtype.kind not in "fiub":
-        raise ValueError(
-            f"`{name}`: expected real numbers, got dtype {array.dtype}; convert it to float"
-        )
+    _check_real(name, array.dtype)
     _check_shape(name, array.shape, shape, fix)
     with np.errstate(over="ignore"):
         if not _floats(array) or array.dtype.itemsize > 8:  # longdouble, which JAX does not know
@@ -69,6 +67,11 @@ def real_numbers(
             f"{_default_float().name}; drop, repair or rescale those entries"
         )
     return array
+
+
+def _check_real(name: str, dtype: np.dtype) -> None:
+    if dtype.kind not in "fiubV":  # V: floats that NumPy does not know, such as bfloat16
+        raise ValueError(f"`{name}`: expected real numbers, got dtype {dtype}; convert it to float")
 
 
 def _floats(array: np.ndarray) -> bool:
@@ -144,7 +147,10 @@ def _smallest_scaled_eigenvalue(matrices: np.ndarray) -> float:
     if not np.all(variances > 0):
         return float(np.min(variances))
     stds = np.sqrt(variances)
-    correlations = matrices / (stds[..., :, None] * stds[..., None, :])
+    with np.errstate(over="ignore"):
+        correlations = matrices / stds[..., :, None] / stds[..., None, :]
+    if not np.all(np.isfinite(correlations)):
+        return -np.inf
     return float(np.min(np.linalg.eigvalsh(correlations)))
 
 
@@ -155,7 +161,8 @@ def plausible_covariance(name: str, value: Any) -> None:
     if not np.allclose(matrices, np.swapaxes(matrices, -1, -2), rtol=1e-3, atol=1e-3 * scale):
         raise ValueError(f"`{name}`: expected a symmetric matrix, got one that is not")
     variances = np.diagonal(matrices, axis1=-2, axis2=-1)
-    bound = np.sqrt(np.maximum(variances[..., :, None] * variances[..., None, :], 0.0))
+    stds = np.sqrt(np.maximum(variances, 0.0))
+    bound = stds[..., :, None] * stds[..., None, :]
     smallest = np.min(variances, initial=0.0)
     possible = smallest >= -1e-6 * scale and np.all(np.abs(matrices) <= bound + 1e-3 * scale)
     if matrices.shape[-1] <= EIGENVALUES_UP_TO:

@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.special import expit
 
 from .checks import positive_int
 from .files.base import Serialisable
@@ -120,7 +121,7 @@ class Schedule(Serialisable):
                 f"`highest`: expected more than lowest = {lowest}, got {highest}; swap them"
             )
         log_snr = np.linspace(lowest, highest, num_stages)[::-1]
-        return Schedule((1.0, *(1 / (1 + np.exp(-log_snr))).tolist()))
+        return Schedule((1.0, *expit(log_snr).tolist()))
 
     def stride(self, num_stages: int) -> "Schedule":
         """A sub-grid of `num_stages` stages, evenly spread and ending at T.

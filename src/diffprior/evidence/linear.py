@@ -140,7 +140,19 @@ class LinearEvidence(AbstractEvidence):
         self, features: Float[Rows, "n d"], rewards: Float[Rows, " n"], weights: Float[Rows, " n"]
     ) -> "LinearEvidence":
         """Evidence with rows added; the arguments have been checked."""
+        if not is_traced(self.shift, features, rewards, weights):
+            self._refuse_extreme(features, rewards)
         return _with_rows(self, features, rewards, weights)
+
+    def _refuse_extreme(self, features: Rows, rewards: Rows) -> None:
+        """Refuse numbers whose squares, in units of the noise, are beyond the precision."""
+        largest = max(float(np.max(np.abs(a), initial=0.0)) for a in (features, rewards))
+        limit = float(jnp.finfo(self.shift.dtype).max) ** 0.5 / (1e3 + self.dim)
+        if not largest / min(float(self.noise_std), 1.0) < limit:
+            raise ValueError(
+                f"`features`: expected features and rewards below {limit:.2g} noise_std, got "
+                f"{largest:.3g}; rescale them, or set jax_enable_x64"
+            )
 
     def _with(
         self,

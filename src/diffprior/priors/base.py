@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from ..checks import real_array, real_numbers
+from ..checks import on_device, real_array, real_numbers
 from ..evidence.base import AbstractEvidence
 from ..evidence.linear import LinearEvidence
 from ..files.base import Serialisable
@@ -161,6 +161,17 @@ def pick(weights: Float[Array, " k"], uniforms: Float[Array, " n"]) -> Int[Array
     chosen = jnp.searchsorted(cumulative, places, side="right", method=method)
     last = count - 1 - jnp.argmax(weights[::-1] > 0)  # rounding must not pick a weight of zero
     return jnp.minimum(chosen.astype(jnp.int32), last.astype(jnp.int32))
+
+
+def probabilities(weights: Any, count: int, fix: str) -> Float[Array, " k"]:
+    """Checked weights, divided by their sum, which may be beyond the precision."""
+    given = np.asarray(real_numbers("weights", weights, (count,), fix), np.float64)
+    if np.any(given < 0) or not np.any(given > 0):
+        raise ValueError(
+            f"`weights`: expected non-negative numbers, not all zero, got {given}; {fix}"
+        )
+    shares = given / np.max(given)
+    return on_device(shares / np.sum(shares))
 
 
 def log_normalise(log_weights: Float[Array, " k"]) -> tuple[Float[Array, " k"], Float[Array, ""]]:

@@ -13,7 +13,14 @@ from ..evidence.base import AbstractEvidence
 from ..files.kinds import require_finite
 from ..gaussian import Gaussian
 from ..representation import describe
-from .base import AbstractClosedFormPrior, Centred, checked_samples, log_normalise, pick
+from .base import (
+    AbstractClosedFormPrior,
+    Centred,
+    checked_samples,
+    log_normalise,
+    pick,
+    probabilities,
+)
 
 
 class EmpiricalPrior(AbstractClosedFormPrior):
@@ -35,13 +42,9 @@ class EmpiricalPrior(AbstractClosedFormPrior):
                 f"`atoms`: expected at least one row, got shape {self.atoms.shape}; "
                 "pass the parameters of past tasks"
             )
-        weights = jnp.ones(n) if weights is None else real_array("weights", weights, (n,))
-        if bool(jnp.any(weights < 0)) or not bool(jnp.sum(weights) > 0):
-            raise ValueError(
-                f"`weights`: expected non-negative numbers, not all zero, got {weights}; "
-                "pass one for each atom"
-            )
-        self.log_weights = jnp.log(weights / jnp.sum(weights)).astype(self.atoms.dtype)
+        weights = np.ones(n) if weights is None else weights
+        shares = probabilities(weights, n, "pass one for each atom")
+        self.log_weights = jnp.log(shares).astype(self.atoms.dtype)
 
     @staticmethod
     def fit(samples: Any) -> "EmpiricalPrior":

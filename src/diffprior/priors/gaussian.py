@@ -54,7 +54,8 @@ class GaussianPrior(AbstractClosedFormPrior):
             found = gaussian_from_logs(samples, likelihood)
             return GaussianPrior(found.means[0], found.covs[0])
         array = checked_samples(samples, at_least=2)
-        cov = np.cov(array, rowvar=False, ddof=0).reshape(2 * array.shape[1:])
+        with np.errstate(over="ignore", invalid="ignore"):  # then it is refused
+            cov = np.cov(array, rowvar=False, ddof=0).reshape(2 * array.shape[1:])
         try:
             return GaussianPrior(array.mean(axis=0), cov)
         except ValueError as error:

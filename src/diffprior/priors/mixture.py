@@ -19,6 +19,7 @@ from .base import (
     checked_samples,
     checked_weights,
     log_normalise,
+    probabilities,
 )
 from .components import Components
 from .em import choose_components, fit_components
@@ -43,13 +44,7 @@ class MixturePrior(AbstractClosedFormPrior):
     def __init__(self, weights: Any, means: Any, covs: Any) -> None:
         means = real_array("means", means, ("k", "d"), "pass one row for each component")
         k, d = means.shape
-        weights = real_array("weights", weights, (k,), "pass one weight for each component")
-        if bool(jnp.any(weights < 0)) or not bool(jnp.sum(weights) > 0):
-            raise ValueError(
-                f"`weights`: expected non-negative numbers, not all zero, got {weights}; "
-                "pass the probability of each component"
-            )
-        self.weights = weights / jnp.sum(weights)
+        self.weights = probabilities(weights, k, "pass the probability of each component")
         self.means = means
         self.covs = covariance("covs", covs, (k, d, d))
 

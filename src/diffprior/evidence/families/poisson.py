@@ -21,7 +21,7 @@ class Poisson(AbstractFamily):
 
     def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
         """exp(eta)."""
-        return jnp.exp(jnp.minimum(eta, LARGEST)) * (1.0 + jnp.maximum(eta - LARGEST, 0.0))
+        return jnp.exp(jnp.minimum(eta, LARGEST)) * (1.0 + jnp.clip(eta - LARGEST, 0.0, 1e3))
 
     def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         """y eta - exp(eta) - log y!."""
