@@ -11,12 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from ..reporting.cache import ResultCache
+from ..problems.mixtures import mixture
 from ..reporting.figures import new_figure
 from ..reporting.report import picture
-from .section import Bench
 from .serve import TASKS, running
-from .service_load import load
 from .service_store import make_store
 
 
@@ -29,15 +27,14 @@ def soak(
 ) -> None:
     """Find the highest load of the service, hold half of it, and write memory and latency."""
     out.mkdir(parents=True, exist_ok=True)
-    prior = Bench(ResultCache(out / "kept")).prior("clusters")
     rows: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as name:
-        store = make_store(Path(name) / "log", prior, sampler="best", num_tasks=TASKS)
+        store = make_store(Path(name) / "log", mixture("clusters"), TASKS)
         with running({"": store}) as services:
             service = services[""]
-            rate = load(service.port, 20.0, num_tasks=TASKS).decisions_per_second / 2
+            rate = service.load(20.0, num_tasks=TASKS).decisions_per_second / 2
             for number in range(readings):
-                found = load(service.port, 60 * minutes / readings, rate, num_tasks=TASKS)
+                found = service.load(60 * minutes / readings, rate, num_tasks=TASKS)
                 passed = minutes * (number + 1) / readings
                 row = {"minutes": passed, "memory_mb": service.memory()}
                 rows.append(row | dataclasses.asdict(found))

@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ class Load:
     p50: float
     p99: float
     errors: int
+    cpu_ms: float = float("nan")  # processor time of the service, a decision and its reward
 
 
 class Connection:
@@ -118,16 +120,17 @@ class Service:
         self.port = free_port()
         command = [sys.executable, "-m", "diffprior.cli", "serve", "--port", str(self.port)]
         command += ["--database", str(database)]
-        self._begin = time.perf_counter()
+        self._begin, self.start_seconds = time.perf_counter(), float("nan")
         self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
-    def wait(self, seconds: float = 600) -> float:
-        """Until the port is open; how long that took from the start of the process."""
+    def wait(self, seconds: float = 600) -> None:
+        """Until the port is open; `start_seconds` is how long that took."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and self._process.poll() is None:
             try:
                 asyncio.run(_ping(self.port))
-                return time.perf_counter() - self._begin
+                self.start_seconds = time.perf_counter() - self._begin
+                return
             except OSError:
                 time.sleep(0.02)
         raise RuntimeError("the service did not start")
@@ -137,6 +140,18 @@ class Service:
         status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
         line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
         return float(line.split()[1]) / 1024
+
+    def cpu_seconds(self) -> float:
+        """Processor time so far, which other processes do not lengthen much."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def load(self, seconds: float, rate: float | None = None, *, num_tasks: int) -> Load:
+        """What it comes to under a load."""
+        before = self.cpu_seconds()
+        found = load(self.port, seconds, rate, num_tasks=num_tasks)
+        count = max(1.0, found.decisions_per_second * seconds)
+        return replace(found, cpu_ms=1e3 * (self.cpu_seconds() - before) / count)
 
     def stop(self) -> None:
         """End the process."""

@@ -12,17 +12,23 @@ CHUNK = 2_000  # tasks of one transaction
 
 
 def make_store(
-    path: Path, prior: AbstractPrior, *, sampler: str, num_tasks: int = 0, num_rewards: int = 2
+    path: Path,
+    prior: AbstractPrior,
+    num_tasks: int,
+    *,
+    sampler: str = "best",
+    propensity_draws: int = 16,
+    num_rewards: int = 2,
 ) -> Path:
-    """A model called shop, and tasks t0, t1, ... that were rewarded so many times each."""
+    """A logistic model called shop, and tasks t0, t1, ... that were rewarded so many times each."""
     from ..service.catalog import Catalog, task_seed
     from ..service.database import Database
     from ..service.schema import decisions, observations, rewards, tasks
     from ..service.settings import Settings
 
     database = Database(str(path))
-    settings = Settings.model_validate({"likelihood": "logistic", "sampler": sampler})
-    version = Catalog(database).put("shop", settings, prior, 1.0)
+    about = {"sampler": sampler, "propensity_draws": propensity_draws, "likelihood": "logistic"}
+    version = Catalog(database).put("shop", Settings.model_validate(about), prior, 1.0)
     features = np.random.default_rng(0).standard_normal((ACTIONS, DIM)).round(3)
     now = time.time()
     for start in range(0, num_tasks, CHUNK):

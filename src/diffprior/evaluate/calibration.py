@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from scipy import stats
 
 from ..evidence.base import AbstractLikelihood
 from .draws import draw_posteriors, nan_where_failed
@@ -137,6 +136,8 @@ def rank_uniformity(
         Talts, Betancourt, Simpson, Vehtari and Gelman (2018). Validating Bayesian inference
         algorithms with simulation-based calibration. Here ties are broken at random.
     """
+    from scipy import stats  # slow to import, and not needed to decide
+
     tasks = as_tasks(tasks, likelihood)
     truths = tasks.true_parameters()
     draws = draw_posteriors(sampler, tasks, num_draws, seed).values

@@ -3,7 +3,6 @@
 import jax
 import numpy as np
 from jaxtyping import Float
-from scipy.stats import multivariate_normal
 
 from ..evidence.base import AbstractEvidence
 from ..priors.mixture import MixturePrior
@@ -60,6 +59,8 @@ def _grid(
 
 
 def _log_prior(prior: MixturePrior, points: np.ndarray) -> np.ndarray:
+    from scipy.stats import multivariate_normal  # slow to import, and not needed to decide
+
     components = zip(
         np.asarray(prior.weights), np.asarray(prior.means), np.asarray(prior.covs), strict=True
     )

@@ -1,7 +1,6 @@
 """What a reader of the report should be warned of: logs that may mislead whatever is learned."""
 
 import numpy as np
-from scipy import stats
 
 from ..evidence.base import AbstractLikelihood
 from ..logs.logs import Logs
@@ -111,6 +110,8 @@ def _survivors(logs: AnyLogs) -> str:
 
 
 def _informative_lengths(logs: AnyLogs) -> str:
+    from scipy import stats  # slow to import, and not needed to decide
+
     counts = np.asarray(logs.counts, float)
     if logs.num_tasks < 50 or counts.max() == counts.min():
         return ""
@@ -125,6 +126,8 @@ def _informative_lengths(logs: AnyLogs) -> str:
 
 
 def _drift(logs: AnyLogs, likelihood: AbstractLikelihood, gaussian: Components) -> str:
+    from scipy import stats  # slow to import, and not needed to decide
+
     if not isinstance(logs, Logs) or logs.times is None or logs.num_tasks < 100:
         return ""
     begin = logs.times[logs.starts[:-1][logs.counts > 0]]
