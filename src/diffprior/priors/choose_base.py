@@ -53,11 +53,13 @@ class Plan(NamedTuple):
 def correction_plan(dim: int, mixed: bool) -> Plan:
     """What serves `dim` parameters well, on a mixture or on one Gaussian.
 
-    A mixture knows what weak evidence leaves open, so its correction dwells on stronger evidence.
+    A mixture knows what weak evidence leaves open, so its correction dwells on stronger evidence;
+    in the plane on evidence of any strength, for there histories long enough to need it are common.
     """
     middle = (-4.0, 6.0) if mixed or dim <= 3 else (-4.0, 3.0)
     if dim <= 3:
-        return Plan(Recipe(2000, 1024, 1e-2 if mixed else 2e-2, True, 512), 64, 4, middle)
+        middle = (-4.0, 9.0) if mixed else middle
+        return Plan(Recipe(2000, 1024, 2e-2, True, 512), 64, 4, middle)
     width = 128 if dim <= 8 else 192 if dim <= 16 else 256
     rate = 7e-3 if mixed or dim > 16 else 2e-2
     steps = 3500 if dim <= 8 else 3000 if mixed else 5000
