@@ -18,8 +18,8 @@ from .components import Components, Conditioned, Sums, memberships
 from .densities import log_densities, log_sum, terms
 from .linear import diagonal, expect_given
 
-TASKS_AT_ONCE = 512
-ROWS_AT_ONCE = 8192
+TASKS_AT_ONCE = 256
+ROWS_AT_ONCE = 4096
 MAX_NEWTON = 50
 CLOSE = 1e-7  # step in prior standard deviations at which the mode is found
 
