@@ -6,9 +6,9 @@ it takes a law, the numbers of observations and the seeds, and writes JSON:
 `python -m diffprior.bench.judging blocks-16 --observations 8 16 100 --seeds 1 2 3 --out FILE`.
 
 The laws are clusters-D, blocks-D, sheet-D, modes-D, wide-D, the shapes of the plane and mixture-H
-and its like; `--likelihood logistic`, `poisson` or `negative-binomial` goes with clusters, blocks,
-modes and wide. Distances are over 20 tasks, moments over 40, with 300 draws each; coverage is over
-900 / d tasks (at least 60) of their own, with 99 draws each.
+and its like; `--likelihood logistic` goes with blocks, and with clusters, modes and wide as
+`poisson` and `negative-binomial` do. Distances are over 20 tasks, moments over 40, with 300 draws
+each; coverage is over 900 / d tasks (at least 60) of their own, with 99 draws each.
 """
 
 import argparse

@@ -227,13 +227,15 @@ def law(name: str, likelihood: str = "linear") -> AbstractLaw:
     """The law called clusters-D, blocks-D, sheet-D, modes-D, wide-D, mixture-NAME or a shape.
 
     `wide-D` has standard deviation 3, or 1.5 where rewards are counts. Sheets and shapes are exact
-    under linear rewards alone.
+    under linear rewards alone, blocks under logistic ones too.
     """
     kind, _, which = name.partition("-")
-    if likelihood != "linear" and (name in SHAPES or kind == "sheet"):
+    only = ("linear",) if name in SHAPES or kind == "sheet" else tuple(LIKELIHOODS)
+    only = ("linear", "logistic") if kind == "blocks" else only  # with counts, chains do not mix
+    if likelihood not in only:
         raise ValueError(
-            f"`likelihood`: expected 'linear' with {name}, whose posteriors are exact under no "
-            f"other, got {likelihood!r}; try 'blocks-16' or 'clusters-16'"
+            f"`likelihood`: expected one of {only} with {name}, whose posteriors are exact under "
+            f"no other, got {likelihood!r}; try 'clusters-16'"
         )
     if name in SHAPES:
         return PlaneLaw(name)
