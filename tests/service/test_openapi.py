@@ -2,12 +2,15 @@
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from starlette.testclient import TestClient
 
 from service.conftest import LINEAR, MakeService, decide
 from service.openapi import Call, calls
 
+# The engine's thread may draw random numbers while Hypothesis makes an example, which it reports.
+pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
 NUM_REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "300"))
 
 
