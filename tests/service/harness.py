@@ -21,7 +21,7 @@ from diffprior.service.database import Database
 from diffprior.service.rebuild import rebuild
 from diffprior.service.server import free_port
 
-DIM, ACTIONS, TASKS = 2, 4, 12
+DIM, ACTIONS, TASKS = 2, 4, 4
 
 
 @dataclass
