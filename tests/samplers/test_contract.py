@@ -1,6 +1,5 @@
 """What every sampler must do, over all rows of `cases.SAMPLERS`."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,14 +34,6 @@ def test_many_draws_and_their_info(case: SamplerCase) -> None:
     assert not np.any(info.failed)
     assert len(np.unique(np.asarray(thetas), axis=0)) > 1
     assert_array_equal(thetas, case.make().sample_many(KEY, evidence(), 50)[0])
-
-
-def test_jit_equals_eager(case: SamplerCase) -> None:
-    sampler = case.make()
-    with jax.disable_jit():
-        eager = sampler.sample(KEY, evidence())
-    jitted = eqx.filter_jit(lambda s, k, e: s.sample(k, e))(sampler, KEY, evidence())
-    assert_allclose(jitted, eager, atol=1e-12)
 
 
 def test_vmap_equals_a_loop(case: SamplerCase) -> None:
