@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -186,3 +187,9 @@ SAMPLERS = (
 def case_name(case: LikelihoodCase | PriorCase | SamplerCase) -> str:
     """For `ids=` of a parametrised test."""
     return case.name
+
+
+def unusable_evidence(dim: int) -> dp.AbstractEvidence:
+    """What no rows give: evidence of infinite precision, given which no draw is finite."""
+    one = dp.Linear(1.0).observe(np.eye(dim), np.ones(dim))
+    return eqx.tree_at(lambda e: e.precision, one, jnp.full((dim, dim), jnp.inf))

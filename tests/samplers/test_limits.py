@@ -10,7 +10,7 @@ import pytest
 
 import diffprior as dp
 import reference
-from cases import DIM, random_cov
+from cases import DIM, random_cov, unusable_evidence
 from chains import BLOBS, blob_prior
 from diffprior.priors.stagewise import StagewiseDenoiser
 from statistic import Z, assert_mean, assert_moments
@@ -109,7 +109,7 @@ def test_many_parameters() -> None:
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_failed_draw_raises_or_says_so(name: str) -> None:
     sampler = SAMPLERS[name](dp.GaussianPrior(MEAN, COV))
-    huge = dp.Linear(1.0).observe([[1e200, 0.0, 0.0]], [1.0])
+    huge = unusable_evidence(DIM)
     message = rf"`{type(sampler).__name__}`: a draw is not finite .* Likely causes: .* throw=False"
     with pytest.raises(eqx.EquinoxRuntimeError, match=message):
         sampler.sample_many(KEY, huge, 1024)
