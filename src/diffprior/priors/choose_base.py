@@ -62,8 +62,9 @@ def correction_plan(dim: int, mixed: bool) -> Plan:
         return Plan(Recipe(2000, 1024, 2e-2, True, 512), 64, 4, middle)
     width = 128 if dim <= 8 else 192 if dim <= 16 else 256
     rate = 7e-3 if mixed or dim > 16 else 2e-2
-    steps = 3500 if dim <= 8 else 3000 if mixed else 5000
-    return Plan(Recipe(steps, 1024, rate, True, 1024), width, 4, middle)
+    steps = 3500 if dim <= 8 else 3000 if mixed else 8000 if dim <= 16 else 5000
+    others = 2048 if steps == 8000 else 1024
+    return Plan(Recipe(steps, 1024, rate, True, others), width, 4, middle)
 
 
 def fit_corrected(
