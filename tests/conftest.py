@@ -8,14 +8,14 @@ from pathlib import Path
 
 # Compiled programs are kept in one folder, which workers and the programs that tests start share;
 # threads of linear algebra beside those of two workers would only wait for each other; and without
-# its newer emitters XLA compiles in less than half the time (a jaxlib that does not know the
-# option would refuse to start).
+# its newer emitters XLA compiles in less than half the time (another jaxlib may not know the
+# option, and then refuses to start).
 PROGRAMS = (
     Path(__file__).parents[1] / ".pytest_cache" / f"jax-{importlib.metadata.version('jaxlib')}"
 )
 JAXLIB = tuple(int(part) for part in importlib.metadata.version("jaxlib").split(".")[:2])
 for name, value in {
-    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false" if JAXLIB < (0, 11) else "",
+    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false" if JAXLIB == (0, 10) else "",
     "JAX_COMPILATION_CACHE_DIR": str(PROGRAMS),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
