@@ -352,16 +352,18 @@ def expected_expansion(
     dispersion: float = 1.0,
     weights: ArrayLike | None = None,
     num: int = 4001,
+    rule: tuple[Array, Array] | None = None,
 ) -> tuple[Array, Array, float]:
     """Precision and shift whose score and curvature are averages over N(mean, cov), and the average
-    log likelihood; each row by the trapezoidal rule over ten standard deviations either side."""
+    log likelihood; each row by the trapezoidal rule over ten standard deviations either side, or
+    by another `rule` of places and masses."""
     mean, cov = _array(mean), _array(cov)
     features, rewards = _history(features, rewards, len(mean))
     weights = _unit_weights(weights, len(rewards))
     precision, shift, total = np.zeros_like(cov), np.zeros_like(mean), 0.0
     places = np.linspace(-10.0, 10.0, num)
-    density = np.exp(-0.5 * places**2)
-    density /= density.sum()
+    places, density = (places, np.exp(-0.5 * places**2)) if rule is None else rule
+    density = density / density.sum()
     for weight, feature, reward in zip(weights, features, rewards, strict=True):
         centre, std = float(feature @ mean), math.sqrt(float(feature @ cov @ feature))
         scores = centre + std * places

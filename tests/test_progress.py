@@ -18,7 +18,8 @@ def test_lines_come_also_within_a_long_step(
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(module, "INTERVAL", 0.01)
     with progress("learning", 4, visible=visible) as told:
-        told.advance(3)
+        told.advance()
+        told.advance(2)
         time.sleep(0.2)
         told.describe("looking")
         time.sleep(0.2)

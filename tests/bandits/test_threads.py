@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import diffprior as dp
 from bandits.helpers import standard_prior
 from diffprior.bandits.bandit import Bandit
+from diffprior.bandits.requests import Request
 
 THREADS, ROUNDS = 8, 25
 FEATURES = np.random.default_rng(2).standard_normal((7, 2))
@@ -68,8 +70,15 @@ def test_every_reward_and_decision_counts(
     assert successes == pytest.approx(expected)
 
 
-def test_no_two_threads_take_the_same_decision(eager_switching: None) -> None:
-    """Together they take those that one thread alone would have taken."""
+def test_no_two_threads_take_the_same_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together they take those that one thread alone would have taken, although each lets the
+    others go first between the number of a decision and that of the next."""
+
+    def hesitant_size(request: Request) -> int:
+        time.sleep(1e-4)
+        return len(request.features)
+
+    monkeypatch.setattr(Request, "size", property(hesitant_size))
     shared, alone = (Bandit(standard_prior(), dp.Linear(0.5), seed=5) for _ in range(2))
     shared.decide(FEATURES)
     alone.decide(FEATURES)

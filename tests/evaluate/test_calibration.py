@@ -16,22 +16,24 @@ TASKS = Tasks.simulate(PRIOR, dp.Linear(0.5), num_tasks=400, num_observations=12
 
 
 class Flaky(dp.AbstractSampler):
-    """Exact draws, of which a share fails."""
+    """Exact draws, of which a share fails: says so, and is `value`."""
 
     prior: dp.GaussianPrior
     exact: dp.Exact
     temperature: float = eqx.field(static=True)
     share: float = eqx.field(static=True)
+    value: float = eqx.field(static=True)
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, value: float) -> None:
         self.prior, self.exact = PRIOR, dp.Exact(PRIOR)
-        self.temperature, self.share = 1.0, share
+        self.temperature, self.share, self.value = 1.0, share, value
 
     def draw(self, key: jax.Array, evidence: dp.AbstractEvidence) -> tuple[jax.Array, dp.Info]:
         own, other = jax.random.split(key)
         theta, _ = self.exact.draw(own, evidence)
-        theta = jnp.where(jax.random.uniform(other, ()) < self.share, jnp.nan, theta)
-        return theta, dp.Info.of(theta)
+        failed = jax.random.uniform(other, ()) < self.share
+        theta = jnp.where(failed, self.value, theta)
+        return theta, dp.Info.of(theta, failed=failed)
 
 
 def test_an_exact_sampler_is_calibrated() -> None:
@@ -73,16 +75,17 @@ def test_order_statistics_are_numpys() -> None:
         np.testing.assert_allclose(order_statistic(draws, q), expected, rtol=1e-12)
 
 
-def test_failed_draws_are_left_out_and_counted() -> None:
-    found = coverage(Flaky(0.3), TASKS)
+@pytest.mark.parametrize("value", [np.nan, 1e6])
+def test_failed_draws_are_left_out_and_counted(value: float) -> None:
+    found = coverage(Flaky(0.3, value), TASKS)
     assert abs(found.failed / (400 * 199) - 0.3) < 0.01
     assert abs(found.share - 0.9) < Z * found.standard_error
-    ranks = rank_uniformity(Flaky(0.3), TASKS)
+    ranks = rank_uniformity(Flaky(0.3, value), TASKS)
     assert ranks.p_value > 1e-3 and ranks.failed == found.failed
 
 
 def test_a_task_without_a_draw_is_not_covered() -> None:
-    assert coverage(Flaky(1.0), TASKS).share == 0.0
+    assert coverage(Flaky(1.0, np.nan), TASKS).share == 0.0
     draws = np.zeros((2, 19, 1))
     draws[1] = np.nan
     assert interval_coverage(draws, np.zeros((2, 1))).share == 0.5

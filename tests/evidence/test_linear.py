@@ -142,6 +142,19 @@ def test_every_scale_is_finite(
     assert np.all(np.linalg.eigvalsh(posterior.cov / prior_variance) > -1e-6)
 
 
+@pytest.mark.parametrize("which", ["features", "rewards"])
+def test_rows_whose_squares_overflow_are_refused(which: str) -> None:
+    """In units of the noise: a small noise makes smaller numbers extreme."""
+    largest = np.sqrt(jnp.finfo(jnp.result_type(float)).max)
+    features, rewards = np.ones((3, 2)), np.ones(3)
+    (features if which == "features" else rewards)[1] = largest / 100
+    for noise_std in (1.0, 1e-3):
+        with pytest.raises(ValueError, match="`features`: expected features and rewards below"):
+            dp.Linear(noise_std).observe(noise_std * features, noise_std * rewards)
+    spread = dp.Linear(1.0).observe(features / 1e6, rewards / 1e6)
+    assert np.all(np.isfinite(spread.precision)) and np.isfinite(spread.sum_squares)
+
+
 @settings(max_examples=25)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 5]), st.sampled_from([0, 1, 20]))
 def test_conditioning_commutes_with_a_change_of_units(seed: int, dim: int, num_rows: int) -> None:
