@@ -191,6 +191,12 @@ def test_rewards_are_drawn_from_the_log_density(case: LikelihoodCase) -> None:
         assert_mean(draws == y, chances)
 
 
+def test_no_key_draws_two_numbers(case: LikelihoodCase) -> None:
+    likelihood = case.make()
+    with jax.debug_key_reuse(True):
+        jax.eval_shape(lambda key: likelihood.sample(key, jnp.zeros(3)), jax.random.key(0))
+
+
 @both_precisions
 def test_log_density_is_the_twins(case: LikelihoodCase) -> None:
     y, eta = np.meshgrid(

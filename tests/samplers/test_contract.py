@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import diffprior as dp
-from cases import DIM, LINEAR, SAMPLERS, SamplerCase, case_name, problem
+from cases import DIM, LINEAR, LOGISTIC, SAMPLERS, SamplerCase, case_name, problem
 
 pytestmark = pytest.mark.parametrize("case", SAMPLERS, ids=case_name)
 KEY = jax.random.key(3)
@@ -34,6 +34,15 @@ def test_many_draws_and_their_info(case: SamplerCase) -> None:
     assert not np.any(info.failed)
     assert len(np.unique(np.asarray(thetas), axis=0)) > 1
     assert_array_equal(thetas, case.make().sample_many(KEY, evidence(), 50)[0])
+
+
+def test_no_key_is_used_twice(case: SamplerCase) -> None:
+    """JAX follows every key through the program, which need not run for that."""
+    sampler = case.make()
+    for likelihood in (LINEAR, LOGISTIC):
+        history = problem(0, DIM, 5, likelihood).evidence(likelihood.make())
+        with jax.debug_key_reuse(True):
+            jax.eval_shape(lambda key, h=history: sampler.draw(key, h)[0], KEY)
 
 
 def test_vmap_equals_a_loop(case: SamplerCase) -> None:

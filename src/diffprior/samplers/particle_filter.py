@@ -80,8 +80,8 @@ class ParticleFilter(AbstractSampler):
             return z[systematic(weights, uniform)], jnp.stack([log_mean, size])
 
         numbers = jnp.arange(1, self.num_rounds + 1, dtype=self.particles.dtype)
-        chosen_key, *keys = jax.random.split(key, self.num_rounds + 1)
-        inputs = (jnp.stack(keys), numbers)
+        keys = jax.random.split(key, self.num_rounds + 1)
+        chosen_key, inputs = keys[0], (keys[1:], numbers)
         particles, trace = jax.lax.scan(one_round, self.particles, inputs)
         chosen = jax.random.randint(chosen_key, (), 0, particles.shape[0])
         theta = from_unit(self.prior, particles[chosen])
