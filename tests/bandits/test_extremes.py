@@ -43,6 +43,7 @@ def test_decisions_go_on_after_an_extreme_row(name: str, make: type) -> None:
         for _ in range(3):
             decision = bandit.decide(FEATURES)
             assert np.all(np.isfinite(decision.scores)) and not decision.failed
+        bandit.update(FEATURES[::-1], np.zeros(6))  # ordinary rewards are welcome as before
     single = not jax.config.read("jax_enable_x64")
     if single and name == "linear":
         assert "reward 1e20" not in accepted and "features 1e20" not in accepted

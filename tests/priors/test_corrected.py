@@ -71,8 +71,8 @@ def test_base_is_the_twins(dim: int, values: Any) -> None:
     shift = matrix @ np.linspace(-1.0, 1.0, dim) + (0.3 if not np.any(values(dim)) else 0.0)
     got = denoise(denoiser, precision, jnp.asarray(shift, jnp.result_type(float)))
     mean, cov = reference.mixture_denoise(*mixture(dim), matrix, shift)
-    assert_allclose(got.mean, mean, atol=tolerance(1e-9, 1e-2))
-    assert_allclose(got.cov, cov, atol=tolerance(1e-9, 1e-2))
+    assert_allclose(got.mean, mean, atol=tolerance(1e-9, 2e-2))
+    assert_allclose(got.cov, cov, atol=tolerance(1e-9, 2e-2))
 
 
 @both_precisions

@@ -19,7 +19,7 @@ from .posterior import Posterior
 from .requests import MAX_DRAWS, Decision, Request, propensity
 from .storage import AbstractStoredBandit
 from .streams import checked_seed, fresh_seed, seed_key, stream_keys
-from .updates import LARGE, Observations, State, checked_max_rows
+from .updates import LARGE, Observations, State, checked_max_rows, ordinary
 
 TRIALS = 3  # draws that evidence of extreme observations must allow
 
@@ -200,7 +200,7 @@ class Bandit(AbstractStoredBandit):
             state = self._with(self._state, new)
             if (large or self._strained) and self._fails(state):
                 raise ValueError(_UNUSABLE.format(self._dtype, new))
-            if large and self._fails(self._with(state, new)):  # with some room for what follows
+            if large and not self._leaves_room(state, new):
                 raise ValueError(_UNUSABLE.format(self._dtype, new))
             with self._lock:
                 self._state, self._strained = state, self._strained or large
@@ -290,6 +290,11 @@ class Bandit(AbstractStoredBandit):
 
     def _with(self, state: State, new: Observations) -> State:
         return state.add(new, self._max_rows, self._moments)
+
+    def _leaves_room(self, state: State, new: Observations) -> bool:
+        """Whether draws succeed after the same observations again, and after ordinary ones."""
+        following = (new, *ordinary(self._stds, self._dtype))
+        return not any(self._fails(self._with(state, each)) for each in following)
 
     def _fails(self, state: State) -> bool:
         """Whether draws given this evidence fail."""

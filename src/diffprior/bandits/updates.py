@@ -19,6 +19,7 @@ from .requests import dimensions
 MIN_ROWS = 128  # fewer are too few for a Gaussian term to be accurate
 LARGE = 1e3  # prior standard deviations, or standard deviations of the noise
 MAX_PROGRAMS = 64  # kept at once
+NUM_ORDINARY, ORDINARY_ROWS = 4, 16  # observations that must still be welcome after extreme ones
 
 
 class Observations:
@@ -46,6 +47,15 @@ class Observations:
         """How large they are."""
         features, rewards = (np.max(np.abs(a), initial=0) for a in (self.features, self.rewards))
         return f"features up to {features:.3g} and rewards up to {rewards:.3g}"
+
+
+def ordinary(stds: Float[np.ndarray, " d"], dtype: np.dtype) -> Iterator[Observations]:
+    """Observations as any task may show them: features of the prior's units, rewards of 0 and 1."""
+    scales = 1.0 / np.where(stds > 0, stds, 1.0)
+    for seed in range(NUM_ORDINARY):
+        features = np.random.default_rng(seed).standard_normal((ORDINARY_ROWS, len(stds)))
+        rewards = np.arange(ORDINARY_ROWS) % 2
+        yield Observations(features * scales, rewards, len(stds), dtype)
 
 
 class State(NamedTuple):
