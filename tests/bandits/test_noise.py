@@ -43,6 +43,11 @@ def test_rewards_far_less_noisy_than_said_too() -> None:
     assert "too much" in message
 
 
+@pytest.mark.parametrize("true_noise", [1 / 3, 3.0])
+def test_a_factor_of_three_is_said(true_noise: float) -> None:
+    assert len(taught(1.0, true_noise, 2 * FIRST_LOOK)) == 1
+
+
 @pytest.mark.parametrize("true_noise", [0.7, 1.0, 1.5])
 def test_rewards_about_as_noisy_as_said_draw_none(true_noise: float) -> None:
     assert not taught(1.0, true_noise, 2 * FIRST_LOOK)
