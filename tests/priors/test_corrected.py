@@ -180,6 +180,30 @@ def test_a_step_draws_what_the_components_hold() -> None:
     assert_allclose(np.cov(draws.T), cov, atol=5 * np.max(cov) * np.sqrt(2 / num))
 
 
+def test_a_step_moves_as_the_mean_is_corrected() -> None:
+    """With the same random numbers: by the change of the mean, which the step scales."""
+    alone = CorrectedDenoiser(base(2), None, None, 2)
+    corrected = CorrectedDenoiser(base(2), correction(2, 3), None, 2)
+    schedule = dp.Schedule.log_snr(5)
+    stage = jax.tree.map(lambda leaf: leaf[2], schedule.stages(jnp.result_type(float)))
+    s_t, random = jnp.array([0.5, -0.7]), (jnp.array([0.3, -1.1]), jnp.asarray(0.6))
+    evidence = (jnp.diag(jnp.array([2.0, 0.1])), jnp.array([1.0, 0.1]))
+    found = []
+    for denoiser in (alone, corrected):
+        prepared = denoiser.prepare(*evidence)
+        inputs = jax.tree.map(lambda leaf: leaf[2], denoiser.stages(schedule))
+        given = denoiser.denoise_with(prepared, stage.snr, stage.shift_scale * s_t)
+        means = (given.mean, denoiser.mean_at(inputs, s_t))
+        steps = (
+            denoiser.step(prepared, stage, s_t, *random),
+            denoiser.step_at(inputs, stage, s_t, *random),
+        )
+        found.append((jnp.stack(means), jnp.stack(steps)))
+    means, steps = (after - before for before, after in zip(*found, strict=True))
+    assert np.all(np.max(np.abs(means), axis=1) > 1e-3)
+    assert_allclose(steps, stage.weight_clean * means, atol=1e-5)
+
+
 def test_components_of_em_become_a_base() -> None:
     weights, means, covs = mixture(2)
     found = MixtureBase.of(Components(np.log(weights), means, covs))
