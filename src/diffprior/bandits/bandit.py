@@ -257,6 +257,7 @@ class Bandit(AbstractStoredBandit):
         request = Request(np.zeros(shape), None, None, propensity_draws, self._dim)
         state = self._state
         state.rehearse(self._max_rows, self._moments)
+        self._with(state, next(ordinary(self._stds, self._dtype)))
         self._fails(state)
         for block in request.blocks(self._dtype):
             self._programs.decide(state, 0, block)
