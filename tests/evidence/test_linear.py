@@ -149,7 +149,7 @@ def test_rows_whose_squares_overflow_are_refused(which: str) -> None:
     features, rewards = np.ones((3, 2)), np.ones(3)
     (features if which == "features" else rewards)[1] = largest / 100
     for noise_std in (1.0, 1e-3):
-        with pytest.raises(ValueError, match="`features`: expected features and rewards below"):
+        with pytest.raises(ValueError, match=f"`{which}`: expected numbers below"):
             dp.Linear(noise_std).observe(noise_std * features, noise_std * rewards)
     spread = dp.Linear(1.0).observe(features / 1e6, rewards / 1e6)
     assert np.all(np.isfinite(spread.precision)) and np.isfinite(spread.sum_squares)

@@ -146,13 +146,15 @@ class LinearEvidence(AbstractEvidence):
 
     def _refuse_extreme(self, features: Rows, rewards: Rows) -> None:
         """Refuse numbers whose squares, in units of the noise, are beyond the precision."""
-        largest = max(float(np.max(np.abs(a), initial=0.0)) for a in (features, rewards))
         limit = float(jnp.finfo(self.shift.dtype).max) ** 0.5 / (1e3 + self.dim)
-        if not largest / min(float(self.noise_std), 1.0) < limit:
-            raise ValueError(
-                f"`features`: expected features and rewards below {limit:.2g} noise_std, got "
-                f"{largest:.3g}; rescale them, or set jax_enable_x64"
-            )
+        limit *= min(float(self.noise_std), 1.0)
+        for name, numbers in (("features", features), ("rewards", rewards)):
+            largest = float(np.max(np.abs(numbers), initial=0.0))
+            if not largest < limit:
+                raise ValueError(
+                    f"`{name}`: expected numbers below {limit:.2g}, whose squares can be summed in "
+                    f"{self.shift.dtype}, got {largest:.3g}; rescale them, or set jax_enable_x64"
+                )
 
     def _with(
         self,

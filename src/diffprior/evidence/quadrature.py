@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-NODES = 3  # five and nine give the same draws
+NODES = 3  # E exp(eta) comes out 5 % low where eta has a standard deviation of 1.5
 
 _places, _masses = np.polynomial.hermite_e.hermegauss(NODES)
 _RULE = list(zip(_places.tolist(), (_masses / _masses.sum()).tolist(), strict=True))
