@@ -14,7 +14,42 @@ from ..priors.gaussian import GaussianPrior
 from .agents import AbstractAgent, checked_kind, checked_likelihood
 
 
-class LinUCB(AbstractAgent):
+class AbstractGaussianAgent(AbstractAgent):
+    """An agent that infers with a Gaussian prior: exactly where rewards are linear, by Laplace's
+    approximation elsewhere."""
+
+    prior: eqx.AbstractVar[GaussianPrior]
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.prior.dim
+
+    def moments(self) -> Gaussian:
+        """Those of the prior."""
+        return self.prior.moments()
+
+    def posterior(self, evidence: AbstractEvidence) -> tuple[Gaussian, Bool[Array, ""]]:
+        """What the agent believes, and whether it could not be found.
+
+        Args:
+            evidence: What the task has shown so far.
+
+        Returns:
+            A Gaussian, and whether its search failed.
+        """
+        posterior, log_evidence = evidence.condition(self.prior.moments())
+        return posterior, jnp.isnan(log_evidence)
+
+    def draw(
+        self, key: Key[Array, ""], evidence: AbstractEvidence
+    ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
+        """Parameters from the Gaussian posterior."""
+        posterior, failed = self.posterior(evidence)
+        return posterior.sample(key), failed
+
+
+class LinUCB(AbstractGaussianAgent):
     """Optimism: posterior mean plus `width` posterior standard deviations of phi' theta.
 
     With a generalised linear model the posterior is Laplace's approximation.
@@ -42,31 +77,16 @@ class LinUCB(AbstractAgent):
         super().validate()
         positive("width", self.width)
 
-    @property
-    def dim(self) -> int:
-        """Number of parameters d."""
-        return self.prior.dim
-
-    def moments(self) -> Gaussian:
-        """Those of the prior."""
-        return self.prior.moments()
-
     def index(
         self, key: Key[Array, ""], evidence: AbstractEvidence, features: Float[Array, "k d"]
     ) -> tuple[Float[Array, " k"], Bool[Array, ""]]:
         """The upper confidence bound of phi' theta."""
-        posterior, failed = _posterior(self.prior, evidence)
+        posterior, failed = self.posterior(evidence)
         variance = jnp.sum((features @ posterior.cov) * features, axis=1)
         return features @ posterior.mean + self.width * jnp.sqrt(variance), failed
 
-    def draw(
-        self, key: Key[Array, ""], evidence: AbstractEvidence
-    ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
-        """Parameters from the Gaussian posterior."""
-        return _draw(key, self.prior, evidence)
 
-
-class EpsilonGreedy(AbstractAgent):
+class EpsilonGreedy(AbstractGaussianAgent):
     """The action of the highest posterior mean, or with probability `epsilon` a random one.
 
     Args:
@@ -92,30 +112,15 @@ class EpsilonGreedy(AbstractAgent):
         if not 0 < float(self.epsilon) <= 1:
             raise ValueError(f"`epsilon`: expected a probability, got {self.epsilon}")
 
-    @property
-    def dim(self) -> int:
-        """Number of parameters d."""
-        return self.prior.dim
-
-    def moments(self) -> Gaussian:
-        """Those of the prior."""
-        return self.prior.moments()
-
     def index(
         self, key: Key[Array, ""], evidence: AbstractEvidence, features: Float[Array, "k d"]
     ) -> tuple[Float[Array, " k"], Bool[Array, ""]]:
         """phi' theta at the posterior mean, or random numbers."""
         explore_key, random_key = jax.random.split(key)
-        posterior, failed = _posterior(self.prior, evidence)
+        posterior, failed = self.posterior(evidence)
         greedy = features @ posterior.mean
         random = jax.random.uniform(random_key, greedy.shape, greedy.dtype)
         return jnp.where(jax.random.bernoulli(explore_key, self.epsilon), random, greedy), failed
-
-    def draw(
-        self, key: Key[Array, ""], evidence: AbstractEvidence
-    ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
-        """Parameters from the Gaussian posterior."""
-        return _draw(key, self.prior, evidence)
 
 
 class Uniform(AbstractAgent):
@@ -144,20 +149,6 @@ class Uniform(AbstractAgent):
         """Random numbers."""
         index = jax.random.uniform(key, (features.shape[0],), features.dtype)
         return index, jnp.array(False)
-
-
-def _posterior(
-    prior: GaussianPrior, evidence: AbstractEvidence
-) -> tuple[Gaussian, Bool[Array, ""]]:
-    posterior, log_evidence = evidence.condition(prior.moments())
-    return posterior, jnp.isnan(log_evidence)
-
-
-def _draw(
-    key: Key[Array, ""], prior: GaussianPrior, evidence: AbstractEvidence
-) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
-    posterior, failed = _posterior(prior, evidence)
-    return posterior.sample(key), failed
 
 
 def _checked_gaussian(prior: Any) -> GaussianPrior:

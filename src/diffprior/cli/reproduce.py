@@ -125,15 +125,12 @@ def movielens(
     """Regret on MovieLens 1M, and what a diffusion prior is worth there (Section 6.3)."""
 
     def run(cache: "ResultCache") -> tuple[Any, list["Table"]]:
-        from ..reproduce.data import Measures, data_effort, run_data, summary
         from ..reproduce.movielens import movielens_data
 
         loaded = movielens_data(
             cache, data, noise_std=noise_of(noise), seed=seed, download=download
         )
-        effort, measures = data_effort(runs, quick), Measures.of(quick)
-        result = run_data(out, cache, loaded, effort=effort, measures=measures, seed=seed)
-        return result, summary(result)
+        return data_result(out, cache, loaded, runs, quick, seed)
 
     conduct(run, out, json_file, fresh)
 
@@ -152,15 +149,23 @@ def mnist(
     """Regret on MNIST, and what a diffusion prior is worth there (Appendix C.2)."""
 
     def run(cache: "ResultCache") -> tuple[Any, list["Table"]]:
-        from ..reproduce.data import Measures, data_effort, run_data, summary
         from ..reproduce.mnist import mnist_data
 
         loaded = mnist_data(cache, data, seed=seed, download=download)
-        effort, measures = data_effort(runs, quick), Measures.of(quick)
-        result = run_data(out, cache, loaded, effort=effort, measures=measures, seed=seed)
-        return result, summary(result)
+        return data_result(out, cache, loaded, runs, quick, seed)
 
     conduct(run, out, json_file, fresh)
+
+
+def data_result(
+    out: Path, cache: "ResultCache", data: Any, runs: int | None, quick: bool, seed: int
+) -> tuple[Any, list["Table"]]:
+    """The experiment on loaded data, and what to say of it."""
+    from ..reproduce.data import Measures, data_effort, run_data, summary
+
+    effort, measures = data_effort(runs, quick), Measures.of(quick)
+    result = run_data(out, cache, data, effort=effort, measures=measures, seed=seed)
+    return result, summary(result)
 
 
 def noise_of(text: str) -> float | None:
