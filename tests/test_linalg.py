@@ -16,6 +16,7 @@ pytestmark = pytest.mark.float32
 
 cholesky = jax.jit(linalg.cholesky)
 solve_lower = jax.jit(linalg.solve_lower)
+solve_half = jax.jit(linalg.solve_half)
 inverse_from_tril = jax.jit(linalg.inverse_from_tril)
 eigh = jax.jit(linalg.eigh)
 bounded_factor = jax.jit(linalg.bounded_factor)
@@ -43,6 +44,18 @@ def test_solves_inverse_and_determinant(dim: int) -> None:
     assert_allclose(inverse, np.linalg.inv(tril @ tril.T), atol=tolerance(1e-12, 1e-4))
     log_det = linalg.log_det_from_tril(jnp.asarray(tril))
     expected = np.linalg.slogdet(tril @ tril.T)[1]
+    assert_allclose(log_det, expected, rtol=tolerance(1e-12, 1e-5), atol=tolerance(1e-12, 1e-5))
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
+@pytest.mark.parametrize("dim", DIMS)
+def test_half_of_a_solve(dim: int, scale: float) -> None:
+    cov = representable(np.eye(dim) + scale * matrix(dim, dim))
+    rhs = representable(np.random.default_rng(dim).standard_normal((dim, 4)))
+    solved, log_det = solve_half(jnp.asarray(cov), jnp.asarray(rhs))
+    expected = np.linalg.solve(np.linalg.cholesky(cov), rhs)
+    assert_allclose(solved, expected, atol=tolerance(1e-12, 1e-4))
+    expected = np.linalg.slogdet(cov)[1]
     assert_allclose(log_det, expected, rtol=tolerance(1e-12, 1e-5), atol=tolerance(1e-12, 1e-5))
 
 

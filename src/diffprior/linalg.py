@@ -141,6 +141,27 @@ def _solve_lower(tril: Float[Array, "d d"], rhs: Float[Array, "d m"]) -> Float[A
 _lapack_solve_lower = sequential_vmap(_solve_lower)
 
 
+def solve_half(
+    matrix: Float[Array, "d d"], rhs: Float[Array, "d m"]
+) -> tuple[Float[Array, "d m"], Float[Array, ""]]:
+    """L^-1 rhs and log det L L', where L L' is a matrix whose eigenvalues are 1 or more.
+
+    Up to `WRITTEN_OUT` dimensions one elimination of both at once, several times as fast for many
+    matrices as a factorisation and a solve. Its pivots are 1 or more as well, but for rounding.
+    """
+    if matrix.shape[0] > WRITTEN_OUT:
+        tril = cholesky(matrix)
+        return solve_lower(tril, rhs), log_det_from_tril(tril)
+    rest, rows, log_det = jnp.concatenate([matrix, rhs], axis=1), [], jnp.zeros((), matrix.dtype)
+    for left in range(matrix.shape[0], 0, -1):
+        pivot = jnp.maximum(rest[0, 0], 1.0)
+        row = rest[0] * jax.lax.rsqrt(pivot)
+        rows.append(row[left:])
+        log_det = log_det + jnp.log(pivot)
+        rest = rest[1:, 1:] - row[1:left, None] * row[None, 1:]
+    return jnp.stack(rows), log_det
+
+
 def inverse_from_tril(tril: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """The inverse of L L'."""
     inverse_tril = solve_lower(tril, jnp.eye(tril.shape[0], dtype=tril.dtype))

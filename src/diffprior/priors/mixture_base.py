@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..files.base import Serialisable
-from ..linalg import Spectral, cholesky, eigh, log_det_from_tril, solve_lower
+from ..linalg import Spectral, eigh, solve_half
 from ..schedule import Stages
 from .components import Components
 
@@ -131,9 +131,8 @@ class MixtureBase(eqx.Module, Serialisable):
 
         def one(vectors: Array, variances: Array) -> tuple[Array, Array]:
             half = vectors * jnp.sqrt(variances)[None]
-            tril = cholesky(identity + half.T @ precision @ half)
-            rest = solve_lower(tril, half.T)
-            return rest.T @ rest, log_det_from_tril(tril)
+            rest, log_det = solve_half(identity + half.T @ precision @ half, half.T)
+            return rest.T @ rest, log_det
 
         covs, log_dets = jax.vmap(one)(self.vectors, self.variances)
         return Factored(precision, covs, self.means @ precision, log_dets)
