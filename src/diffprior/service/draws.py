@@ -1,6 +1,8 @@
 """Draws of parameters for many tasks, by one compiled program."""
 
 import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +17,7 @@ from ..samplers.base import AbstractSampler
 from .arrays import EvidenceArrays
 
 AT_ONCE = 16  # requests of one call of the program
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 MAX_PROGRAMS = 64  # kept at once
 
 
@@ -49,9 +52,10 @@ class DrawProgram:
         self._num_others = num_others
 
     def __call__(self, requests: list[DrawRequest]) -> Draws:
-        """Draws for requests of one likelihood."""
-        starts = range(0, len(requests), AT_ONCE)
-        parts = [self._some(requests[start : start + AT_ONCE]) for start in starts]
+        """Draws for requests of one likelihood, shared out among the processor's cores."""
+        size = min(AT_ONCE, -(-len(requests) // CORES))
+        shares = [requests[start : start + size] for start in range(0, len(requests), size)]
+        parts = map(self._some, shares) if len(shares) == 1 else _threads().map(self._some, shares)
         return Draws(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def _some(self, requests: list[DrawRequest]) -> Draws:
@@ -64,6 +68,12 @@ class DrawProgram:
         program = _draw_program(self._structure, arrays.structure, self._num_others)
         drawn = program(self._leaves, evidence, seeds, numbers, np.int32(count))
         return Draws(*(np.asarray(part)[:count] for part in drawn))
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    """One for each core; compiled programs run in them side by side."""
+    return ThreadPoolExecutor(CORES, "draws")
 
 
 def _side_by_side(column: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.ndarray:
