@@ -1,12 +1,18 @@
 """Models and their versions: shares of the tasks, going back, and priors that are refused."""
 
 import base64
+import threading
+import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
 import diffprior as dp
+from diffprior.service.catalog import Catalog, Version
+from diffprior.service.database import Database
+from diffprior.service.settings import Settings
 from service.conftest import LINEAR, PRIOR, decide, features
 
 
@@ -43,6 +49,36 @@ def test_a_new_version_takes_its_share_and_keeps_its_tasks(service: TestClient) 
     assert shares(service.post("/v1/models/shop/rollback").json()) == {1: 1.0, 2: 0.0}
     assert set(served(service, range(20)).values()) == {1}
     assert service.post("/v1/models/shop/rollback").status_code == 409
+
+
+def test_no_decision_waits_for_a_version_that_another_process_has_put(
+    service: TestClient, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_compile, warm_up = threading.Event(), Version.warm_up
+
+    def slow(version: Version) -> None:
+        assert may_compile.wait(60)
+        warm_up(version)
+
+    monkeypatch.setattr(Version, "warm_up", slow)
+    settings = Settings(**LINEAR, propensity_draws=0)
+    other = Catalog(database)
+    other.put("shop", settings, dp.GaussianPrior(np.zeros(2), np.eye(2)), 1.0)
+    other.put("lab", settings, dp.GaussianPrior(np.zeros(2), np.eye(2)), 1.0)
+    lab = "/v1/models/lab/tasks/a/decisions"
+    until(lambda: service.post(lab, json={"features": features(0)}).status_code == 503)
+    assert decide(service)["model_version"] == 1
+    may_compile.set()
+    until(lambda: decide(service)["model_version"] == 2)
+    until(lambda: service.post(lab, json={"features": features(0)}).status_code == 200)
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Ask again until it is so."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_evidence_goes_with_the_task_to_another_version(service: TestClient) -> None:

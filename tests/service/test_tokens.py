@@ -54,6 +54,17 @@ def test_every_call_wants_its_right(make_service: MakeService, database: Databas
             assert call(client, method, path, body, elsewhere[right]) == 403, path
 
 
+def test_metrics_want_the_right_to_read(make_service: MakeService, database: Database) -> None:
+    client = make_service(required=True, **LINEAR, propensity_draws=0)
+    for token in (None, "dp_x", "dp_00000000_secret"):
+        assert call(client, "GET", "/metrics", None, token) == 401
+    others = create_token(database, ("decide", "reward", "admin"))
+    assert call(client, "GET", "/metrics", None, others) == 403
+    assert call(client, "GET", "/metrics", None, create_token(database, ("read",))) == 200
+    for path in ("/health", "/ready", "/docs", "/openapi.json"):
+        assert call(client, "GET", path, None, None) == 200, path
+
+
 def test_a_token_of_one_model_sees_no_other(make_service: MakeService, database: Database) -> None:
     client = make_service(**LINEAR, propensity_draws=0)
     identity = decide(client)["decision_id"]

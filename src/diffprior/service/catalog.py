@@ -32,7 +32,10 @@ REFRESH_SECONDS = 1.0  # how soon a version that another process has put is seen
 
 @dataclass(frozen=True)
 class Version:
-    """One version of a model: its prior, its settings and its share of the tasks."""
+    """One version of a model: its prior, its settings and its share of the tasks.
+
+    `ready` says whether everything that it needs is compiled in this process.
+    """
 
     model: str
     seed: int
@@ -41,6 +44,7 @@ class Version:
     prior: AbstractPrior
     share: float
     created: float
+    ready: bool = False
 
     @cached_property
     def likelihood(self) -> AbstractLikelihood:
@@ -114,11 +118,13 @@ class Version:
             )
         return after
 
-    def rehearse(self) -> None:
-        """Compile what rewards need, by learning from made-up ones, and forget them."""
+    def warm_up(self) -> None:
+        """Compile what decisions and rewards need, by making some up and forgetting them."""
+        self.program([DrawRequest(self.empty, 0, 0)])
         new = Observations(np.ones(self.dim), 0.0, self.dim, np.dtype(self.moments.mean.dtype))
         for arrays in self.empty.rehearsals(self.settings.max_rows):
             arrays.add(new, self.settings.max_rows, self.moments)
+        object.__setattr__(self, "ready", True)
 
     def _checked(self, phi: np.ndarray, reward: float) -> Observations:
         try:
@@ -135,12 +141,17 @@ class Version:
 
 
 class Catalog:
-    """All versions of all models, read again when they have changed."""
+    """All versions of all models, read again when they have changed.
+
+    The shares of a model hold from when all versions that have one are ready; until then those of
+    before do, so that no decision waits for a version that another process has put.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._versions: dict[tuple[str, int], Version] = {}
         self._by_model: dict[str, list[Version]] = {}
+        self._serving: dict[str, list[tuple[Version, float]]] = {}
         self._read = 0.0
         self.refresh()
 
@@ -168,6 +179,21 @@ class Catalog:
             by_model[name].append(found[name, number])
         self._versions, self._by_model = found, dict(by_model)
         self._read = time.monotonic()
+        self.serve_ready()
+
+    def pending(self) -> list[Version]:
+        """Versions that have a share of the tasks and are not ready yet."""
+        return [v for v in self._versions.values() if v.share > 0 and not v.ready]
+
+    def serve_ready(self) -> None:
+        """From now on, keep to the shares of every model whose versions are ready."""
+        waiting = {version.model for version in self.pending()}
+        ready = {
+            model: [(version, version.share) for version in found]
+            for model, found in self._by_model.items()
+            if model not in waiting
+        }
+        self._serving = self._serving | ready
 
     def versions_of(self, model: str) -> list[Version]:
         """Versions of a model, newest first.
@@ -189,20 +215,23 @@ class Catalog:
         """Names of all models."""
         return sorted({name for name, _ in self._versions})
 
-    def all_versions(self) -> list[Version]:
-        """Every version that serves tasks."""
-        return [version for version in self._versions.values() if version.share > 0]
-
     def for_task(self, model: str, task: str) -> Version:
         """The version that serves a task: always the same one while shares stay as they are, and
-        when the share of the newest grows, the tasks that it has remain with it."""
-        place, found = _place(model, task), self.versions_of(model)
+        when the share of the newest grows, the tasks that it has remain with it.
+
+        Raises:
+            ServiceError: There is no such model, or none of its versions is ready.
+        """
+        self.versions_of(model)
+        if model not in self._serving:
+            raise ServiceError(503, f"`model`: {model!r} is being compiled; try it again", 1)
+        place, found = _place(model, task), self._serving[model]
         total = 0.0
-        for version in found:
-            total += version.share
+        for version, share in found:
+            total += share
             if place < total:
                 return version
-        return next(version for version in found[::-1] if version.share > 0)
+        return next(version for version, share in found[::-1] if share > 0)
 
     def candidate(self, model: str, settings: Settings, prior: Any) -> Version:
         """A version that serves no tasks, to compile what one like it needs before it does.

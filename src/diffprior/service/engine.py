@@ -14,9 +14,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from .batch import Batch
-from .catalog import Catalog, Version
+from .catalog import Catalog
 from .database import Database
-from .draws import DrawRequest
 from .errors import ServiceError, unavailable
 from .metrics import Metrics
 from .requests import Request, Settle
@@ -50,20 +49,22 @@ class Engine:
         self.task_cache = TaskCache(max_tasks)
         self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
+        self._preparing = threading.Lock()
         self._clock = 0.0
         self._closed = False
         self.healthy = True
 
     def start(self) -> None:
         """Compile what is needed, then begin to serve."""
-        for version in self.catalog.all_versions():
-            self.warm_up(version)
+        self.prepare()
         self._thread.start()
 
-    def warm_up(self, version: Version) -> None:
-        """Compile what the decisions and rewards of a version need."""
-        version.program([DrawRequest(version.empty, 0, 0)])
-        version.rehearse()
+    def prepare(self) -> None:
+        """Compile what versions need that are to serve, and let them."""
+        with self._preparing:
+            for version in self.catalog.pending():
+                version.warm_up()
+            self.catalog.serve_ready()
 
     def submit(self, request: Request) -> Future:
         """Serve a request soon; its future holds the reply or a `ServiceError`."""
@@ -87,10 +88,16 @@ class Engine:
             if time.monotonic() - last_settled > SETTLE_SECONDS and not stopping:
                 requests.append(Settle())
                 last_settled = time.monotonic()
+                self._prepare_soon()
             if requests:
                 self._serve(requests)
             if stopping:
                 return
+
+    def _prepare_soon(self) -> None:
+        """Compile what another process has put, while decisions go on."""
+        if self.catalog.pending() and not self._preparing.locked():
+            threading.Thread(target=self.prepare, name="prepare", daemon=True).start()
 
     def _gather(self) -> tuple[list[Request], bool]:
         """What has come in, at least one request unless it is time to settle; whether to stop."""

@@ -60,6 +60,7 @@ def make_app(engine: Engine, tokens: Tokens, *, limits: Limits) -> Any:
     app.add_exception_handler(Exception, _fail)
     reader = Reader(engine.database, engine.catalog, engine.task_cache)
     app.include_router(_decisions(engine, tokens, limits))
+    app.include_router(_reading(tokens, reader))
     app.include_router(_models(engine, tokens, reader))
     app.include_router(_operations(engine, tokens))
     _add_description(app)
@@ -155,9 +156,8 @@ def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRou
     return router
 
 
-def _models(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.APIRouter:
-    router = fastapi.APIRouter(prefix="/v1", tags=["models"])
-    catalog = engine.catalog
+def _reading(tokens: Tokens, reader: Reader) -> fastapi.APIRouter:
+    router = fastapi.APIRouter(prefix="/v1", tags=["reading"])
 
     @router.get("/decisions/{decision_id}")
     def read_decision(decision_id: DecisionId, authorization: Header = None) -> Any:
@@ -178,37 +178,6 @@ def _models(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.APIRouter
         _allow(tokens, authorization, "read", model)
         return reader.model(model)
 
-    @router.put("/models/{model}")
-    def put_model(model: ModelName, body: ModelBody, authorization: Header = None) -> Any:
-        """Add a model, or a version of it that serves a share of the tasks."""
-        _allow(tokens, authorization, "admin", model)
-        try:
-            prior = load_bytes(base64.b64decode(body.prior, validate=True))
-            engine.warm_up(catalog.candidate(model, body.settings, prior))
-        except (ValueError, binascii.Error) as error:
-            raise ServiceError(422, f"`prior`: {error}") from error
-        catalog.put(model, body.settings, prior, body.share)
-        return reader.model(model)
-
-    @router.put("/models/{model}/versions/{number}")
-    def set_share(
-        model: ModelName,
-        number: Annotated[int, Path(ge=1, le=10**6)],
-        body: ShareBody,
-        authorization: Header = None,
-    ) -> Any:
-        """Change the share of the tasks that a version serves."""
-        _allow(tokens, authorization, "admin", model)
-        catalog.set_share(model, number, body.share)
-        return reader.model(model)
-
-    @router.post("/models/{model}/rollback")
-    def roll_back(model: ModelName, authorization: Header = None) -> Any:
-        """Give all tasks back to the version before the newest one that serves any."""
-        _allow(tokens, authorization, "admin", model)
-        catalog.roll_back(model)
-        return reader.model(model)
-
     @router.get("/models/{model}/tasks")
     def list_tasks(
         model: ModelName,
@@ -225,6 +194,47 @@ def _models(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.APIRouter
         """A task: how much is known of it, its posterior, and the prior beside it."""
         _allow(tokens, authorization, "read", model)
         return reader.task(model, task)
+
+    return router
+
+
+def _models(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.APIRouter:
+    router = fastapi.APIRouter(prefix="/v1/models/{model}", tags=["models"])
+    catalog = engine.catalog
+
+    @router.put("")
+    def put_model(model: ModelName, body: ModelBody, authorization: Header = None) -> Any:
+        """Add a model, or a version of it that serves a share of the tasks."""
+        _allow(tokens, authorization, "admin", model)
+        try:
+            prior = load_bytes(base64.b64decode(body.prior, validate=True))
+            catalog.candidate(model, body.settings, prior).warm_up()
+        except (ValueError, binascii.Error) as error:
+            raise ServiceError(422, f"`prior`: {error}") from error
+        catalog.put(model, body.settings, prior, body.share)
+        engine.prepare()
+        return reader.model(model)
+
+    @router.put("/versions/{number}")
+    def set_share(
+        model: ModelName,
+        number: Annotated[int, Path(ge=1, le=10**6)],
+        body: ShareBody,
+        authorization: Header = None,
+    ) -> Any:
+        """Change the share of the tasks that a version serves."""
+        _allow(tokens, authorization, "admin", model)
+        catalog.set_share(model, number, body.share)
+        engine.prepare()
+        return reader.model(model)
+
+    @router.post("/rollback")
+    def roll_back(model: ModelName, authorization: Header = None) -> Any:
+        """Give all tasks back to the version before the newest one that serves any."""
+        _allow(tokens, authorization, "admin", model)
+        catalog.roll_back(model)
+        engine.prepare()
+        return reader.model(model)
 
     return router
 
