@@ -18,6 +18,7 @@ from .service_load import ACTIONS, DIM, Load, Service
 from .service_store import make_store
 
 TASKS = 10_000
+SECONDS, QUICK_SECONDS = 10.0, 2.0  # of each turn; the half loads take two turns
 TURNS = 3  # of each service, so that a slow moment hits all
 RANDOM = "the same service at random"
 
@@ -26,7 +27,7 @@ def serve(bench: Bench) -> list[Measurement]:
     """The decision service: eight parameters, ten actions, 10,000 tasks, logistic rewards, every
     decision rewarded, client included; beside the same service choosing at random, and the bare
     library. Full load is 32 connections; half load is half of the decisions a second of that."""
-    seconds = 2.0 if bench.quick else 20.0
+    seconds = QUICK_SECONDS if bench.quick else SECONDS
     closed, learned = mixture("clusters"), bench.prior("clusters")
     rows = [
         _library("library, one task, mixture", closed, seconds),
@@ -59,7 +60,7 @@ def serve_store(bench: Bench) -> list[Measurement]:
     the process to its first reply when programs were compiled before, and latency at an even load
     over all tasks."""
     sizes = (1_000, 10_000) if bench.quick else (10_000, 100_000)
-    seconds, prior = 2.0 if bench.quick else 20.0, mixture("clusters")
+    seconds, prior = QUICK_SECONDS if bench.quick else SECONDS, mixture("clusters")
     with tempfile.TemporaryDirectory() as name:
         stores = {str(size): make_store(Path(name) / str(size), prior, size) for size in sizes}
         with running(stores):
