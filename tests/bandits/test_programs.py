@@ -99,16 +99,18 @@ def test_blocks_hold_every_decision_once(size: int) -> None:
     features = np.arange(size * 3.0).reshape(size, 3, 1)
     request = Request(features, None, None, None, 1)
     blocks = list(request.blocks(np.dtype(float)))
-    assert {len(block.mask) for block in blocks} <= {8, 128}
-    assert sum(len(block.mask) for block in blocks) < 2 * size + 7
-    np.testing.assert_array_equal(
-        request.joined([block.features[..., 0] for block in blocks], blocks), features[..., 0]
-    )
+    assert {len(block.actions) for block in blocks} <= {8, 128}
+    assert sum(len(block.actions) for block in blocks) < 2 * size + 7
+    found = [np.concatenate([b.actions[..., 0], b.actions[:, :1, 0]], axis=1) for b in blocks]
+    each, first = request.joined(found, blocks)
+    np.testing.assert_array_equal(each, features[..., 0])
+    np.testing.assert_array_equal(first, features[:, 0, 0])
     assert [block.first for block in blocks] == np.cumsum([0] + [b.size for b in blocks])[
         :-1
     ].tolist()
     for block in blocks:
-        assert np.all(np.any(block.mask, axis=1)) and not np.any(block.mask[:, 3:])
+        allowed = block.actions[..., -1]
+        assert np.all(np.any(allowed, axis=1)) and not np.any(allowed[:, 3:])
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -153,7 +155,7 @@ def test_propensities_of_all_actions_sum_to_the_number_chosen() -> None:
     programs, state = bandit._programs, bandit._state
     (block,) = Request(features, None, None, None, 2).blocks(np.dtype(bandit._dtype))
     for top_k, num_draws in ((1, 31), (2, 65), (3, 300)):
-        hits = np.asarray(programs.count_hits(state, 0, block, top_k, num_draws)[0])
+        hits = np.asarray(programs.count_hits(state, 0, block, top_k, num_draws))[:, :-1]
         assert hits.shape == (8, 8) and not np.any(hits[:, 5:])
         np.testing.assert_array_equal(hits.sum(axis=1), np.full(8, top_k * num_draws))
 

@@ -155,16 +155,15 @@ class Bandit(AbstractStoredBandit):
             state, number = self._state, self._num_decisions
             self._num_decisions += request.size
         found = [self._programs.decide(state, number, block) for block in blocks]
-        preferences, scores, failed = (
-            request.joined(part, blocks) for part in zip(*found, strict=True)
-        )
+        preferences, scores, failures = request.joined(found, blocks)
+        failed = failures > 0
         actions = request.best(preferences)
         share = error = None
         if request.num_draws is not None:
             amounts = (request.top_k, request.num_draws)
             counted = [self._programs.count_hits(state, number, b, *amounts) for b in blocks]
-            hits, lost = (request.joined(part, blocks) for part in zip(*counted, strict=True))
-            failed = failed | lost
+            hits, lost = request.joined(counted, blocks)
+            failed = failed | (lost > 0)
             chosen = np.take_along_axis(hits, actions, axis=1)
             share, error = map(request.reply, propensity(chosen, request.num_draws))
         if throw and np.any(failed):
@@ -302,7 +301,8 @@ class Bandit(AbstractStoredBandit):
         features = np.zeros((1, self._dim))
         (block,) = Request(features, None, None, None, self._dim).blocks(self._dtype)
         return any(
-            bool(self._programs.decide(state, number, block)[2][0]) for number in range(TRIALS)
+            bool(np.asarray(self._programs.decide(state, number, block))[0, -1])
+            for number in range(TRIALS)
         )
 
 

@@ -1,6 +1,7 @@
 """The compiled programs behind decisions: few, whatever is asked for, and not kept for ever."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -32,28 +33,25 @@ class DecisionPrograms:
         self._decisions = jax.random.key_data(streams.decisions)
         self._propensities = jax.random.key_data(streams.propensities)
 
-    def decide(
-        self, state: State, number: int, block: Block
-    ) -> tuple[Float[Array, "b k"], Float[Array, "b k"], Bool[Array, " b"]]:
+    def decide(self, state: State, number: int, block: Block) -> Float[Array, "b numbers"]:
         """Preferences, mean rewards and failures of a block of a request, whose first decision has
         this number; they may still be computed."""
-        program = self._program(_decision_program, state, *block.mask.shape)
+        program = self._program(_decision_program, state, *block.actions.shape[:2])
         first = _as_number(number + block.first)
-        leaves = (self._agent, state.leaves)
-        return program(leaves, self._decisions, first, block.features, block.mask)
+        return program((self._agent, state.leaves), self._decisions, first, block.actions)
 
     def count_hits(
         self, state: State, number: int, block: Block, top_k: int, num_draws: int
-    ) -> tuple[Int[Array, "b k"], Bool[Array, " b"]]:
+    ) -> Int[Array, "b numbers"]:
         """How often each action is among the best `top_k` in fresh draws, and whether one failed.
 
         The same draws serve all decisions of a request, which share the evidence.
         """
-        at_once = max(1, min(DRAWS_AT_ONCE, NUMBERS_AT_ONCE // block.mask.size))
-        program = self._program(_propensity_program, state, *block.mask.shape, at_once)
+        sizes = block.actions.shape[:2]
+        at_once = max(1, min(DRAWS_AT_ONCE, NUMBERS_AT_ONCE // math.prod(sizes)))
+        program = self._program(_propensity_program, state, *sizes, at_once)
         numbers = (_as_number(n) for n in (number, top_k, num_draws))
-        leaves = (self._agent, state.leaves)
-        return program(leaves, self._propensities, *numbers, block.features, block.mask)
+        return program((self._agent, state.leaves), self._propensities, *numbers, block.actions)
 
     def draw(
         self, state: State, key: Key[Array, ""], num_draws: int
@@ -87,19 +85,20 @@ def _decision_program(
         leaves: Leaves,
         stream: UInt32[Array, "..."],
         first: UInt32[Array, ""],
-        features: Float[Array, "b k d"],
-        mask: Bool[Array, "b k"],
-    ) -> tuple[Array, Array, Array]:
+        actions: Float[Array, "b k columns"],
+    ) -> Float[Array, "b numbers"]:
         agent: AbstractAgent = agent_structure.combine(leaves[0])
         evidence: AbstractEvidence = evidence_structure.combine(leaves[1])
 
-        def one(number: Array, features: Array, mask: Array) -> tuple[Array, Array, Array]:
+        def one(number: Array, actions: Array) -> Array:
             key = decision_key(jax.random.wrap_key_data(stream), number)
-            choice = agent.choose(key, evidence, features, mask)
-            return choice.preferences, agent.likelihood.mean(choice.values), choice.failed
+            choice = agent.choose(key, evidence, actions[:, :-1], actions[:, -1] > 0)
+            means = agent.likelihood.mean(choice.values)
+            failed = choice.failed.astype(means.dtype)
+            return jnp.concatenate([choice.preferences, means, failed[None]])
 
         numbers = first + jnp.arange(num_decisions, dtype=jnp.uint32)
-        return jax.vmap(one)(numbers, features, mask)
+        return jax.vmap(one)(numbers, actions)
 
     return decide
 
@@ -120,19 +119,19 @@ def _propensity_program(
         first: UInt32[Array, ""],
         top_k: UInt32[Array, ""],
         num_draws: UInt32[Array, ""],
-        features: Float[Array, "b k d"],
-        mask: Bool[Array, "b k"],
-    ) -> tuple[Array, Array]:
+        actions: Float[Array, "b k columns"],
+    ) -> Int[Array, "b numbers"]:
         agent: AbstractAgent = agent_structure.combine(leaves[0])
         evidence: AbstractEvidence = evidence_structure.combine(leaves[1])
         key = decision_key(jax.random.wrap_key_data(stream), first)
 
         def again(number: Array) -> tuple[Array, Array]:
-            def one(features: Array, mask: Array) -> tuple[Array, Array]:
-                choice = agent.choose(jax.random.fold_in(key, number), evidence, features, mask)
+            def one(actions: Array) -> tuple[Array, Array]:
+                about = (evidence, actions[:, :-1], actions[:, -1] > 0)
+                choice = agent.choose(jax.random.fold_in(key, number), *about)
                 return _among_best(choice.preferences, top_k), choice.failed
 
-            hits, failed = jax.vmap(one)(features, mask)
+            hits, failed = jax.vmap(one)(actions)
             asked = number < num_draws
             return hits & asked, failed & asked
 
@@ -143,8 +142,9 @@ def _propensity_program(
             return total, state[1] | jnp.any(failed, axis=0)
 
         num_chunks = (num_draws + jnp.uint32(at_once - 1)) // jnp.uint32(at_once)
-        none = (jnp.zeros(mask.shape, jnp.int32), jnp.zeros(num_decisions, bool))
-        return jax.lax.fori_loop(jnp.uint32(0), num_chunks, some, none)
+        none = (jnp.zeros(actions.shape[:2], jnp.int32), jnp.zeros(num_decisions, bool))
+        hits, failed = jax.lax.fori_loop(jnp.uint32(0), num_chunks, some, none)
+        return jnp.concatenate([hits, failed[:, None].astype(hits.dtype)], axis=1)
 
     return count
 

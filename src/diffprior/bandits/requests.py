@@ -36,13 +36,13 @@ class Decision:
 
 
 class Block(NamedTuple):
-    """Some decisions of a request, padded: the number of the first, how many are real, features
-    (b, k, d) and mask (b, k)."""
+    """Some decisions of a request, padded: the number of the first, how many are real, and the
+    actions, each its features and a 1 if it is allowed, else a 0. One array goes to a program
+    faster than two, above all where threads compete for the interpreter."""
 
     first: int
     size: int
-    features: Float[np.ndarray, "b k d"]
-    mask: Bool[np.ndarray, "b k"]
+    actions: Float[np.ndarray, "b k columns"]
 
 
 class Request:
@@ -78,21 +78,24 @@ class Request:
         while columns < k:
             columns *= 4
         for first, b, rows in _pieces(self.size):
-            features, mask = np.empty((rows, columns, d), dtype), np.zeros((rows, columns), bool)
-            features[:b, :k] = self.features[first : first + b]
-            mask[:b, :k] = True if self.mask is None else self.mask[first : first + b]
-            features[:b, k:] = features[:b, :1]
-            features[b:], mask[b:] = features[:1], mask[:1]
-            yield Block(first, b, features, mask)
+            actions = np.empty((rows, columns, d + 1), dtype)
+            actions[:b, :k, :d] = self.features[first : first + b]
+            actions[:b, :k, d] = 1.0 if self.mask is None else self.mask[first : first + b]
+            actions[:b, k:, :d] = actions[:b, :1, :d]
+            actions[:b, k:, d] = 0.0
+            actions[b:] = actions[:1]
+            yield Block(first, b, actions)
 
-    def joined(self, found: Sequence[Any], blocks: Sequence[Block]) -> np.ndarray:
-        """Results (b,) or (b, k) of all blocks in one array, without what was added."""
-        k = self.features.shape[1]
+    def joined(self, found: Sequence[Any], blocks: Sequence[Block]) -> list[np.ndarray]:
+        """Results (b, p k + 1) of all blocks, p numbers an action and one a decision, as p arrays
+        (B, K) and one (B,), without what was added."""
+        k, padded = self.features.shape[1], blocks[0].actions.shape[1]
         parts = [
             np.asarray(array)[: block.size] for array, block in zip(found, blocks, strict=True)
         ]
         whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return whole[:, :k] if whole.ndim > 1 else whole
+        starts = range(0, whole.shape[1] - 1, padded)
+        return [*(whole[:, start : start + k] for start in starts), whole[:, -1]]
 
     def best(self, preferences: Float[np.ndarray, "b k"]) -> Int[np.ndarray, "b top_k"]:
         """The actions of the highest preferences, the first of equal ones first."""

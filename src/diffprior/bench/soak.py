@@ -72,18 +72,16 @@ def soak(minutes: float, readings: int = 12) -> Iterator[Reading]:
             return
 
 
-def share(num_threads: int, seconds: float) -> tuple[float, bool]:
+def share(bandit: Bandit, num_threads: int, seconds: float) -> tuple[float, bool]:
     """Decisions a second of threads that share a bandit, and whether every one was counted."""
-    bandit = Bandit(GaussianPrior(np.zeros(DIM), np.eye(DIM)), Linear(1.0), seed=0)
-    bandit.warm_up(20)
-    counts = [0] * num_threads
+    before, counts = bandit.num_decisions, [0] * num_threads
     begin = time.monotonic()
 
     def work(number: int) -> None:
         rng = np.random.default_rng(number)
         while time.monotonic() - begin < seconds:
             features = rng.standard_normal((20, DIM))
-            bandit.update(features[bandit.decide(features).action], rng.standard_normal())
+            bandit.update(features[bandit.decide(features).action], rng.integers(2))
             counts[number] += 1
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(num_threads)]
@@ -91,9 +89,10 @@ def share(num_threads: int, seconds: float) -> tuple[float, bool]:
         thread.start()
     for thread in threads:
         thread.join()
-    passed, total, evidence = time.monotonic() - begin, sum(counts), bandit.evidence
+    passed, total = time.monotonic() - begin, sum(counts)
+    evidence = bandit.evidence
     learnt = float(evidence.count) if isinstance(evidence, LinearEvidence) else 0.0
-    return total / passed, total == bandit.num_decisions == learnt
+    return total / passed, before + total == bandit.num_decisions == learnt
 
 
 @app.command()
@@ -105,11 +104,14 @@ def memory(minutes: Annotated[float, typer.Option(help="How long.")] = 60.0) -> 
 
 @app.command()
 def threads(seconds: Annotated[float, typer.Option(help="How long, each time.")] = 60.0) -> None:
-    """Share a bandit between one and eight threads; print decisions a second."""
-    for number in (1, 8):
-        rate, whole = share(number, seconds)
-        counted = "all counted" if whole else "SOME LOST"
-        typer.echo(f"{number} threads: {rate:,.0f} decisions and rewards a second, {counted}")
+    """Share bandits between one and eight threads; print decisions a second."""
+    gaussian, *_, chain = _bandits()
+    for bandit in (gaussian, chain):
+        bandit.warm_up(20)
+        for number in (1, 8):
+            rate, whole = share(bandit, number, seconds)
+            counted = "all counted" if whole else "SOME LOST"
+            typer.echo(f"{bandit!r}, {number} threads: {rate:,.0f} a second, {counted}")
 
 
 def _bandits() -> list[Bandit]:
