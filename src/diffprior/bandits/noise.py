@@ -1,7 +1,7 @@
 """Whether linear rewards scatter as their likelihood says."""
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import chdtr, chdtrc
 
 from ..evidence.base import AbstractEvidence
 from ..evidence.linear import LinearEvidence
@@ -58,5 +58,5 @@ def residual_std(evidence: LinearEvidence) -> float | None:
     left = max(squares - explained, 0.0)
     if freedom < FIRST_LOOK / 2 or left < 100 * rounding * squares:
         return None
-    beyond = min(chi2.sf(left, freedom), chi2.cdf(left, freedom)) < SURPRISE
+    beyond = min(chdtr(freedom, left), chdtrc(freedom, left)) < SURPRISE
     return float(evidence.noise_std) * float(np.sqrt(left / freedom)) if beyond else None
