@@ -53,7 +53,8 @@ def test_values(value: list, message: str) -> None:
         checks.real_array("x", value, ("n",))
 
 
-@pytest.mark.parametrize("value", [0, -1.5, np.nan, np.inf, "1", None, [1.0]])
+@pytest.mark.float32
+@pytest.mark.parametrize("value", [0, -1.5, 1e-320, np.nan, np.inf, "1", None, [1.0]])
 def test_positive(value: object) -> None:
     assert checks.positive("x", 2) == 2.0
     with pytest.raises(ValueError, match=r"^`x`: expected .+, got .+; .+"):

@@ -12,6 +12,7 @@ import diffprior as dp
 
 KEY = jax.random.key(0)
 EYE, ONES, NAN = np.eye(2), np.ones((3, 2)), np.full((3, 2), np.nan)
+HUGE = np.array([[0, 0], [10, 0], [10, 1.0]])  # times 1e307, sums overflow
 COVS = np.stack([EYE, EYE])
 
 
@@ -133,6 +134,13 @@ REFUSED: dict[str, tuple[Callable[[], object], str, str, str]] = {
     "samples ragged": (lambda: dp.GaussianPrior.fit([[1], [1, 2]]), "samples", "array", "ragged"),
     "samples constant": (lambda: dp.MixturePrior.fit(ONES), "samples", "vary", "constant"),
     "samples degenerate": (lambda: dp.GaussianPrior.fit(ONES), "samples", "", ""),
+    "samples huge": (lambda: dp.GaussianPrior.fit(1e307 * HUGE), "samples", "finite", "1e+308"),
+    "temperature tiny": (
+        lambda: dp.Exact(gaussian(), temperature=5e-321),
+        "temperature",
+        "at least",
+        "e-321",
+    ),
     "components": (lambda: dp.MixturePrior.fit(EYE, 0), "num_components", "positive", "0"),
     "denoise precision": (
         lambda: gaussian().denoise(np.eye(3), np.zeros(3)),

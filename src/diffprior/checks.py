@@ -92,10 +92,14 @@ def _check_shape(name: str, got: tuple[int, ...], expected: tuple[Size, ...], fi
 
 
 def positive(name: str, value: Any, fix: str = "pass a number above zero") -> Float[Array, ""]:
-    """`value` as a positive scalar."""
+    """`value` as a positive scalar, large enough that compiled programs do not take it for 0."""
     scalar = real_numbers(name, value, (), "pass a single number")
-    if not is_traced(scalar) and not scalar > 0:
-        raise ValueError(f"`{name}`: expected a positive number, got {float(scalar):g}; {fix}")
+    smallest = np.finfo(_default_float()).tiny
+    if not is_traced(scalar) and not scalar >= smallest:
+        wanted = f" of at least {smallest:g}" if scalar > 0 else ""
+        raise ValueError(
+            f"`{name}`: expected a positive number{wanted}, got {float(scalar):g}; {fix}"
+        )
     return on_device(scalar)
 
 

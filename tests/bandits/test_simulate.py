@@ -214,6 +214,11 @@ WIDE = dp.Exact(dp.GaussianPrior(np.zeros(3), np.eye(3)))
         (lambda: simulate(LINEAR, {"a": WIDE}), "2 parameters for 'a'.*got 3"),
         (lambda: simulate(LINEAR, {"a": EXACT}, num_runs=0), "`num_runs`.*got 0"),
         (lambda: simulate(LINEAR, {"a": EXACT}, num_rounds=0), "`num_rounds`.*got 0"),
+        (lambda: simulate(LINEAR, {"a": EXACT}, num_rounds=2**63), "`num_rounds`: .*got 512 times"),
+        (
+            lambda: simulate(LINEAR, {"a": EXACT}, num_runs=2**63),
+            "`num_runs`, .*product.*times 200",
+        ),
         (lambda: simulate(LINEAR, {"a": EXACT}, seed=-1), "`seed`.*got -1"),
         (
             lambda: simulate(LINEAR, BINARY, RUNS, ROUNDS),

@@ -27,6 +27,7 @@ from .streams import checked_seed
 
 CHUNK_ROUNDS = 25  # rounds played by one call of an agent's program
 CHUNK_NUMBERS = 2**25  # features and rewards held at once
+MOST_ROUNDS = 2**32  # of all runs together, whose regrets are kept
 
 
 class Outcome(NamedTuple):
@@ -67,7 +68,7 @@ def simulate(
         Regret of every agent, run and round.
 
     Raises:
-        ValueError: If an agent does not fit the problem.
+        ValueError: If an agent does not fit the problem, or there are too many rounds to keep.
         RuntimeError: If a draw fails, unless throw=False.
 
     References:
@@ -75,6 +76,11 @@ def simulate(
     """
     num_runs = positive_int("num_runs", num_runs)
     num_rounds = positive_int("num_rounds", num_rounds)
+    if num_runs * num_rounds > MOST_ROUNDS:
+        raise ValueError(
+            f"`num_runs`, `num_rounds`: expected a product of at most {MOST_ROUNDS}, since every "
+            f"regret is kept, got {num_runs} times {num_rounds}; simulate fewer"
+        )
     named = _checked_agents(problem, agents)
     environment = Environment.of(problem, num_runs, checked_seed(seed))
     length, num_chunks = _chunks(problem, num_runs, num_rounds)

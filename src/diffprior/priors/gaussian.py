@@ -8,7 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from ..checks import covariance, plausible_covariance, positive_int, real_array
+from ..checks import (
+    covariance,
+    in_default_precision,
+    plausible_covariance,
+    positive_int,
+    real_array,
+)
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import cholesky
@@ -54,10 +60,17 @@ class GaussianPrior(AbstractClosedFormPrior):
             found = gaussian_from_logs(samples, likelihood)
             return GaussianPrior(found.means[0], found.covs[0])
         array = checked_samples(samples, at_least=2)
-        with np.errstate(over="ignore", invalid="ignore"):  # then it is refused
+        with np.errstate(over="ignore", invalid="ignore"):  # then they are refused
+            mean = array.mean(axis=0)
             cov = np.cov(array, rowvar=False, ddof=0).reshape(2 * array.shape[1:])
+            finite = np.all(np.isfinite(in_default_precision(cov)))
+        if not finite:
+            raise ValueError(
+                "`samples`: expected parameters whose squares are finite in the default precision, "
+                f"got numbers up to {np.max(np.abs(array)):g}; rescale them, or drop broken rows"
+            )
         try:
-            return GaussianPrior(array.mean(axis=0), cov)
+            return GaussianPrior(mean, cov)
         except ValueError as error:
             raise ValueError(
                 "`samples`: expected parameters that vary independently, got a singular "
