@@ -13,6 +13,7 @@ from ..samplers.base import AbstractSampler
 from .agents import AbstractAgent, ThompsonSampling
 from .choose import as_agent, dim_of
 from .decisions import DecisionPrograms
+from .forgetting import Forgetting
 from .forking import refuse_after_fork
 from .noise import NoiseWarning, NoiseWatch
 from .posterior import Posterior
@@ -46,6 +47,9 @@ class Bandit(AbstractStoredBandit):
         max_rows: Rows of a generalised linear model that are kept, at least 128; beyond, equal rows
             are merged and older ones folded into a Gaussian term, so that memory and time stop
             growing. None keeps all.
+        half_life: For tasks that drift: a number of decisions, or a `datetime.timedelta`, in which
+            what a reward counts for halves, so that evidence fades to the prior. Age is counted
+            from when the reward was learned. None, the default, forgets nothing.
 
     Raises:
         ValueError: An argument is not what is said above.
@@ -63,12 +67,14 @@ class Bandit(AbstractStoredBandit):
         seed: int | None = None,
         temperature: Any = None,
         max_rows: int | None = 1024,
+        half_life: Any = None,
     ) -> None:
         refuse_after_fork("Bandit")
         self._agent = as_agent(prior, likelihood, temperature)
         self._dim = dim_of(self._agent)
         self._seed = fresh_seed() if seed is None else checked_seed(seed)
         self._max_rows = checked_max_rows(max_rows)
+        self._forgetting = None if half_life is None else Forgetting.of(half_life)
         self._programs = DecisionPrograms(self._agent, stream_keys(self._seed, 0))
         self._moments = self._agent.moments()
         self._check_rewards = self.likelihood.check_rewards  # slow to be looked up in a module
@@ -104,8 +110,8 @@ class Bandit(AbstractStoredBandit):
 
     @property
     def evidence(self) -> AbstractEvidence:
-        """What has been learnt so far."""
-        state, shown = self._state, self._shown
+        """What has been learnt so far, and is not forgotten."""
+        state, shown = self._present(self._state), self._shown
         if shown is None or shown[0] is not state:
             shown = self._shown = (state, state.evidence)
         return shown[1]
@@ -154,6 +160,7 @@ class Bandit(AbstractStoredBandit):
         with self._lock:
             state, number = self._state, self._num_decisions
             self._num_decisions += request.size
+        state = self._present(state, number)
         found = [self._programs.decide(state, number, block) for block in blocks]
         preferences, scores, failures = request.joined(found, blocks)
         failed = failures > 0
@@ -196,7 +203,7 @@ class Bandit(AbstractStoredBandit):
         self._check_rewards(new.rewards)
         large = new.largest(self._stds) > self._limit
         with self._updating:
-            state = self._with(self._state, new)
+            state = self._with(self._present(self._state), new)
             if (large or self._strained) and self._fails(state):
                 raise ValueError(_UNUSABLE.format(self._dtype, new))
             if large and not self._leaves_room(state, new):
@@ -227,7 +234,7 @@ class Bandit(AbstractStoredBandit):
         if not 2 <= positive_int("num_draws", num_draws) <= MAX_DRAWS:
             raise ValueError(f"`num_draws`: expected 2 to 2**24, got {num_draws}; try 1000")
         key = seed_key(fresh_seed() if seed is None else checked_seed(seed))
-        draws, failed = self._programs.draw(self._state, key, num_draws)
+        draws, failed = self._programs.draw(self._present(self._state), key, num_draws)
         if np.any(failed):
             raise RuntimeError(_FAILURE.format("posterior"))
         return Posterior(draws)
@@ -256,6 +263,8 @@ class Bandit(AbstractStoredBandit):
         request = Request(np.zeros(shape), None, None, propensity_draws, self._dim)
         state = self._state
         state.rehearse(self._max_rows, self._moments)
+        if self._forgetting is not None:
+            self._forgetting.faded(state, state.moment + 1.0)
         self._with(state, next(ordinary(self._stds, self._dtype)))
         self._fails(state)
         for block in request.blocks(self._dtype):
@@ -280,13 +289,12 @@ class Bandit(AbstractStoredBandit):
     def _dtype(self) -> np.dtype:
         return jax.dtypes.canonicalize_dtype(np.float64)
 
-    @property
-    def _evidence(self) -> AbstractEvidence:
-        return self.evidence
-
-    @_evidence.setter
-    def _evidence(self, evidence: AbstractEvidence) -> None:
-        self._state = State.of(evidence, self._max_rows)
+    def _present(self, state: State, num_decisions: int | None = None) -> State:
+        """What is left of a state after so many decisions; by default, at this moment."""
+        if self._forgetting is None:
+            return state
+        number = self._num_decisions if num_decisions is None else num_decisions
+        return self._forgetting.faded(state, self._forgetting.now(number))
 
     def _with(self, state: State, new: Observations) -> State:
         return state.add(new, self._max_rows, self._moments)

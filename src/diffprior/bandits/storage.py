@@ -1,6 +1,8 @@
 """Bandits in files and bytes: all that is needed to go on."""
 
 import abc
+import datetime
+import math
 import threading
 from typing import Any
 
@@ -11,19 +13,22 @@ from ..files.atomic import AnyPath, write_whole
 from ..files.base import Serialisable, from_bytes, from_path, kinds_in, to_bytes
 from .agents import AbstractAgent
 from .choose import known_prior
+from .forgetting import Forgetting
 from .forking import refuse_after_fork
 from .streams import checked_seed, fresh_seed
+from .updates import State
 
 
 class AbstractStoredBandit(abc.ABC, Serialisable):
     """What a bandit keeps, and how it is kept."""
 
     _agent: AbstractAgent
-    _evidence: AbstractEvidence
+    _state: State
     _seed: int
     _num_decisions: int
     _max_rows: int | None
     _strained: bool
+    _forgetting: Forgetting | None
     _lock: threading.Lock
 
     @property
@@ -103,30 +108,53 @@ class AbstractStoredBandit(abc.ABC, Serialisable):
             "num_decisions": int,
             "max_rows": int | None,
             "strained": bool,
+            "half_life": float | None,
+            "in_seconds": bool,
+            "moment": float,
         }
 
     def file_fields(self) -> dict[str, Any]:
         """The fields that are kept, and what each holds, of one moment."""
+        forgetting = self._forgetting
         with self._lock:
-            return {name: getattr(self, f"_{name}") for name in self.file_hints()}
+            state, num_decisions, strained = self._state, self._num_decisions, self._strained
+        return {
+            "agent": self._agent,
+            "evidence": state.evidence,
+            "seed": self._seed,
+            "num_decisions": num_decisions,
+            "max_rows": self._max_rows,
+            "strained": strained,
+            "half_life": None if forgetting is None else forgetting.half_life,
+            "in_seconds": forgetting is not None and forgetting.in_seconds,
+            "moment": state.moment,
+        }
 
     @classmethod
     def upgrade(cls, fields: dict[str, Any], version: int) -> dict[str, Any]:
-        """Version 0.1.0 did not look for extreme observations."""
-        return {"strained": False} | fields
+        """Version 0.1.0 did not look for extreme observations, and forgot nothing."""
+        later = {"strained": False, "half_life": None, "in_seconds": False, "moment": 0.0}
+        return later | fields
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Any:
         """A bandit that goes on where another was."""
         _check_room(fields["evidence"], fields["max_rows"])
         make: Any = cls
-        bandit = make(fields["agent"], seed=fields["seed"], max_rows=fields["max_rows"])
+        half_life = fields["half_life"]
+        if half_life is not None and fields["in_seconds"]:
+            half_life = datetime.timedelta(seconds=half_life)
+        options = {name: fields[name] for name in ("seed", "max_rows")}
+        bandit = make(fields["agent"], **options, half_life=half_life)
         evidence, num_decisions = fields["evidence"], fields["num_decisions"]
         if type(evidence) is not type(bandit.evidence) or evidence.dim != bandit.evidence.dim:
             raise ValueError("`evidence`: expected that of the agent's model, got another")
+        if not math.isfinite(fields["moment"]):
+            raise ValueError(f"`moment`: expected a finite number, got {fields['moment']}")
         if num_decisions < 0:
             raise ValueError(f"`num_decisions`: expected none below 0, got {num_decisions}")
-        bandit._evidence = evidence.with_capacity(fields["max_rows"] or 0)
+        state = State.of(evidence, fields["max_rows"])
+        bandit._state = state._replace(moment=fields["moment"])
         bandit._num_decisions = num_decisions
         bandit._strained = fields["strained"]
         return bandit

@@ -59,12 +59,14 @@ def ordinary(stds: Float[np.ndarray, " d"], dtype: np.dtype) -> Iterator[Observa
 
 
 class State(NamedTuple):
-    """Evidence, partitioned, so that neither decisions nor updates walk through it; and how many
-    rows can be added before it has to be made smaller, None if any number can."""
+    """Evidence, partitioned, so that neither decisions nor updates walk through it; how many rows
+    can be added before it has to be made smaller, None if any number can; and the moment that it
+    has faded to, where it does."""
 
     leaves: list[Any]
     structure: Structure
     room: int | None
+    moment: float = 0.0
 
     @staticmethod
     def of(
@@ -75,10 +77,11 @@ class State(NamedTuple):
         leaves, structure = partition(evidence)
         if like is not None and like.structure == structure:
             structure = like.structure  # the same object is found faster
+        moment = 0.0 if like is None else like.moment
         if not isinstance(evidence, GLMEvidence):
-            return State(leaves, structure, None)
+            return State(leaves, structure, None, moment)
         limit = evidence.capacity if max_rows is None else max_rows
-        return State(leaves, structure, limit - int(evidence.num_rows))
+        return State(leaves, structure, limit - int(evidence.num_rows), moment)
 
     @property
     def evidence(self) -> AbstractEvidence:
@@ -95,7 +98,7 @@ class State(NamedTuple):
                 state = state._with_room(length, max_rows, moments)
             leaves = update_program(state.structure, length)(state.leaves, *rows)
             left = None if state.room is None else state.room - length
-            state = State(leaves, state.structure, left)
+            state = State(leaves, state.structure, left, state.moment)
         return state
 
     def _with_room(self, length: int, max_rows: int | None, moments: Gaussian) -> "State":
