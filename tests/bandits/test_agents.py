@@ -153,12 +153,16 @@ def test_update_is_append() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ThompsonSampling(prior(), dp.Linear(1.0)), "`sampler`.*GaussianPrior.*`Exact`"),
+        (
+            lambda: ThompsonSampling(prior(), dp.Linear(1.0)),
+            "`sampler`.*GaussianPrior.*best_sampler",
+        ),
         (lambda: ThompsonSampling(dp.Exact(prior()), "linear"), "`likelihood`.*got str.*Linear"),
         (lambda: LinUCB(dp.EmpiricalPrior(FEATURES), dp.Linear(1.0)), "`prior`.*EmpiricalPrior"),
         (lambda: LinUCB(prior(), dp.Linear(1.0), width=-1.0), "`width`.*positive.*got -1"),
         (lambda: EpsilonGreedy(prior(), dp.Linear(1.0), epsilon=1.5), "`epsilon`.*probability"),
         (lambda: Uniform(None), "`likelihood`.*got NoneType"),
+        (lambda: Uniform(dp.Logistic), r"`likelihood`.*got the class Logistic;.*Logistic\(\)"),
     ],
 )
 def test_wrong_arguments_are_refused(make: Callable[[], AbstractAgent], message: str) -> None:

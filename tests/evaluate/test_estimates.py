@@ -139,6 +139,8 @@ def test_logs_need_a_likelihood_and_the_right_width() -> None:
         log_evidence(dp.mixture("blobs"), logs, dp.Linear(1.0))
     with pytest.raises(ValueError, match="`baseline`"):
         compare({"a": GAUSSIAN}, logs, dp.Linear(1.0), baseline="b")
+    with pytest.raises(ValueError, match="`priors`: expected priors by name, got list"):
+        compare([GAUSSIAN], logs, dp.Linear(1.0))
 
 
 def test_any_object_with_four_members_is_judged() -> None:

@@ -192,3 +192,14 @@ def test_wrong_arguments_are_refused(blob_logs: dp.Logs) -> None:
         dp.learn(blob_logs, dp.Linear(), hedge=1.0)
     with pytest.raises(ValueError, match="`up_to`"):
         dp.learn(blob_logs, dp.Linear(), up_to="network")
+    with pytest.raises(ValueError, match="`logs`: expected at least 10 tasks, got 3"):
+        dp.learn(blob_logs.select(np.arange(3)), dp.Linear())
+
+
+@pytest.mark.float32
+def test_fewer_tasks_than_parameters_are_learned_from() -> None:
+    """Plug-in estimates then span fewer directions than there are, whatever the precision."""
+    rng = np.random.default_rng(0)
+    logs = dp.Logs(np.repeat(np.arange(10), 4), rng.normal(size=(40, 12)), rng.normal(size=40))
+    learned = dp.learn(logs, dp.Linear(1.0), simulate=False, progress=False)
+    assert learned.report.chosen == "Gaussian" and learned.prior.dim == 12

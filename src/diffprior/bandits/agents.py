@@ -151,7 +151,7 @@ class ThompsonSampling(AbstractAgent):
     TS, TunedTS, MixTS, DPS and DiffTS are this agent with different samplers.
 
     Args:
-        sampler: Any sampler; or a prior, whose best one is taken.
+        sampler: Any sampler; that of a prior is `best_sampler(prior)`.
         likelihood: How rewards arise from parameters.
 
     References:
@@ -162,7 +162,8 @@ class ThompsonSampling(AbstractAgent):
     likelihood: AbstractLikelihood
 
     def __init__(self, sampler: Any, likelihood: Any) -> None:
-        self.sampler = checked_kind("sampler", sampler, AbstractSampler, "wrap a prior in `Exact`")
+        fix = "for a prior pass best_sampler(prior)"
+        self.sampler = checked_kind("sampler", sampler, AbstractSampler, fix)
         self.likelihood = checked_likelihood(likelihood)
 
     @property
@@ -208,6 +209,8 @@ def checked_likelihood(likelihood: Any) -> AbstractLikelihood:
 def checked_kind(name: str, value: Any, kind: type, fix: str) -> Any:
     """`value` as an instance of `kind`."""
     if not isinstance(value, kind):
-        wanted = kind.__name__.removeprefix("Abstract")
-        raise ValueError(f"`{name}`: expected a {wanted}, got {type(value).__name__}; {fix}")
+        wanted = kind.__name__.removeprefix("Abstract").lower()
+        is_class = isinstance(value, type)
+        got = f"the class {value.__name__}" if is_class else type(value).__name__
+        raise ValueError(f"`{name}`: expected a {wanted}, got {got}; {fix}")
     return value

@@ -78,11 +78,11 @@ class Bandit(AbstractStoredBandit):
         self._programs = DecisionPrograms(self._agent, stream_keys(self._seed, 0))
         self._moments = self._agent.moments()
         self._check_rewards = self.likelihood.check_rewards  # slow to be looked up in a module
-        self._limit = LARGE * float(getattr(self.likelihood, "noise_std", 1.0))
         self._stds = np.sqrt(np.diagonal(np.asarray(self._moments.cov, np.float64)))
         self._lock = threading.Lock()  # held while the state is read or replaced
         self._updating = threading.Lock()  # held while evidence is made of evidence
         self._state = State.of(self._agent.init(self._dim, self._max_rows or 0), self._max_rows)
+        self._limit = LARGE * float(getattr(self.likelihood, "noise_std", 1.0))
         self._shown: tuple[State, AbstractEvidence] | None = None
         self._num_decisions = 0
         self._strained = False  # whether the evidence holds extreme observations

@@ -117,7 +117,7 @@ class Comparison:
 
 
 def compare(
-    priors: Mapping[str, Any],
+    priors: Any,
     tasks: Any,
     likelihood: AbstractLikelihood | None = None,
     *,
@@ -129,7 +129,7 @@ def compare(
     """Compare priors by the log evidence of tasks that none of them has seen.
 
     Args:
-        priors: Priors by name.
+        priors: Priors by name, in a dictionary.
         tasks: `Tasks` or `Logs`; tasks, not rows, must be held out of what the priors saw.
         likelihood: How rewards arise; needed with logs, by default the tasks' own.
         samples: Parameters of past tasks (n, d). With them, "Gaussian" and "mixture of K", the
@@ -143,8 +143,13 @@ def compare(
         The numbers of every prior, and paired differences with their standard errors.
 
     Raises:
-        ValueError: If there is no prior, or the baseline is none of them.
+        ValueError: If priors are not by name or none, or the baseline is none of them.
     """
+    if not isinstance(priors, Mapping):
+        raise ValueError(
+            f"`priors`: expected priors by name, got {type(priors).__name__}; "
+            'pass a dictionary such as {"learned": prior}'
+        )
     tasks = as_tasks(tasks, likelihood)
     everyone = {**_baselines(samples, seed), **priors}
     baseline = baseline or next(iter(everyone), None)

@@ -8,7 +8,7 @@ from ..evidence.base import AbstractLikelihood
 from ..priors.base import AbstractPrior
 from ..priors.from_tasks.components import Components
 from ..priors.from_tasks.data import AnyLogs, blocks_of
-from ..priors.from_tasks.gaussian import guess
+from ..priors.from_tasks.gaussian import guess, positive
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 
@@ -71,4 +71,4 @@ def naive(logs: AnyLogs, likelihood: AbstractLikelihood) -> Components:
     counts = np.asarray(logs.counts)[np.argsort(logs.hashes, kind="stable")]
     points = points[counts >= 2] if np.sum(counts >= 2) > 2 * logs.dim else points
     cov = np.cov(points, rowvar=False).reshape(logs.dim, logs.dim)
-    return Components.one(points.mean(axis=0), cov + 1e-9 * np.diag(np.diagonal(cov) + 1e-300))
+    return Components.one(points.mean(axis=0), positive(cov))

@@ -30,6 +30,7 @@ from .report import LearningReport, Pictures
 
 HEDGE = 0.003
 REPORT_SHARE = 0.1
+FEWEST_TASKS = 10  # that can teach something, and be held out in turn
 LEAST_ORDER = 4.0  # of structure; two humps need as much
 UP_TO = ("gaussian", "mixture", "diffusion")
 SHOWN = 2000  # points of a picture
@@ -73,7 +74,7 @@ def learn(
     more than a standard error.
 
     Args:
-        logs: `Logs`, or `TaskStatistics` for linear rewards.
+        logs: `Logs`, or `TaskStatistics` for linear rewards; of at least ten tasks.
         likelihood: how rewards arise; `Linear()` without noise has it estimated.
         seed: of everything random. Tasks are split by their labels, whatever the seed.
         hedge: share of a wide Gaussian mixed into the prior, so that a task unlike any before is
@@ -88,12 +89,18 @@ def learn(
         The prior, the likelihood with its noise, and the report.
 
     Raises:
-        ValueError: logs or a likelihood that are not; rewards that the likelihood cannot produce.
+        ValueError: logs or a likelihood that are not; fewer than ten tasks; rewards that the
+            likelihood cannot produce.
     """
     if not is_logs(logs):
         raise ValueError(
             f"`logs`: expected Logs or TaskStatistics, got {type(logs).__name__}; "
             "make them by dp.Logs(tasks, features, rewards), or fit a prior to parameters"
+        )
+    if logs.num_tasks < FEWEST_TASKS:
+        raise ValueError(
+            f"`logs`: expected at least {FEWEST_TASKS} tasks, got {logs.num_tasks}; a prior is "
+            "what tasks have in common, so collect the logs of more, or check their labels"
         )
     choice("up_to", up_to, UP_TO)
     if not 0.0 <= hedge < 1.0:

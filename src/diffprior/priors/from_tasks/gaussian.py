@@ -73,7 +73,7 @@ def fit_gaussian(
     _, value = _step(blocks, state, estimate_noise, mapper)
     noise = float(np.exp(state.log_noise)) if estimate_noise else None
     mean, cov = state.components.means[0], state.components.covs[0]
-    state = _State(Components.one(mean, _positive(cov)), state.log_noise)
+    state = _State(Components.one(mean, positive(cov)), state.log_noise)
     num_tasks = sum(block.num_tasks for block in blocks)
     return GaussianFit(state.components, noise, value * num_tasks, steps, converged)
 
@@ -120,7 +120,7 @@ def _step(
     return _State(after, log_noise), sums.log_evidence / sums.num_tasks
 
 
-def _positive(cov: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
+def positive(cov: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
     """A covariance with a little added where some direction has hardly any spread."""
     std = np.sqrt(np.diagonal(cov))
     smallest = np.linalg.eigvalsh(cov / np.outer(std, std))[0]
