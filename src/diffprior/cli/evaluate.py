@@ -131,7 +131,7 @@ def _load(path: Path) -> "AbstractPrior":
     if not isinstance(prior, AbstractPrior):
         raise ValueError(
             f"`prior`: expected the file of a prior, got {type(prior).__name__} in {path}; "
-            "pass what `diffprior fit` or `prior.save` wrote"
+            "pass what `diffprior learn`, `fit` or `prior.save` wrote"
         )
     return prior
 

@@ -10,7 +10,7 @@ from .terminal import friendly_errors, say
 
 
 def sample(
-    prior: Annotated[Path, typer.Argument(help="File that `diffprior fit` wrote.")],
+    prior: Annotated[Path, typer.Argument(help="File that `diffprior learn` or `fit` wrote.")],
     output: Annotated[Path, typer.Option("--output", "-o", help=".npy or .csv")],
     num_samples: Annotated[
         int, typer.Option("--num-samples", "-n", min=1, help="How many draws.")
@@ -33,7 +33,7 @@ def sample(
         if not isinstance(found, AbstractPrior):
             raise ValueError(
                 f"`prior`: expected the file of a prior, got one of {type(found).__name__}; pass "
-                "what `diffprior fit` or `prior.save` wrote"
+                "what `diffprior learn`, `fit` or `prior.save` wrote"
             )
         draws = np.asarray(found.sample(jax.random.key(seed), num_samples))
         names = getattr(getattr(found, "metadata", None), "names", ())

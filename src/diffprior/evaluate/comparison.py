@@ -151,7 +151,7 @@ def compare(
             'pass a dictionary such as {"learned": prior}'
         )
     tasks = as_tasks(tasks, likelihood)
-    everyone = {**_baselines(samples, seed), **priors}
+    everyone: dict[str, Any] = {**_baselines(samples, seed), **priors}
     baseline = baseline or next(iter(everyone), None)
     if baseline not in everyone:
         listed = ", ".join(map(repr, everyone)) or "at least one prior"
