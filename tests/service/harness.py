@@ -147,7 +147,7 @@ def check(url: str, ledger: Ledger) -> list[str]:
     wrong = []
     with ledger.lock:
         decisions, rewards = dict(ledger.decisions), dict(ledger.rewards)
-    with new_client(url, seconds=10) as client:
+    with new_client(url, seconds=600) as client:
         for decision_id, reply in decisions.items():
             found = client.get(f"/v1/decisions/{decision_id}")
             if found.status_code != 200:
