@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import bench, evaluate, fit, learn, reproduce, sample, serve, statistics
+from . import bench, evaluate, export, fit, learn, reproduce, sample, serve, statistics
 from .options import print_version
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.add_typer(reproduce.app, name="reproduce")
 app.command()(bench.bench)
 app.command()(serve.serve)
 app.command()(serve.rebuild)
+app.command()(export.export)
 app.add_typer(serve.token_app, name="token")
 
 

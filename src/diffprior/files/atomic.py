@@ -9,7 +9,9 @@ import secrets
 import stat
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 PATIENCE = 60.0  # seconds after which a temporary file that nobody writes to is litter
 LONGEST_NAME = 150  # bytes of a file's name that fit beside what a temporary name adds
@@ -32,10 +34,6 @@ HOST = _host()
 def write_whole(path: AnyPath, content: bytes | str) -> None:
     """Write a file so that whoever reads it finds the old content or the new, never a part.
 
-    The content goes to a temporary file in the same folder, which then takes the file's place. An
-    existing file keeps its permissions, a new one gets those of the umask, and a symbolic link
-    stays one. What killed processes left behind while writing the same file is removed.
-
     Args:
         path: Where to write; the folder must exist.
         content: Bytes, or text that is written in UTF-8.
@@ -44,6 +42,18 @@ def write_whole(path: AnyPath, content: bytes | str) -> None:
         FileNotFoundError: If there is no such folder.
         ValueError: If the path is that of a folder or a device.
         OSError: If writing fails, for instance on a full disk; the old file is then as it was.
+    """
+    with writing_whole(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def writing_whole(path: AnyPath) -> Iterator[BinaryIO]:
+    """As `write_whole`, for content that is written piece by piece to the file that it yields.
+
+    The content goes to a temporary file in the same folder, which then takes the file's place. An
+    existing file keeps its permissions, a new one gets those of the umask, and a symbolic link
+    stays one. What killed processes left behind while writing the same file is removed.
     """
     target = Path(os.path.realpath(path))
     found = _status(target)
@@ -56,7 +66,7 @@ def write_whole(path: AnyPath, content: bytes | str) -> None:
         with os.fdopen(handle, "wb") as file:
             if found is not None:
                 _keep_permissions(handle, found)
-            file.write(content.encode() if isinstance(content, str) else content)
+            yield file
             file.flush()
             os.fsync(handle)
         os.replace(temporary, target)

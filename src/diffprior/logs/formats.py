@@ -176,10 +176,12 @@ def _flat(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _features(action: dict[str, Any], prefix: str = "") -> dict[str, float]:
-    """Numbers as they are, arrays by position, text as an indicator."""
+    """Numbers as they are, arrays by position, text as an indicator; no name begins with _."""
     found: dict[str, float] = {}
     for name, item in action.items():
         full = prefix + name
+        if name.startswith("_"):
+            continue
         if isinstance(item, dict):
             found |= _features(item, f"{full}.")
         elif isinstance(item, bool | int | float):

@@ -1,0 +1,52 @@
+"""`diffprior export`: the service's log for other tools, and for learning the next prior."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import check_output
+from .serve import DEFAULT_DATABASE, Database
+from .terminal import friendly_errors, say
+
+
+def export(
+    model: Annotated[str, typer.Option(help="Name of the model.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
+    database: Database = DEFAULT_DATABASE,
+    format: Annotated[
+        str,
+        typer.Option(help="parquet, dsjson (Vowpal Wabbit) or obd (Open Bandit arrays, .npz)."),
+    ] = "parquet",
+) -> None:
+    """Write the decisions of a model with their rewards and propensities.
+
+    `diffprior learn` takes the Parquet file: --features 'x*'. The service may be running.
+    """
+    with friendly_errors():
+        check_output("output", output)
+        from ..extras import require
+
+        require("serve", "sqlalchemy")
+        if format == "parquet":
+            require("logs", "pyarrow")
+        from ..service.database import Database as OpenDatabase
+        from ..service.export import export as write
+
+        check_database(database)
+        opened = OpenDatabase(database)
+        exported = write(opened, model, format, output)
+        opened.close()
+        say(str(exported))
+        say(f"wrote {output}")
+
+
+def check_database(database: str) -> None:
+    """Refuse the name of a SQLite file that is not there, which opening it would make.
+
+    Raises:
+        ValueError: There is no such file.
+    """
+    path = Path(database.removeprefix("sqlite:///"))
+    if "://" not in str(database).removeprefix("sqlite:///") and not path.is_file():
+        raise ValueError(f"`database`: expected a database, found none at {path}; check the name")

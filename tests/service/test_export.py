@@ -1,0 +1,177 @@
+"""The log as files: everything that was learned from, once, as other tools and ours read it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import vowpalwabbit
+from starlette.testclient import TestClient
+
+import diffprior as dp
+from cli.helpers import run
+from diffprior.logs import writers
+from diffprior.logs.formats import read_dsjson
+from diffprior.service.database import Database
+from diffprior.service.export import export
+from service.conftest import LINEAR, MakeService, decide, features, reward
+
+NUM_TASKS, NUM_ROUNDS, NUM_DRAWS = 4, 8, 4
+
+
+@pytest.fixture
+def log(make_service: MakeService) -> dict[str, dict]:
+    """Replies by decision id, of decisions that were learned from; rewards with them."""
+    client = make_service(**LINEAR, propensity_draws=NUM_DRAWS)
+    replies: dict[str, dict] = {}
+    rng = np.random.default_rng(0)
+    for i in range(NUM_TASKS * NUM_ROUNDS):
+        table, mask = features(i), [True, i % 4 > 0, True]
+        reply = decide(client, f"task {i % NUM_TASKS}", features=table, mask=mask)
+        value = float(rng.standard_normal())
+        reward(client, reply["decision_id"], value)
+        kept = {"reward": value, "features": table, "mask": mask, "task": f"task {i % NUM_TASKS}"}
+        replies[reply["decision_id"]] = reply | kept
+    _leave_out(client)
+    return replies
+
+
+def _leave_out(client: TestClient) -> None:
+    """Decisions that no estimate can use, one of each kind."""
+    decide(client, "task 0")  # nothing is known of it yet
+    cancelled = decide(client, "task 0")["decision_id"]
+    assert client.post(f"/v1/decisions/{cancelled}/cancel").status_code == 200
+    ranked = decide(client, "task 1", top_k=2)["decision_id"]
+    reward(client, ranked, 0.5)
+    ours = decide(client, "task 2", decision_id="shadow-0")["action"]
+    reward(client, "shadow-0", 0.5)
+    for i in range(1, 30):  # until we would have taken another action
+        other = decide(client, "task 2", decision_id=f"shadow-{i}", action_taken=(ours + 1) % 3)
+        reward(client, f"shadow-{i}", 0.5)
+        if "recommended" in other:
+            return
+
+
+def _propensity(reply: dict) -> float:
+    return (NUM_DRAWS * reply["propensity"] + 1) / (NUM_DRAWS + 1)
+
+
+def test_a_table_has_every_decision_that_was_learned_from(
+    log: dict[str, dict], database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writers, "AT_ONCE", 200)  # so that there are several row groups
+    path = tmp_path / "log.parquet"
+    exported = export(database, "shop", "parquet", path)
+    rows = {row["decision_id"]: row for row in pq.read_table(path).to_pylist()}
+    assert pq.ParquetFile(path).num_row_groups > 2
+    assert exported.num_written == len(rows) == exported.num_decisions - 2
+    assert exported.left_out == {"not yet settled": 1, "cancelled": 1}
+    for name, reply in log.items():
+        row, action = rows[name], reply["action"]
+        assert (row["task"], row["reward"]) == (reply["task"], reply["reward"])
+        assert (row["taken"], row["action"]) == (action, str(action))
+        assert row["propensity"] == pytest.approx(_propensity(reply), abs=1e-12)
+        assert row["actions"] == reply["features"] and row["mask"] == reply["mask"]
+        assert [row["x1"], row["x2"]] == reply["features"][action]
+        assert row["created"] <= row["learned"]
+    unknown = [row for row in rows.values() if row["propensity"] is None]
+    assert len(unknown) == len(rows) - exported.num_propensities > 0
+    logs = dp.Logs.read(path, task="task", reward="reward", features="x*", time="learned")
+    assert logs.num_tasks == NUM_TASKS and logs.num_rows == len(rows)
+
+
+def test_decision_service_lines_are_read_by_vowpal_wabbit_and_by_us(
+    log: dict[str, dict], database: Database, tmp_path: Path
+) -> None:
+    path = tmp_path / "log.json"
+    exported = export(database, "shop", "dsjson", path)
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(events) == exported.num_written == exported.num_propensities
+    assert sum(exported.left_out.values()) == exported.num_decisions - len(events)
+    assert exported.left_out["ranked, whose propensity is of the whole ranking"] == 1
+    assert exported.left_out["taken by the caller in shadow mode"] >= 1
+    seen = 0
+    workspace = vowpalwabbit.Workspace("--cb_explore_adf --dsjson --quiet")
+    for event in events:
+        examples = workspace.parse(json.dumps(event))
+        labels = [e.get_label(vowpalwabbit.LabelType.CONTEXTUAL_BANDIT).costs for e in examples]
+        ((place, (label,)),) = [(i, found) for i, found in enumerate(labels[1:]) if found]
+        if event["EventId"] in log:
+            reply, seen = log[event["EventId"]], seen + 1
+            assert len(examples) == 1 + sum(reply["mask"])
+            assert np.flatnonzero(reply["mask"])[place] == reply["action"]
+            assert label.cost == pytest.approx(-reply["reward"], rel=1e-6)  # they keep floats
+            assert label.probability == pytest.approx(_propensity(reply), rel=1e-6)
+        workspace.learn(examples)
+        workspace.finish_example(examples)
+    assert seen == len(log) and workspace.get_weighted_examples() == len(events)
+    workspace.finish()
+    logs = read_dsjson(path, task="task", intercept=False)
+    assert logs.num_rows == len(events) and logs.feature_names == ("x.x1", "x.x2")
+    assert logs.rewards.sum() == pytest.approx(-sum(e["_label_cost"] for e in events))
+
+
+def test_open_bandit_arrays_hold_the_log(
+    log: dict[str, dict], database: Database, tmp_path: Path
+) -> None:
+    path = tmp_path / "log.npz"
+    exported = export(database, "shop", "obd", path)
+    with np.load(path, allow_pickle=False) as arrays:
+        found = dict(arrays)
+    n = exported.num_written
+    assert found["n_rounds"] == n and found["n_actions"] == 3
+    assert found["context"].shape == (n, 6) and found["action_context"].shape == (3, 3)
+    for name in ("action", "reward", "pscore", "position"):
+        assert found[name].shape == (n,)
+    rewards = np.array([reply["reward"] for reply in log.values()])
+    ours = np.isin(found["reward"], rewards)
+    assert ours.sum() == len(log)
+    by_reward = {reply["reward"]: reply for reply in log.values()}
+    for i in np.flatnonzero(ours):
+        reply = by_reward[found["reward"][i]]
+        assert found["action"][i] == reply["action"]
+        assert found["pscore"][i] == pytest.approx(_propensity(reply))
+        assert found["task"][found["task_number"][i]] == reply["task"]
+        np.testing.assert_array_equal(found["context"][i].reshape(3, 2), reply["features"])
+        np.testing.assert_array_equal(found["mask"][i], reply["mask"])
+
+
+def test_choices_at_random_keep_their_propensity(
+    make_service: MakeService, database: Database, tmp_path: Path
+) -> None:
+    client = make_service(**LINEAR, sampler="random")
+    for i in range(3):
+        reward(client, decide(client, features=features(i))["decision_id"], 1.0)
+    export(database, "shop", "parquet", tmp_path / "log.parquet")
+    table = pq.read_table(tmp_path / "log.parquet")
+    assert table["propensity"].to_pylist() == pytest.approx([1 / 3] * 3)
+
+
+def test_the_command_checks_before_it_works_and_says_what_was_left_out(
+    log: dict[str, dict], database: Database, tmp_path: Path
+) -> None:
+    url = str(tmp_path / "log.sqlite")
+    path = tmp_path / "out.parquet"
+    said = run("export", "--database", url, "--model", "shop", "-o", path)
+    assert "left out 1 not yet settled, 1 cancelled" in said and path.exists()
+    given = ("export", "--database", url, "-o", tmp_path / "new", "--model")
+    assert "`model`: expected a model of the database (shop)" in run(*given, "x", code=2)
+    assert "`format`: expected" in run(*given, "shop", "--format", "csv", code=2)
+    nowhere = run("export", "--database", tmp_path / "no", "--model", "s", "-o", path, code=2)
+    assert "found none at" in nowhere and not (tmp_path / "no").exists()
+    folder = run("export", "--model", "shop", "-o", tmp_path / "no" / "x.parquet", code=2)
+    assert "make the folder" in folder
+    assert sorted(p.name for p in tmp_path.glob("new*")) == []
+
+
+def test_different_numbers_of_actions_are_refused_for_open_bandit_alone(
+    make_service: MakeService, database: Database, tmp_path: Path
+) -> None:
+    client = make_service(**LINEAR, propensity_draws=NUM_DRAWS)
+    for k in (2, 3):
+        reward(client, decide(client, features=features(0, k))["decision_id"], 1.0)
+    with pytest.raises(ValueError, match="as many actions in every decision"):
+        export(database, "shop", "obd", tmp_path / "log.npz")
+    assert not list(tmp_path.glob("*log.npz*"))
+    assert export(database, "shop", "dsjson", tmp_path / "log.json").num_written == 2
