@@ -15,7 +15,7 @@ from diffprior.logs import writers
 from diffprior.logs.formats import read_dsjson
 from diffprior.service.database import Database
 from diffprior.service.export import export
-from service.conftest import LINEAR, MakeService, decide, features, reward
+from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward
 
 NUM_TASKS, NUM_ROUNDS, NUM_DRAWS = 4, 8, 4
 
@@ -155,6 +155,11 @@ def test_the_command_checks_before_it_works_and_says_what_was_left_out(
     path = tmp_path / "out.parquet"
     said = run("export", "--database", url, "--model", "shop", "-o", path)
     assert "left out 1 not yet settled, 1 cancelled" in said and path.exists()
+    PRIOR.save(tmp_path / "prior.dprior")
+    options = ("--likelihood", "linear", "--noise-std", 1.0, "--json", tmp_path / "found.json")
+    said = run("evaluate", "off-policy", tmp_path / "prior.dprior", path, *options)
+    assert "doubly robust" in said and "more without a propensity" in said
+    _check_estimates(json.loads((tmp_path / "found.json").read_text()), log)
     given = ("export", "--database", url, "-o", tmp_path / "new", "--model")
     assert "`model`: expected a model of the database (shop)" in run(*given, "x", code=2)
     assert "`format`: expected" in run(*given, "shop", "--format", "csv", code=2)
@@ -163,6 +168,15 @@ def test_the_command_checks_before_it_works_and_says_what_was_left_out(
     folder = run("export", "--model", "shop", "-o", tmp_path / "no" / "x.parquet", code=2)
     assert "make the folder" in folder
     assert sorted(p.name for p in tmp_path.glob("new*")) == []
+
+
+def _check_estimates(found: dict, log: dict[str, dict]) -> None:
+    """The policy that took the decisions is judged; nearly all of its weights are about 1."""
+    assert found["num_decisions"] >= len(log) and found["failed"] == 0
+    assert found["effective_sample_size"] > 0.5 * found["num_decisions"]
+    for name in ("ips", "snips", "dr"):
+        error = found[name]["standard_error"] + found["logged"]["standard_error"]
+        assert abs(found[name]["value"] - found["logged"]["value"]) < 5 * error
 
 
 def test_different_numbers_of_actions_are_refused_for_open_bandit_alone(

@@ -87,6 +87,39 @@ def judge_prior(
             say(f"wrote {json_file}")
 
 
+@app.command("off-policy")
+def judge_policy(
+    prior: Annotated[Path, typer.Argument(help="File of a prior.")],
+    log: Annotated[Path, typer.Argument(help="What `diffprior export` wrote: .parquet")],
+    likelihood: Annotated[
+        str, typer.Option(help="linear, logistic, poisson or negative-binomial.")
+    ] = "logistic",
+    noise_std: Annotated[float | None, typer.Option(help="Noise of linear rewards.")] = None,
+    dispersion: Annotated[float | None, typer.Option(help="Of negative-binomial rewards.")] = None,
+    num_draws: Annotated[int, typer.Option(min=1, help="Draws at each decision.")] = 64,
+    json_file: Json = None,
+    seed: Seed = 0,
+) -> None:
+    """Estimate what a prior would have earned on the decisions of the service's log."""
+    with friendly_errors():
+        if json_file is not None:
+            check_output("json", json_file, prior, log)
+        from ..extras import require
+
+        require("logs", "pyarrow")
+        from ..evaluate import LoggedDecisions, off_policy
+        from ..files.atomic import write_whole
+
+        model = _likelihood(likelihood, noise_std, dispersion)
+        found = off_policy(
+            _load(prior), LoggedDecisions.read(log), model, num_draws=num_draws, seed=seed
+        )
+        typer.echo(str(found))
+        if json_file is not None:
+            write_whole(json_file, json.dumps(found.to_dict(), indent=1) + "\n")
+            say(f"wrote {json_file}")
+
+
 def _judge(
     priors: "dict[str, AbstractPrior]", name: str, tasks: "Tasks", seed: int
 ) -> "tuple[Comparison, PredictiveCheck]":

@@ -2,9 +2,11 @@
 
 `coverage`, `rank_uniformity` and `earth_movers_distance` judge posteriors; `log_evidence` and
 `compare` judge priors on tasks that they have not seen; `predictive_check` judges both by the next
-rewards of your own logs, where no true parameters are known.
+rewards of your own logs, where no true parameters are known; `off_policy` estimates what a policy
+would have earned on the decisions of another.
 """
 
+from ..logs.feedback import LoggedDecisions
 from .calibration import Coverage, RankUniformity, coverage, rank_uniformity
 from .comparison import Comparison, compare
 from .distances import (
@@ -14,6 +16,7 @@ from .distances import (
     prior_distances,
 )
 from .estimates import LogEvidence, estimate_log_evidence, log_evidence
+from .off_policy import Estimate, OffPolicy, off_policy
 from .posterior import PosteriorQuality, posterior_quality
 from .predictive import PredictiveCheck, PredictiveRow, predictive_check
 from .tasks import Tasks
@@ -22,7 +25,10 @@ __all__ = [
     "Comparison",
     "Coverage",
     "Distance",
+    "Estimate",
     "LogEvidence",
+    "LoggedDecisions",
+    "OffPolicy",
     "PosteriorQuality",
     "PredictiveCheck",
     "PredictiveRow",
@@ -34,6 +40,7 @@ __all__ = [
     "earth_movers_distance",
     "estimate_log_evidence",
     "log_evidence",
+    "off_policy",
     "posterior_quality",
     "predictive_check",
     "prior_distances",

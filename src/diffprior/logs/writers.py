@@ -1,9 +1,6 @@
-"""Logs of decisions as other tools read them: Parquet, Vowpal Wabbit's DSJSON, Open Bandit arrays.
+"""Logs of decisions as other tools read them: Parquet, Vowpal Wabbit's DSJSON, Open Bandit."""
 
-A writer takes decisions one by one and keeps few of them in memory: `write` each, `finish`, and
-`close` whether or not that went well.
-"""
-
+import abc
 import contextlib
 import json
 import tempfile
@@ -19,7 +16,28 @@ from .decisions import LoggedDecision
 AT_ONCE = 2**21  # numbers that are gathered before they are written
 
 
-class ParquetWriter:
+class AbstractWriter(abc.ABC):
+    """Takes decisions one by one and keeps few of them in memory: `write` each, `finish`, and
+    `close` whether or not that went well."""
+
+    @abc.abstractmethod
+    def __init__(self, file: BinaryIO, dim: int) -> None:
+        """Begin a file of decisions with so many features."""
+
+    @abc.abstractmethod
+    def write(self, decision: LoggedDecision) -> None:
+        """Add a decision."""
+
+    @abc.abstractmethod
+    def finish(self) -> None:
+        """Write what is left."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Leave nothing open."""
+
+
+class ParquetWriter(AbstractWriter):
     """A table with one row for each decision: `task`, `reward`, `propensity`, `x1`, `x2`, ... of
     the action taken, and `actions` and `mask`, all that was offered."""
 
@@ -78,7 +96,7 @@ class ParquetWriter:
         return kept | phi | {"actions": features.tolist(), "mask": mask.tolist()}
 
 
-class DsjsonWriter:
+class DsjsonWriter(AbstractWriter):
     """One JSON object a line: the cost is minus the reward; the label's probability is the
     propensity. Actions that were not allowed are left out of what was offered."""
 
@@ -115,7 +133,7 @@ class DsjsonWriter:
         """Nothing is left open."""
 
 
-class OpenBanditWriter:
+class OpenBanditWriter(AbstractWriter):
     """Arrays of Open Bandit Pipeline in one .npz: `action`, `reward`, `pscore`, `position`,
     `context` (features of all actions, side by side), `action_context` (which action it is); and
     `mask`, `version`, `task_number` and `task` (a name for each number), which it does not ask for.
@@ -188,4 +206,8 @@ def _pyarrow() -> Any:
     return arrow("lib")
 
 
-FORMATS = {"parquet": ParquetWriter, "dsjson": DsjsonWriter, "obd": OpenBanditWriter}
+FORMATS: dict[str, type[AbstractWriter]] = {
+    "parquet": ParquetWriter,
+    "dsjson": DsjsonWriter,
+    "obd": OpenBanditWriter,
+}

@@ -1,0 +1,266 @@
+"""What a model would have earned on the decisions of a log that another policy took."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from ..bandits.agents import AbstractAgent
+from ..bandits.choose import as_agent, dim_of
+from ..checks import on_device, positive_int
+from ..logs.feedback import LoggedDecisions
+from .tables import plus_minus, text_table
+
+AT_ONCE = 256  # decisions of one call of the program
+MIN_ROWS = 16  # room for rows of evidence: this many, and four times more as often as is needed
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean reward and its standard error.
+
+    Args:
+        value: The mean reward of a decision.
+        standard_error: Over tasks, whose decisions are not independent; over decisions where there
+            is one task.
+    """
+
+    value: float
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class OffPolicy:
+    """Estimates of what a policy would have earned on logged decisions.
+
+    Args:
+        logged: What the policy that took the decisions earned.
+        ips: Inverse propensity score: the mean of w r with the weight w = pi(a) / p(a).
+        snips: Self-normalised: the sum of w r over the sum of w.
+        dr: Doubly robust: the mean of sum_a pi(a) q(a) + w (r - q(a)), with a reward model q.
+        effective_sample_size: (sum w)^2 / sum w^2, of the decisions.
+        num_decisions: Decisions with a propensity.
+        num_tasks: Tasks that they are of.
+        num_left_out: Decisions without a propensity, which are evidence of their task alone.
+        failed: Draws of the policy that failed; its action is then random, as in a `Bandit`.
+    """
+
+    logged: Estimate
+    ips: Estimate
+    snips: Estimate
+    dr: Estimate
+    effective_sample_size: float
+    num_decisions: int
+    num_tasks: int
+    num_left_out: int
+    failed: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The table as plain numbers.
+
+        Returns:
+            A dictionary that JSON can hold.
+        """
+        plain = {k: vars(v) if isinstance(v, Estimate) else v for k, v in vars(self).items()}
+        return {name: dict(v) if isinstance(v, dict) else v for name, v in plain.items()}
+
+    def __str__(self) -> str:
+        """A table, one row for each estimate."""
+        names = {
+            "the log itself": self.logged,
+            "IPS": self.ips,
+            "SNIPS": self.snips,
+            "doubly robust": self.dr,
+        }
+        rows = [(name, plus_minus(e.value, e.standard_error)) for name, e in names.items()]
+        left = f", {self.num_left_out} more without a propensity" if self.num_left_out else ""
+        return (
+            f"{self.num_decisions} decisions of {self.num_tasks} tasks{left}; effective sample "
+            f"size {self.effective_sample_size:.0f}\n{text_table(('', 'mean reward'), rows)}"
+        )
+
+
+def off_policy(
+    policy: Any,
+    decisions: LoggedDecisions,
+    likelihood: Any = None,
+    *,
+    num_draws: int = 64,
+    seed: int = 0,
+) -> OffPolicy:
+    """Estimate the mean reward of logged decisions, had this policy taken each of them.
+
+    The policy decides with the evidence that the task had at that moment in the log: it is judged
+    by its decisions, not by what else it would have explored and so have learned. Its probabilities
+    are shares of `num_draws` draws, which leaves IPS and DR unbiased.
+
+    The reward model of DR is linear in the features, or generalised linear: the posterior mean of
+    the task given the evidence of that moment and a Gaussian with the prior's mean and covariance.
+    It has not seen the reward that it is corrected by.
+
+    Args:
+        policy: A prior, a sampler or an agent, as of `Bandit`.
+        decisions: The log with its propensities.
+        likelihood: How rewards arise; None with an agent.
+        num_draws: Draws for the policy's probabilities at each decision.
+        seed: Of the draws.
+
+    Returns:
+        IPS, SNIPS and DR with standard errors, and the effective sample size.
+
+    Raises:
+        ValueError: Arguments do not fit each other, or no decision has a propensity.
+
+    References:
+        Swaminathan and Joachims (2015), The Self-Normalized Estimator for Counterfactual Learning;
+        Dudik, Langford and Li (2011), Doubly Robust Policy Evaluation and Learning, Eq. (1).
+    """
+    agent = as_agent(policy, likelihood, None)
+    known = np.flatnonzero(~np.isnan(decisions.propensities))
+    dim = decisions.features.shape[2]
+    if dim_of(agent) != dim:
+        raise ValueError(
+            f"`decisions`: expected {dim_of(agent)} features, as the policy has parameters, got "
+            f"{dim}; use the features that it was learned from"
+        )
+    if not len(known):
+        raise ValueError(
+            "`decisions`: expected propensities, got none; export decisions that were taken with "
+            "propensity_draws above 0"
+        )
+    agent.likelihood.check_rewards(decisions.rewards)
+    shares, means, failed = _probabilities(
+        agent, decisions, known, positive_int("num_draws", num_draws), seed
+    )
+    return _estimates(decisions, known, shares, means, int(failed))
+
+
+def _estimates(
+    decisions: LoggedDecisions,
+    known: Int[np.ndarray, " m"],
+    shares: Float[np.ndarray, "m k"],
+    means: Float[np.ndarray, "m k"],
+    failed: int,
+) -> OffPolicy:
+    """The estimators, from the policy's probabilities and the reward model's means."""
+    rewards, actions, tasks = (
+        column[known] for column in (decisions.rewards, decisions.actions, decisions.tasks)
+    )
+    rows = np.arange(len(known))
+    weights = shares[rows, actions] / decisions.propensities[known]
+    robust = np.sum(shares * means, axis=1) + weights * (rewards - means[rows, actions])
+    ones = np.ones(len(known))
+    squares = float(np.sum(weights**2))
+    return OffPolicy(
+        logged=_ratio(rewards, ones, tasks),
+        ips=_ratio(weights * rewards, ones, tasks),
+        snips=_ratio(weights * rewards, weights, tasks),
+        dr=_ratio(robust, ones, tasks),
+        effective_sample_size=float(np.sum(weights)) ** 2 / squares if squares else 0.0,
+        num_decisions=len(known),
+        num_tasks=len(np.unique(tasks)),
+        num_left_out=len(decisions) - len(known),
+        failed=failed,
+    )
+
+
+def _ratio(
+    values: Float[np.ndarray, " m"], weights: Float[np.ndarray, " m"], tasks: Int[np.ndarray, " m"]
+) -> Estimate:
+    """sum of values over sum of weights, and its error by the delta method, clustered by task."""
+    total = float(np.sum(weights))
+    if total == 0:
+        return Estimate(float("nan"), float("nan"))
+    value = float(np.sum(values)) / total
+    residuals = values - weights * value
+    groups = np.unique(tasks, return_inverse=True)[1]
+    sums = np.bincount(groups, residuals) if groups.max() else residuals
+    n = len(sums)
+    error = np.sqrt(n / (n - 1) * np.sum(sums**2)) / abs(total) if n > 1 else float("nan")
+    return Estimate(value, float(error))
+
+
+def _probabilities(
+    agent: AbstractAgent,
+    decisions: LoggedDecisions,
+    known: Int[np.ndarray, " m"],
+    num_draws: int,
+    seed: int,
+) -> tuple[Float[np.ndarray, "m k"], Float[np.ndarray, "m k"], int]:
+    """How often the policy takes each action, the mean rewards of a model, and failed draws."""
+    shares = np.zeros((len(known), decisions.mask.shape[1]))
+    means, failed = np.zeros_like(shares), 0
+    root = jax.random.key(seed)
+    for places, room in _batches(decisions.num_known[known]):
+        inputs = _histories(decisions, known[places], room)
+        drawn = _policy(agent, num_draws, root, on_device(known[places]), *inputs)
+        count = len(np.unique(places))
+        shares[places[:count]], means[places[:count]] = (
+            np.asarray(part, np.float64)[:count] for part in drawn[:2]
+        )
+        failed += int(np.sum(np.asarray(drawn[2])[:count]))
+    return shares, np.where(np.isfinite(means), means, np.mean(decisions.rewards)), failed
+
+
+def _batches(lengths: Int[np.ndarray, " m"]) -> Iterator[tuple[Int[np.ndarray, " b"], int]]:
+    """Decisions with room for as many rows of evidence; the last ones of a batch may be repeated,
+    so that few programs serve all."""
+    rooms = MIN_ROWS * 4 ** np.ceil(np.log2(np.maximum(lengths / MIN_ROWS, 1)) / 2).astype(int)
+    at_once = min(AT_ONCE, 1 << (len(lengths) - 1).bit_length())
+    for room in np.unique(rooms):
+        chosen = np.flatnonzero(rooms == room)
+        for begin in range(0, len(chosen), at_once):
+            some = chosen[begin : begin + at_once]
+            yield np.pad(some, (0, at_once - len(some)), mode="edge"), int(room)
+
+
+def _histories(
+    decisions: LoggedDecisions, which: Int[np.ndarray, " b"], room: int
+) -> tuple[Array, ...]:
+    """Actions and mask of some decisions, and the rows that their tasks had shown before."""
+    column = np.arange(room)
+    counts = decisions.num_known[which, None]
+    rows = decisions.starts[which, None] + np.minimum(column, np.maximum(counts - 1, 0))
+    phi = decisions.features[rows, decisions.actions[rows]]
+    seen = (column < counts).astype(float)
+    about = (decisions.features[which], decisions.mask[which], phi, decisions.rewards[rows], seen)
+    return tuple(map(on_device, about))
+
+
+@eqx.filter_jit
+def _policy(
+    agent: AbstractAgent,
+    num_draws: int,
+    root: Array,
+    numbers: Int[Array, " b"],
+    actions: Float[Array, "b k d"],
+    mask: Bool[Array, "b k"],
+    phi: Float[Array, "b r d"],
+    rewards: Float[Array, "b r"],
+    seen: Float[Array, "b r"],
+) -> tuple[Float[Array, "b k"], Float[Array, "b k"], Int[Array, " b"]]:
+    empty = agent.init(phi.shape[2], phi.shape[1])
+    moments = agent.moments()
+
+    def one(inputs: Any) -> tuple[Array, Array, Array]:
+        number, actions, mask, phi, rewards, seen = inputs
+        evidence = empty.add(phi, rewards, seen)
+
+        def again(key: Array) -> tuple[Array, Array]:
+            choice = agent.choose(key, evidence, actions, mask)
+            taken = jnp.argmax(choice.preferences)
+            return jnp.arange(len(mask)) == taken, choice.failed
+
+        hits, failed = jax.vmap(again)(
+            jax.random.split(jax.random.fold_in(root, number), num_draws)
+        )
+        belief, _ = evidence.condition(moments)
+        means = agent.likelihood.mean(actions @ belief.mean)
+        return jnp.mean(hits.astype(means.dtype), axis=0), means, jnp.sum(failed)
+
+    return jax.lax.map(one, (numbers, actions, mask, phi, rewards, seen), batch_size=16)
