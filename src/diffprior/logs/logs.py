@@ -116,6 +116,10 @@ class Logs:
 
         Returns:
             The logs. `read_statistics` sums up linear rewards of files of any size.
+
+        Raises:
+            ValueError: no such file or column; cells that are no numbers; or as of `Logs`.
+            ImportError: if narwhals and pyarrow are not installed.
         """
         if max_rows is not None:
             where = Columns.of(Path(source), task, reward, features, weight, time)
@@ -151,6 +155,10 @@ class Logs:
 
         Returns:
             Counts and sums of products of every task.
+
+        Raises:
+            ValueError: no such file or column, or cells that are no numbers.
+            ImportError: if pyarrow is not installed.
         """
         columns = Columns.of(Path(path), task, reward, features, weight)
         return stream_statistics(Path(path), columns, intercept)

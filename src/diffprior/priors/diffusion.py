@@ -53,7 +53,8 @@ class ReverseProcess(NamedTuple):
         """Sigma_t as a multiple of I: beta_tilde ("paper"), or with the residual ("fitted").
 
         Deviation: the paper's Sigma_1 is zero, so that its last stage ignores the evidence. The
-        residual of the regression is the variance it lacks; see docs/notation.md#last-stage.
+        residual of the regression is the variance it lacks; see
+        docs/explanation/notation.md#last-stage.
         """
         if covariance == "paper":
             return self.stages.beta_tilde
@@ -94,7 +95,8 @@ class DiffusionPrior(AbstractPrior):
         metadata: how the prior was learned; numbers do not depend on it.
 
     References:
-        Kveton et al. (2024), Section 3, Eq. (5); here one network serves all stages and evidence.
+        Kveton et al. (2024), Section 3, Eq. (5); here one denoiser, a mixture and a network that
+        corrects it, serves all stages and evidence.
     """
 
     offset: Float[Array, " d"]
@@ -126,7 +128,8 @@ class DiffusionPrior(AbstractPrior):
 
         Args:
             samples: (n, d), one row of parameters per past task; at least 20 rows. Or `Logs` or
-                `TaskStatistics`: a mixture is learned from them and distilled into a network.
+                `TaskStatistics`: a mixture is learned from them and distilled into a
+                diffusion model.
             preset: "default" is one denoiser for all Gaussian evidence: a Gaussian or a mixture,
                 and a network for what that leaves, as held-out samples justify; "paper" is one
                 regressor per stage (Appendix B).
@@ -201,8 +204,6 @@ class DiffusionPrior(AbstractPrior):
         schedule = schedule or Schedule.log_snr(PRIOR_STAGES)
         return DiffusionPrior(offset, scale, denoiser, log_snr, residual, schedule, Metadata(None))
 
-    from_denoiser = from_prior  # its name before any prior would do
-
     @classmethod
     def upgrade(cls, fields: dict[str, Any], version: int) -> dict[str, Any]:
         """In version 0.1.0 the metadata had another name."""
@@ -256,7 +257,7 @@ class DiffusionPrior(AbstractPrior):
         return self.denoiser.has_own_grid
 
     def sample_unit(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
-        """Draws of z, where theta = offset + scale z; for use stage_inputs compiled programs.
+        """Draws of z, where theta = offset + scale z; for use inside compiled programs.
 
         Args:
             key: Of the random numbers.

@@ -133,11 +133,15 @@ class AbstractSampler(eqx.Module, Serialisable):
 
         Args:
             key: a JAX random key.
-            evidence: what this task has shown, about as many parameters as the prior has.
+            evidence: what this task has shown; of as many parameters as the prior has.
             throw: whether a numerical failure raises; if not, a draw that failed is NaN.
 
         Returns:
             Parameters (d,).
+
+        Raises:
+            ValueError: if the evidence is of another number of parameters.
+            RuntimeError: if the draw failed, unless throw=False.
         """
         self._check(evidence)
         theta, info = _draw(self, key, evidence)
@@ -155,12 +159,16 @@ class AbstractSampler(eqx.Module, Serialisable):
 
         Args:
             key: a JAX random key.
-            evidence: what this task has shown, about as many parameters as the prior has.
+            evidence: what this task has shown; of as many parameters as the prior has.
             num_samples: how many.
             throw: whether a numerical failure raises; if not, the draws that failed are NaN.
 
         Returns:
             Parameters (num_samples, d), and what is known of each draw.
+
+        Raises:
+            ValueError: as of `sample`, or if the number is not a positive integer.
+            RuntimeError: if a draw failed, unless throw=False.
         """
         self._check(evidence)
         num_samples = positive_int("num_samples", num_samples)

@@ -23,7 +23,8 @@ class DPS(AbstractSampler):
 
     Args:
         prior: Any prior.
-        steps: Stages, strided; all by default.
+        steps: Stages, by the cosine schedule; 100 by default. Of a prior learned with the paper's
+            preset, stages of its own, strided; all by default.
         temperature: Counts the evidence 1 / temperature times; 1 is Bayes' rule.
 
     References:

@@ -21,13 +21,14 @@ class LaplaceDPS(AbstractSampler):
     """Laplace diffusion posterior sampling: each reverse step multiplied by diffused evidence.
 
     covariance="fitted" takes the reverse covariance from the residuals of the denoiser; "paper" is
-    beta_tilde, whose last stage ignores the evidence. `steps` strides over the prior's stages. The
-    key approximation, Eq. (6), makes the posterior too narrow: about half its variance.
+    beta_tilde, whose last stage ignores the evidence. The key approximation, Eq. (6), makes the
+    posterior too narrow: about half its variance.
 
     Args:
         prior: Any prior.
         covariance: "fitted" or "paper".
-        steps: Stages, strided; all by default.
+        steps: Stages, by the cosine schedule; 20 by default. Of a prior learned with the paper's
+            preset, stages of its own, strided; all by default.
         temperature: Counts the evidence 1 / temperature times; 1 is Bayes' rule.
 
     References:

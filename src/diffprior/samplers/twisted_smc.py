@@ -36,7 +36,8 @@ class TwistedSMC(AbstractSampler):
     Args:
         prior: Any prior.
         num_particles: Particles of a run; each draw is a run.
-        steps: Stages, uniform in log SNR; 20 by default.
+        steps: Stages, uniform in log SNR; 20 by default. Of a prior learned with the paper's
+            preset, stages of its own, strided; all by default.
         temperature: Counts the evidence 1 / temperature times; 1 is Bayes' rule.
 
     References:
