@@ -20,6 +20,7 @@ from .bodies import BatchBody, DecisionBody, Id, ModelBody, Name, RewardBody, Sh
 from .engine import Engine
 from .errors import ServiceError, unavailable
 from .limits import Limits
+from .pages.routes import pages
 from .reading import Reader
 from .requests import Change, Request, Reward
 from .tokens import Token, Tokens
@@ -63,6 +64,7 @@ def make_app(engine: Engine, tokens: Tokens, *, limits: Limits) -> Any:
     app.include_router(_reading(tokens, reader))
     app.include_router(_models(engine, tokens, reader))
     app.include_router(_operations(engine, tokens))
+    app.include_router(pages(engine, tokens, reader))
     _add_description(app)
     return limits.wrap(app, engine.metrics)
 
@@ -258,11 +260,6 @@ def _operations(engine: Engine, tokens: Tokens) -> fastapi.APIRouter:
         await _allow_soon(tokens, authorization, "read", None)
         return Response(engine.metrics.text(), media_type="text/plain; version=0.0.4")
 
-    @router.get("/", include_in_schema=False)
-    async def home() -> HTMLResponse:
-        """Where to look."""
-        return HTMLResponse(_HOME)
-
     return router
 
 
@@ -291,11 +288,3 @@ def _refuse_body(_: fastapi.Request, error: Any) -> JSONResponse:
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"] if part != "body")
     return JSONResponse({"error": f"`{place or 'body'}`: {first['msg']}"}, 422)
-
-
-_HOME = """<!doctype html><html lang="en"><meta charset="utf-8"><title>diffprior</title>
-<meta name="viewport" content="width=device-width"><style>:root{color-scheme:light dark}
-body{font:16px/1.5 system-ui;max-width:40em;margin:3em auto;padding:0 1em}</style>
-<h1>diffprior</h1><p>The decision service is running.</p><ul>
-<li><a href="/v1/models">models</a></li><li><a href="/docs">all calls, to be tried</a>
-</li><li><a href="/metrics">metrics</a></li></ul></html>"""

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 
 from .catalog import Catalog, Version
 from .database import Database
-from .draws import DrawRequest
 from .errors import not_found
+from .posterior import posterior_draws
 from .replies import decision_reply
 from .schema import decisions, rewards, tasks
 from .tasks import TaskCache, TaskState, Wanted, current_states
@@ -39,14 +39,7 @@ class Reader:
 
     def task(self, model: str, name: str) -> dict[str, Any]:
         """A task: how much is known of it, its posterior, and the prior beside it."""
-        version = self._catalog.for_task(model, name)
-        with self._database.reading() as connection:
-            where = (tasks.c.model == model) & (tasks.c.name == name)
-            row = connection.execute(sa.select(tasks).where(where)).one_or_none()
-            if row is None:
-                raise not_found("task", name)
-            wanted = Wanted(version, row.id, row.seed, row.num_learned)
-            state = current_states(connection, self._cache, [wanted])[wanted.key]
+        version, row, state = self.task_state(model, name)
         prior = version.moments
         return {
             "model": model,
@@ -61,6 +54,17 @@ class Reader:
                 "std": np.sqrt(np.diagonal(np.asarray(prior.cov))).tolist(),
             },
         }
+
+    def task_state(self, model: str, name: str) -> tuple[Version, Any, TaskState]:
+        """The version that serves a task, the task's row, and what is known of it."""
+        version = self._catalog.for_task(model, name)
+        with self._database.reading() as connection:
+            where = (tasks.c.model == model) & (tasks.c.name == name)
+            row = connection.execute(sa.select(tasks).where(where)).one_or_none()
+            if row is None:
+                raise not_found("task", name)
+            wanted = Wanted(version, row.id, row.seed, row.num_learned)
+            return version, row, current_states(connection, self._cache, [wanted])[wanted.key]
 
     def tasks(self, model: str, after: str, limit: int) -> list[dict[str, Any]]:
         """Tasks of a model in the order of their names."""
@@ -105,10 +109,7 @@ def _about(version: Version) -> dict[str, Any]:
 
 def _posterior(version: Version, state: TaskState) -> dict[str, Any]:
     """Mean, standard deviation and central 90 % intervals of fresh draws."""
-    numbers = range(2**31, 2**31 + NUM_DRAWS)  # no decision has such a number
-    requests = [DrawRequest(state.arrays, state.seed, n) for n in numbers]
-    drawn = version.posterior_program(requests)
-    draws = np.concatenate([drawn.theta, drawn.others.reshape(-1, version.dim)])
+    draws = posterior_draws(version, state, NUM_DRAWS)
     low, high = np.quantile(draws, [0.05, 0.95], axis=0)
     return {
         "mean": draws.mean(axis=0).tolist(),

@@ -71,6 +71,7 @@ decisions = sa.Table(
 )
 sa.Index("decisions_due", decisions.c.settled, decisions.c.expires)
 sa.Index("decisions_of_task", decisions.c.task_id, decisions.c.number)
+decisions_by_time = sa.Index("decisions_by_time", decisions.c.created)
 
 rewards = sa.Table(
     "rewards",
@@ -122,8 +123,12 @@ def _create(connection: sa.Connection) -> None:
     metadata.create_all(connection)
 
 
+def _index_times(connection: sa.Connection) -> None:
+    decisions_by_time.create(connection, checkfirst=True)  # a new database has it already
+
+
 # The step at index n makes a database of version n one of version n + 1. Steps are only added.
-MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_create,)
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_create, _index_times)
 
 
 def migrate(connection: sa.Connection) -> None:

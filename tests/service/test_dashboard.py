@@ -1,0 +1,345 @@
+"""What the dashboard is made from, against numbers worked out by hand, and who may see it."""
+
+import re
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
+from starlette.testclient import TestClient
+
+import diffprior as dp
+from diffprior.bench.service_store import make_store
+from diffprior.service.catalog import Catalog, Version
+from diffprior.service.database import Database
+from diffprior.service.pages import charts, verdicts
+from diffprior.service.pages.prior_gain import PriorGain, prior_gain
+from diffprior.service.pages.statistics import binned, doubling_edges, task_mean
+from diffprior.service.pages.svg import Plot, round_ticks
+from diffprior.service.pages.window import Window, read_window
+from diffprior.service.schema import (
+    decisions,
+    metadata,
+    observations,
+    rewards,
+    schema_version,
+    tasks,
+)
+from diffprior.service.settings import Settings
+from diffprior.service.tokens import create_token
+from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward
+
+Row = dict[str, Any]
+HARMFUL = "<script>alert(1)</script>\"'&"
+
+
+def insert(connection: sa.Connection, number: int, **different: Any) -> None:
+    """A decision of task 1 or 2 at second `number`, with a reward of it if there is a `reward`."""
+    value, late = different.pop("reward", None), different.pop("late", False)
+    source = different.pop("source", "reward")
+    same = {"task_id": 1 + number % 2, "number": number // 2, "version": 1, "num_actions": 2}
+    same |= {"features": np.eye(2).tobytes(), "ranking": "[0]", "taken": 0, "propensity": 0.75}
+    same |= {"predicted": 0.5, "failed": False, "status": "active", "settled": value is not None}
+    row = same | {"id": f"d{number}", "created": float(number)} | different
+    connection.execute(decisions.insert().values(row))
+    if value is not None:
+        given = {"decision_id": row["id"], "reward_id": "", "number": 0, "value": value}
+        connection.execute(
+            rewards.insert().values(given | {"late": late, "received": number + 0.5})
+        )
+    if value is not None and not late:
+        learned = {"task_id": row["task_id"], "number": row["number"], "decision_id": row["id"]}
+        learned |= {"features": np.eye(2)[0].tobytes(), "reward": value, "source": source}
+        connection.execute(observations.insert().values(learned | {"learned": number + 0.5}))
+
+
+def fill(database: Database) -> None:
+    """Eight decisions of two tasks, of which each meets another fate."""
+    Catalog(database).put("shop", Settings(**LINEAR), PRIOR, 1.0)
+    with database.transaction() as connection:
+        for number in (1, 2):
+            counts = {"num_decisions": 4, "num_learned": 2, "seed": 0, "created": 0.0}
+            about = {"id": number, "model": "shop", "name": f"t{number}", **counts}
+            connection.execute(tasks.insert().values(about))
+        insert(connection, 0, reward=1.0)
+        insert(connection, 1, reward=0.0, version=2)
+        insert(connection, 2, reward=2.0, propensity=None)
+        insert(connection, 3, reward=0.0, source="default", version=2, propensity=0.25)
+        insert(connection, 4)
+        insert(connection, 5, settled=True, reward=3.0, late=True)
+        insert(connection, 6, status="deferred")
+        insert(connection, 7, status="cancelled", settled=True, failed=True)
+
+
+def check_window(database: Database) -> None:
+    fill(database)
+    with database.reading() as connection:
+        window, last = read_window(connection), read_window(connection, 3)
+    assert window.created.tolist() == list(range(8)) and last.created.tolist() == [5, 6, 7]
+    assert window.task.tolist() == [1, 2] * 4 and set(window.model) == {"shop"}
+    np.testing.assert_array_equal(window.reward, [1, 0, 2, 0, *[np.nan] * 4])
+    np.testing.assert_array_equal(window.propensity[:4], [0.75, 0.75, np.nan, 0.25])
+    assert window.late.tolist() == [0, 0, 0, 0, 0, 1, 0, 0]
+    counts = {name: np.flatnonzero(own).tolist() for name, own in charts.fate_of(window).items()}
+    assert counts == {
+        "rewarded": [0, 1, 2],
+        "default reward": [3],
+        "waiting": [4],
+        "no reward came": [5],
+        "deferred": [6],
+        "cancelled": [7],
+    }
+
+
+def test_the_window_is_the_log(database: Database) -> None:
+    check_window(database)
+
+
+@pytest.mark.filterwarnings("ignore")  # of pgserver's own
+def test_the_window_is_the_log_on_postgresql() -> None:
+    import pgserver
+
+    folder = tempfile.TemporaryDirectory()  # PostgreSQL's own user may not enter pytest's
+    with folder as name, pgserver.get_server(Path(name) / "postgres") as server:
+        database = Database(server.get_uri())
+        check_window(database)
+        database.close()
+
+
+def test_ten_thousand_decisions_are_read_in_half_a_second(tmp_path: Path) -> None:
+    path = make_store(tmp_path / "log.sqlite", PRIOR, 2_100, num_rewards=5)
+    database = Database(str(path))
+    with database.reading() as connection:
+        begin = time.process_time()
+        window = read_window(connection)
+        for draw in (charts.over_time, charts.calibration, charts.reward_by_age, charts.fates):
+            draw(window).svg()
+        seconds = time.process_time() - begin
+        query = sa.select(decisions.c.id).order_by(decisions.c.created.desc()).limit(10)
+        plan = connection.execute(sa.text(f"EXPLAIN QUERY PLAN {query}"), {"param_1": 10}).all()
+    database.close()
+    assert len(window) == 10_000 and "decisions_by_time" in str(plan)
+    assert seconds < 0.5
+
+
+def test_a_database_of_before_gets_the_index(database: Database) -> None:
+    with database.transaction() as connection:
+        connection.execute(sa.text("DROP INDEX decisions_by_time"))
+        connection.execute(schema_version.update().values(version=1))
+    again = Database(str(database.url.database))
+    names = {index["name"] for index in sa.inspect(again._engine).get_indexes("decisions")}
+    again.close()
+    assert names == {index.name for index in metadata.tables["decisions"].indexes}
+
+
+def test_means_have_errors_over_tasks() -> None:
+    """Residual sums are -1/2 and 1/2: error² = 2 / 1 · (1/4 + 1/4) / 4²."""
+    found = task_mean(np.array([1.0, 0.0, 1.0, 1.0]), np.array([7, 7, 9, 9]))
+    assert (found.value, found.error, found.count) == (0.75, 0.25, 4)
+    assert str(found) == "0.8 ± 0.2" or str(found) == "0.75 ± 0.25"
+    assert np.isnan(task_mean(np.ones(3), np.zeros(3, int)).error)
+    assert str(task_mean(np.zeros(0), np.zeros(0, int))) == "none yet"
+
+
+def test_bins_hold_their_edges() -> None:
+    keys, values = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 8.0]), np.arange(6.0)
+    assert doubling_edges(1).tolist() == [1, 2] and doubling_edges(9).tolist() == [
+        1,
+        2,
+        3,
+        5,
+        9,
+        17,
+    ]
+    found = binned(keys, values, np.arange(6), doubling_edges(8))
+    assert [(b.low, b.high, b.mean.value, b.mean.count) for b in found] == [
+        (1, 2, 0.0, 1),
+        (2, 3, 1.0, 1),
+        (3, 5, 2.5, 2),
+        (5, 9, 4.5, 2),
+    ]
+
+
+def test_ticks_are_round() -> None:
+    assert round_ticks(0.0, 10.0) == [0, 2, 4, 6, 8, 10]
+    np.testing.assert_allclose(round_ticks(-0.13, 0.31), [-0.1, 0.0, 0.1, 0.2, 0.3], atol=1e-12)
+    assert round_ticks(3.0, 3.0) == [3.0]
+
+
+def test_marks_are_where_their_numbers_are() -> None:
+    plot = Plot((0.0, 10.0), (0.0, 4.0), x_title="x", height=148.0, left=20.0, right=0.0)
+    plot.bars([0.0, 5.0], [5.0, 10.0], [4.0, 1.0], "c0")
+    plot.dots([5.0], [2.0], "c1")
+    drawn = plot.svg(HARMFUL)
+    places = re.findall(r'<rect [^>]*x="(.*?)" y="(.*?)" width="(.*?)" height="(.*?)"', drawn)
+    assert places == [("20.5", "10.0", "199.0", "100.0"), ("220.5", "85.0", "199.0", "25.0")]
+    assert 'cx="220.0" cy="60.0"' in drawn
+    assert "<script" not in drawn and 'role="img"' in drawn
+
+
+def window_of(rewards_by_version: dict[int, list[float]]) -> Window:
+    """Every decision is of its own task; versions take turns."""
+    rows = [
+        (float(place), version, value)
+        for version, values in rewards_by_version.items()
+        for place, value in enumerate(values)
+    ]
+    created, version, value = (np.array(column) for column in zip(*sorted(rows), strict=True))
+    n = len(rows)
+    same: Row = {"failed": np.zeros(n, bool), "by_default": np.zeros(n, bool)}
+    same |= {"settled": np.ones(n, bool), "late": np.zeros(n, int), "number": np.zeros(n, int)}
+    same |= {"model": np.full(n, "shop", object), "status": np.full(n, "active", object)}
+    same |= {"propensity": np.full(n, 0.5), "predicted": np.full(n, 0.5), "task": np.arange(n)}
+    return Window(created=created, version=version, reward=value.astype(float), **same)
+
+
+def test_versions_are_compared_while_both_served() -> None:
+    """The first two and the last four decisions of version 1 had no counterpart."""
+    early = window_of({1: [1.0, 1.0, *[0.0, 1.0] * 50, 1.0, 1.0, 1.0, 1.0]})
+    late = window_of({2: [0.0, *[1.0] * 99]})
+    both = Window(
+        *(
+            np.concatenate([getattr(early, name), getattr(late, name)])
+            for name in Window.__dataclass_fields__
+        )
+    )
+    moved = both.created + np.where(both.version == 2, 2.0, 0.0)
+    apart = both.task + np.where(both.version == 2, 1000, 0)
+    window = Window(**{**vars(both), "created": moved, "task": apart})
+    together = verdicts.served_together(window, 2, 1)
+    assert (np.sum(together.version == 1), np.sum(together.version == 2)) == (100, 100)
+    versions = [Version("shop", 0, v, Settings(**LINEAR), PRIOR, 0.5, 0.0) for v in (2, 1)]
+    found = verdicts.better_version(window, versions)
+    assert found.short == "Version 2" and "0.49 ± 0.05" in found.why
+
+
+def test_answers_follow_the_numbers() -> None:
+    right = window_of({1: [0.0, 1.0] * 50})
+    wrong = window_of({1: [1.0] * 99 + [0.9]})
+    assert verdicts.calibrated(right).mood == "good"
+    assert verdicts.calibrated(wrong).short == "Too low"
+    assert verdicts.health(right, True).mood == "good"
+    assert verdicts.health(right, False).mood == "bad"
+    gains = {"Yes": 0.5, "It costs": -0.5, "No difference so far": 0.1}
+    for expected, gain in gains.items():
+        assert verdicts.prior_pays({1: PriorGain(gain, 0.1, 9, 99)}).short == expected
+    assert verdicts.prior_pays({1: None}).short == "Not known yet"
+
+
+def test_the_gain_of_a_prior_is_its_closed_form(database: Database) -> None:
+    """Rewards given a component are normal, with mean Φ m and covariance Φ C Φᵀ + I."""
+    version = Catalog(database).put("shop", Settings(**LINEAR), PRIOR, 1.0)
+    rng, gains = np.random.default_rng(0), []
+    moments = version.moments
+    for task, size in enumerate((1, 3, 5), start=1):
+        phi, y = rng.standard_normal((size, 2)), rng.standard_normal(size)
+        about = {"id": task, "model": "shop", "name": str(task), "seed": 0, "created": 1e12}
+        learned = [
+            {"task_id": task, "number": i, "decision_id": f"{task}-{i}", "reward": y[i]}
+            | {"features": phi[i].tobytes(), "source": "reward", "learned": 0.0}
+            for i in range(size)
+        ]
+        with database.transaction() as connection:
+            connection.execute(tasks.insert(), about | {"num_decisions": size, "num_learned": size})
+            with_parents(connection, task, size)
+            connection.execute(observations.insert(), learned)
+
+        def log_density(mean: Any, cov: Any, phi: Any = phi, y: Any = y) -> float:
+            cov = phi @ np.asarray(cov) @ phi.T + np.eye(len(y))
+            return float(multivariate_normal(phi @ np.asarray(mean), cov).logpdf(y))
+
+        parts = [log_density(m, c) for m, c in zip(PRIOR.means, PRIOR.covs, strict=True)]
+        gains.append(logsumexp(parts) - np.log(2) - log_density(moments.mean, moments.cov))
+    found = prior_gain(database, version)
+    np.testing.assert_allclose(found.gain, np.mean(gains), atol=1e-10)
+    np.testing.assert_allclose(found.error, np.std(gains, ddof=1) / np.sqrt(3), atol=1e-10)
+    assert (found.num_tasks, found.num_rows) == (3, 9)
+
+
+def with_parents(connection: sa.Connection, task: int, size: int) -> None:
+    """Decisions that observations refer to."""
+    for i in range(size):
+        insert(connection, i, id=f"{task}-{i}", task_id=task)
+
+
+def test_a_gaussian_prior_has_nothing_to_gain(database: Database) -> None:
+    prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
+    version = Catalog(database).put("shop", Settings(**LINEAR), prior, 1.0)
+    assert "Gaussian" in prior_gain(database, version).problem
+
+
+def test_empty_services_say_what_to_do(make_service: MakeService, database: Database) -> None:
+    client = make_service(**LINEAR, propensity_draws=0)
+    assert "/v1/models/shop/tasks/" in client.get("/").text
+    token = create_token(database, ("read",), model="other")
+    found = client.get("/", headers={"Authorization": f"Bearer {token}"})
+    assert found.status_code == 200 and "diffprior serve --model" in found.text
+
+
+def test_names_of_strangers_are_harmless(service: TestClient) -> None:
+    for i in range(3):
+        body = {"actions": {HARMFUL: [1.0, 0.0], "b/c": [0.0, 1.0]}, "task": f"{HARMFUL}/{i}"}
+        reply = service.post("/v1/models/shop/decisions", json={"decisions": [body]}).json()
+        reward(service, reply["decisions"][0]["decision_id"], 1.0)
+    page = service.get("/")
+    addresses = re.findall(r'href="(/tasks/[^"]*)"', page.text)
+    assert len(addresses) == 3 and HARMFUL not in page.text and "<script" not in page.text
+    for address in addresses:
+        found = service.get(address)
+        assert found.status_code == 200 and found.text.count("<svg") == 3
+        assert HARMFUL not in found.text and "<script" not in found.text
+        assert "&lt;script&gt;" in found.text
+    assert "script-src" not in page.headers["content-security-policy"]
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+    assert service.get("/tasks/shop/<script>").status_code == 404
+    asked = service.get("/tasks", params={"model": "shop", "task": f"{HARMFUL}/1"})
+    assert asked.status_code == 200 and "1 decisions" in asked.text
+
+
+def test_pages_want_the_right_to_read(make_service: MakeService, database: Database) -> None:
+    client = make_service(required=True, **LINEAR, propensity_draws=0)
+    full = create_token(database)
+    body = {"features": features(0)}
+    path, header = "/v1/models/shop/tasks/a/decisions", {"Authorization": f"Bearer {full}"}
+    assert client.post(path, json=body, headers=header).status_code == 200
+    for address in ("/", "/tasks/shop/a"):
+        assert client.get(address).status_code == 401
+        assert client.get(address, headers={"Authorization": "Bearer dp_x"}).status_code == 401
+        assert client.get(address, headers=header).status_code == 200
+        for rights in ("decide", "admin"):
+            client.cookies.set("diffprior_token", create_token(database, (rights,)))
+            assert client.get(address).status_code == 403
+            client.cookies.clear()
+    other = {"Authorization": f"Bearer {create_token(database, ('read',), model='other')}"}
+    assert client.get("/tasks/shop/a", headers=other).status_code == 403
+    assert client.get("/?model=shop", headers=other).status_code == 403
+
+
+def test_a_form_signs_in_and_out(make_service: MakeService, database: Database) -> None:
+    client = make_service(required=True, **LINEAR, propensity_draws=0)
+    assert 'action="/sign-in"' in client.get("/").text
+    for wrong in ("", "dp_00000000_x", "dp_ü"):
+        assert client.post("/sign-in", data={"token": wrong}).status_code == 401
+    token = create_token(database, ("read",))
+    reply = client.post("/sign-in", data={"token": token}, follow_redirects=False)
+    cookie = reply.headers["set-cookie"].lower()
+    assert "httponly" in cookie and "samesite=strict" in cookie
+    assert client.get("/").status_code == 200
+    assert client.get("/v1/models").status_code == 401  # the cookie is for pages alone
+    assert "Sign out" in client.get("/").text
+    assert 'action="/sign-in"' in client.post("/sign-out").text
+
+
+def test_a_page_of_a_task_shows_its_numbers(service: TestClient) -> None:
+    identity = decide(service, "a", actions={"red": [1.0, 0.0], "blue": [0.0, 1.0]})["decision_id"]
+    reward(service, identity, 0.125)
+    page = service.get("/tasks/shop/a").text
+    shares = re.findall(r"<td>(?:red|blue)</td><td>[^<]*</td><td>[^<]*</td><td>([^<]*)</td>", page)
+    assert sum(map(float, shares[:2])) == pytest.approx(1.0, abs=2e-3)
+    assert "<td>0.125</td>" in page and "1 decisions and 1 rewards" in page
+    assert page.count("<svg") == 3 and "θ2" in page
