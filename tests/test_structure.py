@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import diffprior
+import diffprior.client
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "diffprior"
@@ -38,6 +39,8 @@ FOLDERS = (
     "learning",
     "reporting",
     "reproduce",
+    "client",
+    "integrations",
     "service",
     "bench",
     "cli",
@@ -112,7 +115,11 @@ def test_public_name_has_docstring(name: str) -> None:
 
 def documented_members() -> Iterator[tuple[str, Any]]:
     """Public functions and classes, and the methods that no contract of ours describes already."""
-    rooms = (("", diffprior), ("evaluate.", diffprior.evaluate))
+    rooms = (
+        ("", diffprior),
+        ("evaluate.", diffprior.evaluate),
+        ("client.", diffprior.client),
+    )
     for prefix, room in rooms:
         for name in room.__all__:
             value = getattr(room, name)
@@ -153,6 +160,7 @@ def test_exported_names_are_the_documented_names() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     documented = re.findall(r"^::: diffprior\.(\w+(?:\.\w+)?)$", text, flags=re.MULTILINE)
     wanted = [*diffprior.__all__, *(f"evaluate.{name}" for name in diffprior.evaluate.__all__)]
+    wanted += [f"client.{name}" for name in diffprior.client.__all__]
     assert sorted(documented) == sorted(wanted)
 
 

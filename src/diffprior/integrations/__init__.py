@@ -1,0 +1,1 @@
+"""Bandits inside other libraries: `pip install 'diffprior[integrations]'` brings those."""
