@@ -204,6 +204,8 @@ class DiffusionPrior(AbstractPrior):
         schedule = schedule or Schedule.log_snr(PRIOR_STAGES)
         return DiffusionPrior(offset, scale, denoiser, log_snr, residual, schedule, Metadata(None))
 
+    from_denoiser = from_prior  # its name before any prior would do
+
     @classmethod
     def upgrade(cls, fields: dict[str, Any], version: int) -> dict[str, Any]:
         """In version 0.1.0 the metadata had another name."""

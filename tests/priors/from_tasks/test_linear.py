@@ -237,17 +237,30 @@ def test_an_average_of_mixtures_explains_tasks_held_out_best() -> None:
     """Shares by EM are those of the greatest mean log of the averaged evidence."""
     rng = np.random.default_rng(0)
     table = np.column_stack([np.zeros(400), rng.normal(0.1, 1.0, 400), rng.normal(0.0, 1.0, 400)])
-    candidates = [Candidate(num_components=2), Candidate(num_components=5)]
-    shares = averaging_shares(candidates, table, best=0)
-    assert sum(shares.values()) == pytest.approx(1.0)
+    table[:, 0] -= 9.0  # a Gaussian that explains nothing
+    tried = [Candidate(num_components=count) for count in (1, 2, 5)]
+    shares = averaging_shares(tried, table)
+    assert sum(shares.values()) == pytest.approx(1.0) and 0 not in shares
 
     def value(share: float) -> float:
         both = np.logaddexp(np.log(share) + table[:, 1], np.log1p(-share) + table[:, 2])
         return float(both.mean())
 
     grid_ = np.linspace(0.05, 0.95, 91)
-    assert value(shares[0]) > max(map(value, grid_)) - 1e-3
+    assert value(shares[1]) > max(map(value, grid_)) - 1e-3
     one = Components(np.ones(1), np.zeros((1, 2)), np.eye(2)[None])
     both = averaged([one, mixture(2)], shares)
     np.testing.assert_allclose(both.weights.sum(), 1.0)
-    assert len(both) == 4 and averaging_shares([Candidate(width=0.1)], table[:, :2], 0) == {0: 1.0}
+    assert len(both) == 4
+
+
+def test_a_gaussian_may_have_a_share_and_kernels_stay_alone() -> None:
+    rng = np.random.default_rng(0)
+    gaussian, other = rng.normal(0.0, 1.0, (2, 400))
+    tried = [Candidate(num_components=1), Candidate(num_components=5), Candidate(width=0.1)]
+    table = np.column_stack([gaussian, other, np.full(400, -9.0)])
+    assert averaging_shares(tried, table).keys() == {0, 1}
+    table[:, 2] = np.maximum(gaussian, other) + 1.0
+    assert averaging_shares(tried, table) == {2: 1.0}
+    table[:, 1:] = gaussian[:, None] - 9.0
+    assert averaging_shares(tried, table) == {1: 1.0}  # which does not pay

@@ -25,7 +25,7 @@ KERNELS_UP_TO = 3  # parameters
 KERNEL_TASKS = 10_000  # tasks from which kernels are too dear
 SEARCH_TASKS = 20_000  # tasks that decide; all of them refine the result
 FINAL_STEPS = 4  # over all tasks, where they are more
-STACKING_ROUNDS = 50
+MIXTURE_ROUNDS, GAUSSIAN_ROUNDS = 50, 1000  # of stacking
 LEAST_SHARE = 0.1  # of a mixture in an average
 CORRECTION_DRAWS = 32
 JUDGING_DRAWS = 64
@@ -126,16 +126,16 @@ def search_mixture(
         evidence.append(np.stack([log_evidences(judge, fit, mapper) for fit in fits], axis=1))
     if not evidence:
         return Search(gaussian, gaussian, (), np.zeros((0, 1)), None)
-    table = np.concatenate(evidence)
-    best = int(np.argmax(table[:, 1:].mean(axis=0)))
-    advance(candidates[best].name)
-    shares = averaging_shares(candidates, table, best)
+    table, tried = np.concatenate(evidence), (Candidate(num_components=1), *candidates)
+    shares = averaging_shares(tried, table)
     fit = functools.partial(fit_candidate, blocks, gaussian, seed=seed, mapper=mapper)
-    components = averaged(list(in_threads(fit, [candidates[i] for i in shares])), shares)
+    chosen = [tried[place] for place in shares]
+    advance(chosen[0].name if len(chosen) == 1 else "mixtures")
+    components = averaged(list(in_threads(fit, chosen)), shares)
+    best = next(iter(shares)) - 1
     if len(shares) > 1:
-        counts = tuple(candidates[i].num_components for i in shares)
-        logs_ = [np.log(share) + table[:, 1 + i] for i, share in shares.items()]
-        table = np.column_stack([table, np.logaddexp.reduce(logs_, axis=0)])
+        counts = tuple(candidate.num_components for candidate in chosen)
+        table = np.column_stack([table, averaged_evidence(table, shares)])
         best, candidates = len(candidates), [*candidates, Candidate(averaged=counts)]
     if few.num_tasks < logs.num_tasks:
         gaussian, components = refined(logs, likelihood, gaussian, components, mapper)
@@ -143,28 +143,48 @@ def search_mixture(
 
 
 def averaging_shares(
-    candidates: Sequence[Candidate], table: Float[np.ndarray, "n c"], best: int
+    tried: Sequence[Candidate], table: Float[np.ndarray, "n c"]
 ) -> dict[int, float]:
-    """Shares of the mixtures that together explain tasks held out best: stacking, by EM.
+    """Shares of the Gaussian, which is tried first, and of mixtures that together explain tasks
+    held out best: stacking, by EM. Or the best candidate alone, where that explains them better.
 
-    Mixtures of different size err differently, and their average errs less. Kernels stay alone:
+    Mixtures of different size err differently, and their average errs less; few rounds leave it
+    broad. The Gaussian has a share where tasks cannot tell it from the average. Kernels stay alone:
     they are many already.
 
     References:
         Wolpert (1992); Yao, Vehtari, Simpson and Gelman (2018).
     """
-    if candidates[best].width:
+    best = 1 + int(np.argmax(table[:, 1:].mean(axis=0)))
+    mixtures = [place for place, candidate in enumerate(tried) if candidate.num_components > 1]
+    if not mixtures:
         return {best: 1.0}
-    some = [i for i, candidate in enumerate(candidates) if not candidate.width]
-    logs = table[:, [1 + i for i in some]]
+    shares = _stacked(table[:, mixtures], MIXTURE_ROUNDS)
+    found = {place: share for place, share in zip(mixtures, shares, strict=True) if share}
+    both = np.column_stack([table[:, 0], averaged_evidence(table, found)])
+    gaussian, rest = _stacked(both, GAUSSIAN_ROUNDS)
+    if gaussian and rest:
+        found = {0: gaussian, **{place: rest * share for place, share in found.items()}}
+    better = averaged_evidence(table, found).mean() >= table[:, best].mean()
+    return found if better or not tried[best].width else {best: 1.0}
+
+
+def _stacked(logs: Float[np.ndarray, "n c"], rounds: int) -> list[float]:
+    """Shares of columns whose average has the highest log on average; small ones are none."""
     ratios = np.exp(logs - logs.max(axis=1, keepdims=True))
-    shares = np.full(len(some), 1 / len(some))
-    for _ in range(STACKING_ROUNDS):
+    shares = np.full(logs.shape[1], 1 / logs.shape[1])
+    for _ in range(rounds):
         shares = shares * np.mean(ratios / (ratios @ shares)[:, None], axis=0)
     shares = np.where(shares < LEAST_SHARE, 0.0, shares)
-    if not shares.any():
-        return {best: 1.0}
-    return {i: float(share / shares.sum()) for i, share in zip(some, shares, strict=True) if share}
+    return [float(share) for share in shares / shares.sum()]
+
+
+def averaged_evidence(
+    table: Float[np.ndarray, "n c"], shares: dict[int, float]
+) -> Float[np.ndarray, " n"]:
+    """Log evidence of every task under an average of what was tried."""
+    logs = [np.log(share) + table[:, place] for place, share in shares.items()]
+    return np.logaddexp.reduce(logs, axis=0)
 
 
 def averaged(fits: Sequence[Components], shares: dict[int, float]) -> Components:
@@ -200,7 +220,9 @@ def fit_candidate(
     seed: int,
     mapper: Mapper = in_threads,
 ) -> Components:
-    """The candidate fitted to some tasks."""
+    """The candidate fitted to some tasks; one component is the Gaussian."""
+    if candidate.num_components == 1:
+        return gaussian
     draws = np.concatenate(list(mapper(functools.partial(_draw, gaussian, seed), blocks)))
     if candidate.width:
         return _kernels(blocks, gaussian, candidate.width, draws)
