@@ -205,6 +205,7 @@ def test_a_failed_draw_raises_or_is_marked() -> None:
         (lambda b: b.update(np.ones(2), np.inf), "`reward`: expected finite"),
         (lambda b: b.update(np.ones(2), 2.0), "expected 0 or 1, got 2"),
         (lambda b: Bandit(np.ones(3), dp.Linear(1.0)), "`prior`.*got ndarray"),
+        (lambda b: Bandit(dp.Exact, dp.Linear(1.0)), "`prior`.*got the class Exact"),
         (lambda b: Bandit(standard_prior(), None), "`likelihood`.*got NoneType"),
         (lambda b: Bandit(standard_prior(), dp.Linear()), r"`noise_std`.*Linear\(noise_std="),
         (lambda b: Bandit(standard_prior(), dp.Linear(1.0), seed=-1), "`seed`.*got -1"),

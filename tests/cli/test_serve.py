@@ -10,7 +10,7 @@ def test_upkeep_makes_no_database_of_a_wrong_name(tmp_path: Path) -> None:
     for command in (("rebuild",), ("token", "revoke", "a1b2")):
         for name in (str(wrong), f"sqlite:///{wrong}"):
             printed = run(*command, "--database", name, code=2)
-            assert f"`database`: expected a file, found none at {wrong}" in printed
+            assert f"`database`: expected a database, found none at {wrong}" in printed
     assert not wrong.exists()
 
 

@@ -71,3 +71,5 @@ def test_other_dimensions_are_refused(case: SamplerCase) -> None:
     for draw in (case.make().sample, lambda *args: case.make().sample_many(*args, 3)):
         with pytest.raises(ValueError, match=message):
             draw(KEY, dp.Linear(1.0).observe(dim=7))
+    with pytest.raises(ValueError, match="^`evidence`: expected evidence, got ndarray; .*observe"):
+        case.make().sample(KEY, np.ones((3, DIM)))

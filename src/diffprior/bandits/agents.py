@@ -210,7 +210,10 @@ def checked_kind(name: str, value: Any, kind: type, fix: str) -> Any:
     """`value` as an instance of `kind`."""
     if not isinstance(value, kind):
         wanted = kind.__name__.removeprefix("Abstract").lower()
-        is_class = isinstance(value, type)
-        got = f"the class {value.__name__}" if is_class else type(value).__name__
-        raise ValueError(f"`{name}`: expected a {wanted}, got {got}; {fix}")
+        raise ValueError(f"`{name}`: expected a {wanted}, got {kind_of(value)}; {fix}")
     return value
+
+
+def kind_of(value: Any) -> str:
+    """What a message calls a value that is of the wrong kind."""
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

@@ -7,7 +7,7 @@ from ..priors.base import AbstractPrior
 from ..priors.diffusion import DiffusionPrior
 from ..samplers.base import AbstractSampler
 from ..samplers.choose import best_sampler
-from .agents import AbstractAgent, ThompsonSampling
+from .agents import AbstractAgent, ThompsonSampling, kind_of
 
 
 def as_agent(prior: Any, likelihood: Any, temperature: Any) -> AbstractAgent:
@@ -24,7 +24,7 @@ def as_agent(prior: Any, likelihood: Any, temperature: Any) -> AbstractAgent:
         prior = best_sampler(prior)
     if not isinstance(prior, AbstractSampler):
         raise ValueError(
-            f"`prior`: expected a prior, a sampler or an agent, got {type(prior).__name__};"
+            f"`prior`: expected a prior, a sampler or an agent, got {kind_of(prior)};"
             " fit a prior to the parameters of past tasks, or start from GaussianPrior(mean, cov)"
         )
     sampler = prior if temperature is None else prior.at_temperature(temperature)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from .options import check_output
-from .serve import DEFAULT_DATABASE, Database
+from .serve import DEFAULT_DATABASE, Database, check_database
 from .terminal import friendly_errors, say
 
 
@@ -39,14 +39,3 @@ def export(
         opened.close()
         say(str(exported))
         say(f"wrote {output}")
-
-
-def check_database(database: str) -> None:
-    """Refuse the name of a SQLite file that is not there, which opening it would make.
-
-    Raises:
-        ValueError: There is no such file.
-    """
-    path = Path(database.removeprefix("sqlite:///"))
-    if "://" not in str(database).removeprefix("sqlite:///") and not path.is_file():
-        raise ValueError(f"`database`: expected a database, found none at {path}; check the name")

@@ -93,7 +93,7 @@ def rebuild(database: Database = DEFAULT_DATABASE) -> None:
         from ..service.database import Database as OpenDatabase
         from ..service.rebuild import rebuild as run
 
-        _check_existing(database)
+        check_database(database)
         found = run(OpenDatabase(database))
         for line in (*found.problems, *(f"{name}: evidence differed" for name in found.different)):
             say(line)
@@ -133,19 +133,21 @@ def revoke_token(
         from ..service.database import Database as OpenDatabase
         from ..service.tokens import revoke_token as revoke
 
-        _check_existing(database)
+        check_database(database)
         if not revoke(OpenDatabase(database), name):
             raise ValueError(f"`name`: expected a token's id, found none like {name!r}; check it")
     say(f"revoked {name}")
 
 
-def _check_existing(database: str) -> None:
-    """Refuse the name of a SQLite file that is not there, which opening would make."""
+def check_database(database: str) -> None:
+    """Refuse the name of a SQLite file that is not there, which opening it would make.
+
+    Raises:
+        ValueError: There is no such file.
+    """
     path = database.removeprefix("sqlite:///")
     if "://" not in path and not Path(path).is_file():
-        raise ValueError(
-            f"`database`: expected a file, found none at {path}; name the database of the service"
-        )
+        raise ValueError(f"`database`: expected a database, found none at {path}; check the name")
 
 
 def _named_file(text: str) -> tuple[str, Path]:

@@ -127,7 +127,7 @@ class AbstractSampler(eqx.Module, Serialisable):
         return changed
 
     def sample(
-        self, key: Key[Array, ""], evidence: AbstractEvidence, *, throw: bool = True
+        self, key: Key[Array, ""], evidence: Any, *, throw: bool = True
     ) -> Float[Array, " d"]:
         """One draw (d,).
 
@@ -140,7 +140,7 @@ class AbstractSampler(eqx.Module, Serialisable):
             Parameters (d,).
 
         Raises:
-            ValueError: if the evidence is of another number of parameters.
+            ValueError: if the evidence is none, or of another number of parameters.
             RuntimeError: if the draw failed, unless throw=False.
         """
         self._check(evidence)
@@ -150,7 +150,7 @@ class AbstractSampler(eqx.Module, Serialisable):
     def sample_many(
         self,
         key: Key[Array, ""],
-        evidence: AbstractEvidence,
+        evidence: Any,
         num_samples: int,
         *,
         throw: bool = True,
@@ -175,7 +175,12 @@ class AbstractSampler(eqx.Module, Serialisable):
         thetas, info = _draw_many(self, key, evidence, num_samples)
         return self._checked_draws(thetas, info, throw), info
 
-    def _check(self, evidence: AbstractEvidence) -> None:
+    def _check(self, evidence: Any) -> None:
+        if not isinstance(evidence, AbstractEvidence):
+            raise ValueError(
+                f"`evidence`: expected evidence, got {type(evidence).__name__}; make it by "
+                "`likelihood.observe(features, rewards)`"
+            )
         if evidence.dim != self.prior.dim:
             raise ValueError(
                 f"`evidence`: expected {self.prior.dim} parameters as in the prior, "
