@@ -18,11 +18,11 @@ TRUTH = dp.MixturePrior([0.4, 0.35, 0.25], KINDS, np.tile(0.15 * np.eye(DIM), (3
 SETTINGS = Settings(likelihood="logistic", reward_wait=WAIT, propensity_draws=16)
 
 
-def add_models(engine: Engine) -> None:
+def add_models(engine: Engine, settings: Settings = SETTINGS) -> None:
     """Version 1 knows nothing of the kinds of campaigns; version 2, for half of them, does."""
     vague = dp.GaussianPrior(np.zeros(DIM), 2.0 * np.eye(DIM))
-    engine.catalog.put("shop", SETTINGS, vague, 1.0)
-    engine.catalog.put("shop", SETTINGS, TRUTH, 0.5)
+    engine.catalog.put("shop", settings, vague, 1.0)
+    engine.catalog.put("shop", settings, TRUTH, 0.5)
     engine.prepare()
 
 

@@ -281,6 +281,14 @@ def test_empty_services_say_what_to_do(make_service: MakeService, database: Data
     assert found.status_code == 200 and "diffprior serve --model" in found.text
 
 
+def test_a_page_before_the_first_reward_has_no_empty_pictures(service: TestClient) -> None:
+    decide(service, "a")
+    page = service.get("/")
+    assert page.status_code == 200 and "No rewards yet" in page.text
+    for picture in re.findall(r"<svg.*?</svg>", page.text):
+        assert 'class="mark' in picture
+
+
 def test_names_of_strangers_are_harmless(service: TestClient) -> None:
     for i in range(3):
         body = {"actions": {HARMFUL: [1.0, 0.0], "b/c": [0.0, 1.0]}, "task": f"{HARMFUL}/{i}"}

@@ -1,5 +1,7 @@
 """The dashboard's pictures of one model, made from its newest decisions."""
 
+from collections.abc import Callable
+
 import numpy as np
 from jaxtyping import Bool, Float
 
@@ -38,13 +40,16 @@ def over_time(window: Window) -> Chart:
 
 def reward_over_time(window: Window) -> Chart:
     """The mean reward of every version, over time."""
+    title = "Mean reward over time"
+    if not len(window.rewarded):
+        return Chart(title, "No rewards yet.")
     edges = _time_edges(window, TIME_POINTS)
     found = {v: _bins(w, w.created, edges) for v, w in _by_version(window).items()}
     plot = _time_plot(edges, _range(found))
     _draw_versions(plot, found)
     total = task_mean(window.rewarded.reward, window.rewarded.task)
     return Chart(
-        "Mean reward over time",
+        title,
         f"{total} a decision; bands are two standard errors over tasks.",
         plot,
         ("from", "version", "mean reward"),
@@ -55,11 +60,14 @@ def reward_over_time(window: Window) -> Chart:
 
 def reward_by_age(window: Window) -> Chart:
     """The mean reward of every version by how many decisions the task had before: cold start."""
+    title = "Cold start: mean reward by age of the task"
+    if not len(window.rewarded):
+        return Chart(title, "No rewards yet.")
     found = _by_age(window.rewarded, window.rewarded.reward)
     plot = _age_plot(window, _range(found))
     _draw_versions(plot, _at_places(found))
     return Chart(
-        "Cold start: mean reward by age of the task",
+        title,
         "How soon tasks earn: " + _first_and_last(found),
         plot,
         ("decision of the task", "version", "mean reward"),
@@ -239,8 +247,7 @@ def _draw_versions(plot: Plot, found: dict[int, list[Bin]]) -> None:
         plot.dots(keys, [m.value for m in means], colour(place), 2.4)
 
 
-def _rows(found: dict[int, list[Bin]], name: object) -> list[tuple[str, ...]]:
-    assert callable(name)
+def _rows(found: dict[int, list[Bin]], name: Callable[[Bin], str]) -> list[tuple[str, ...]]:
     return [(name(b), str(v), str(b.mean)) for v, bins in found.items() for b in bins]
 
 
@@ -255,7 +262,7 @@ def _first_and_last(found: dict[int, list[Bin]]) -> str:
         for v, bins in found.items()
         if bins
     ]
-    return "; ".join(told[:2]) + "." if told else "no rewards yet."
+    return "; ".join(told[:2]) + "."
 
 
 def _range(found: dict[int, list[Bin]]) -> tuple[float, float]:

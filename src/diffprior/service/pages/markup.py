@@ -85,7 +85,7 @@ def code(lines: str) -> str:
 def answers(found: Sequence[Answer]) -> str:
     """What a stranger wants to know first."""
     inner = "".join(
-        f'<li class="answer {escape(one.mood)}"><h3>{escape(one.question)}</h3>'
+        f'<li class="answer {escape(one.mood)}"><h2>{escape(one.question)}</h2>'
         f"<strong>{escape(one.short)}</strong><p>{escape(one.why)}</p></li>"
         for one in found
     )

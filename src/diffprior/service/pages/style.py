@@ -40,7 +40,7 @@ p { margin: .3rem 0; max-width: 60rem; overflow-wrap: anywhere; }
 .answer { border-left: .35rem solid var(--c3); }
 .answer.good { border-left-color: var(--good); }
 .answer.bad { border-left-color: var(--bad); }
-.answer h3 { color: var(--faint); font-size: .85rem; font-weight: 600; }
+.answer h2 { margin: 0 0 .2rem; color: var(--faint); font-size: .85rem; font-weight: 600; }
 .answer strong { display: block; font-size: 1.15rem; line-height: 1.3; }
 .good strong { color: var(--good); }
 .bad strong { color: var(--bad); }

@@ -1,0 +1,60 @@
+"""Pictures of the pages with a simulated shop behind them: `python tests/browser/screenshots.py
+FOLDER`, with `tests` on the path. The database in FOLDER is used again if it is there."""
+
+import argparse
+import time
+from pathlib import Path
+
+import httpx
+
+from browser.browsing import empty_pictures, opened_browser, serving
+from service.shop import Shop, add_models, stretch_time
+
+VIEWS = {"light": ("light", 1280), "dark": ("dark", 1280), "phone": ("light", 390)}
+TASK = "/tasks/shop/campaign-007"
+
+
+def simulate(path: Path, num_tasks: int, num_decisions: int) -> None:
+    """The shop, as if it had been open for a week."""
+    with serving(path, required=False) as (engine, _):
+        add_models(engine)
+        Shop(engine, num_tasks).run(num_decisions)
+        stretch_time(engine, days=7.0)
+
+
+def take(folder: Path, address: str) -> None:
+    """One picture for each page and view; an empty picture on a page is an error."""
+    while "being computed" in httpx.get(address).text:
+        time.sleep(1.0)
+    with opened_browser() as browser:
+        for name, (scheme, width) in VIEWS.items():
+            size = {"width": width, "height": 1000}
+            page = browser.new_page(color_scheme=scheme, viewport=size)
+            for what, path in {"dashboard": "/", "task": TASK}.items():
+                page.goto(address + path)
+                assert not empty_pictures(page), empty_pictures(page)
+                page.screenshot(path=folder / f"{what}-{name}.png", full_page=True)
+            page.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--tasks", type=int, default=300)
+    parser.add_argument("--decisions", type=int, default=10_000)
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    database = asked.folder / "shop.sqlite"
+    if not database.exists():
+        simulate(database, asked.tasks, asked.decisions)
+    with serving(database, required=False) as (_, address):
+        take(asked.folder, address)
+        for path in ("/", TASK):
+            time.sleep(2.5)
+            begin = time.perf_counter()
+            httpx.get(address + path)
+            print(f"{path}: {time.perf_counter() - begin:.3f} s")
+
+
+if __name__ == "__main__":
+    main()
