@@ -24,12 +24,13 @@ def simulate(path: Path, num_tasks: int, num_decisions: int) -> None:
 
 def take(folder: Path, address: str) -> None:
     """One picture for each page and view; an empty picture on a page is an error."""
-    while "being computed" in httpx.get(address).text:
+    while "being computed" in httpx.get(address, timeout=60).text:
         time.sleep(1.0)
     with opened_browser() as browser:
         for name, (scheme, width) in VIEWS.items():
             size = {"width": width, "height": 1000}
             page = browser.new_page(color_scheme=scheme, viewport=size)
+            page.set_default_timeout(120_000)
             for what, path in {"dashboard": "/", "task": TASK}.items():
                 page.goto(address + path)
                 assert not empty_pictures(page), empty_pictures(page)
@@ -52,7 +53,7 @@ def main() -> None:
         for path in ("/", TASK):
             time.sleep(2.5)
             begin = time.perf_counter()
-            httpx.get(address + path)
+            httpx.get(address + path, timeout=60)
             print(f"{path}: {time.perf_counter() - begin:.3f} s")
 
 

@@ -36,7 +36,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
 def visit(browser: Browser, shop: tuple[str, str]) -> Iterator[BrowserContext]:
     """A visitor who has signed in, and who hears of every error and of every other host."""
     address, token = shop
-    context = browser.new_context(base_url=address)
+    context = new_context(browser, address)
     page = context.new_page()
     page.goto("/")
     page.get_by_label("Token").fill(token)
@@ -62,12 +62,19 @@ def page(visit: BrowserContext, shop: tuple[str, str]) -> Iterator[Page]:
     assert not wrong, wrong
 
 
+def new_context(browser: Browser, address: str) -> BrowserContext:
+    """A visitor with patience, because machines may be slow."""
+    context = browser.new_context(base_url=address)
+    context.set_default_timeout(120_000)
+    return context
+
+
 def is_own(url: str, address: str) -> bool:
     return url.startswith((address, "data:"))
 
 
 def test_a_stranger_has_to_sign_in(browser: Browser, shop: tuple[str, str]) -> None:
-    context = browser.new_context(base_url=shop[0])
+    context = new_context(browser, shop[0])
     page = context.new_page()
     page.goto(TASK)
     assert page.title().startswith("Sign in") and not violations(page)
@@ -120,7 +127,7 @@ def test_the_keyboard_is_enough(page: Page) -> None:
 
 
 def test_signing_out_ends_it(browser: Browser, shop: tuple[str, str]) -> None:
-    context = browser.new_context(base_url=shop[0])
+    context = new_context(browser, shop[0])
     page = context.new_page()
     page.goto("/")
     page.get_by_label("Token").fill(shop[1])
