@@ -1,6 +1,7 @@
 """The decision service: throughput and latency beside the same service at random, and what a
 store of ten times as many tasks changes."""
 
+import itertools
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from .service_store import make_store
 TASKS = 10_000
 SECONDS, QUICK_SECONDS = 10.0, 2.0  # of each turn; the half loads take two turns
 TURNS = 3  # of each service, so that a slow moment hits all
+BANDITS = 64  # of the bare library
 RANDOM = "the same service at random"
 
 
@@ -30,8 +32,8 @@ def serve(bench: Bench) -> list[Measurement]:
     seconds = QUICK_SECONDS if bench.quick else SECONDS
     closed, learned = mixture("clusters"), bench.prior("clusters")
     rows = [
-        _library("library, one task, mixture", closed, seconds),
-        _library("library, one task, diffusion prior", learned, seconds),
+        _library("library, mixture", closed, seconds),
+        _library("library, diffusion prior", learned, seconds),
     ]
     with tempfile.TemporaryDirectory() as name:
         kinds = {
@@ -112,15 +114,17 @@ def _measured(case: str, loads: list[Load]) -> Measurement:
 
 
 def _library(case: str, prior: AbstractPrior, seconds: float) -> Measurement:
-    """One bandit in one thread, decided and rewarded in turn."""
-    bandit = Bandit(prior, Logistic(), seed=0)
+    """Bandits in one thread, decided and rewarded in turn, so that none of them learns much more
+    than a task of the service."""
+    bandits = [Bandit(prior, Logistic(), seed=seed) for seed in range(BANDITS)]
     features = np.random.default_rng(0).standard_normal((ACTIONS, DIM)).round(3)
-    bandit.warm_up(ACTIONS, propensity_draws=16)
-    times, begin = [], time.perf_counter()
+    for bandit in bandits:
+        bandit.warm_up(ACTIONS, propensity_draws=16)
+    turns, times, begin = itertools.cycle(bandits), [], time.perf_counter()
     while (now := time.perf_counter()) - begin < seconds:
+        bandit = next(turns)
         action = bandit.decide(features, propensity_draws=16).action
         times.append(time.perf_counter() - now)
         bandit.update(features[action], 1.0)
     p50, p99 = (float(1e3 * q) for q in np.quantile(times, [0.5, 0.99]))
-    elapsed = time.perf_counter() - begin
-    return _measured(case, [Load(len(times) / elapsed, p50, p99, 0)])
+    return _measured(case, [Load(len(times) / (time.perf_counter() - begin), p50, p99, 0)])
