@@ -89,6 +89,7 @@ def _side_by_side(column: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.
 def _draw_program(sampler_structure: Structure, structure: Structure, num_others: int) -> Any:
     """The program for all samplers and evidence of these structures."""
 
+    @jax.jit  # so that it is traced once, though its shapes are asked for before
     def one(leaves: Any, evidence: Any, seed: Array, number: Array) -> tuple[Array, Array]:
         sampler: AbstractSampler = sampler_structure.combine(leaves)
         history: AbstractEvidence = structure.combine(evidence)
