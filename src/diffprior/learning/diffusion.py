@@ -93,9 +93,9 @@ def diffusion_rung(
 
 def _told(family: Family, difference: Gain, rounds: int) -> Rung:
     figures = f"{difference.mean:+.3f} +- {difference.error:.3f} nats a task beside it"
-    after = f" and polished in {rounds} rounds of EM" if rounds else ""
+    after = f", polished in {rounds} rounds of EM" if rounds else ""
     if difference.mean > difference.error:
-        return Rung(family, True, f"the diffusion model{after} was chosen: {figures}")
+        return Rung(family, True, f"chosen is the diffusion model{after}: {figures}")
     return Rung(family, False, f"the diffusion model distilled from it{after} has {figures}")
 
 

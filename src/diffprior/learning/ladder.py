@@ -333,16 +333,16 @@ class _Work:
 def choose(search: Search | None, few: bool, rough: bool) -> tuple[str, str]:
     """The closed form to take, and why, in a sentence."""
     if few:
-        return "Gaussian", "the Gaussian was chosen: with so few tasks nothing richer can be judged"
+        return "Gaussian", "chosen is the Gaussian: with so few tasks nothing richer can be judged"
     if rough:
         return "Gaussian", (
-            "the Gaussian was chosen: one task says too little about theta for anything richer to "
+            "chosen is the Gaussian: one task says too little about theta for anything richer to "
             "be learned from so many tasks"
         )
     if search is None or search.best is None:
-        return "Gaussian", "the Gaussian was chosen: nothing richer was tried"
+        return "Gaussian", "chosen is the Gaussian: nothing richer was tried"
     name, (gain, error) = search.candidates[search.best].name, search.gain
     figures = f"{gain:+.3f} +- {error:.3f} nats a task over the Gaussian on tasks held out in turn"
     if search.pays:
-        return name, f"the {name} was chosen: {figures}"
-    return "Gaussian", f"the Gaussian was chosen: the best mixture ({name}) has {figures}"
+        return name, f"chosen: the {name}, {figures}"
+    return "Gaussian", f"chosen is the Gaussian: the best mixture ({name}) has {figures}"

@@ -114,7 +114,7 @@ def _about_logs(report: LearningReport) -> str:
     least, median, most = report.rows_a_task
     lines = [
         f"{report.num_tasks:,} tasks, {report.num_rows:,} rows "
-        f"({least:g} to {most:g} a task, half below {median + 1:g}), "
+        f"({least:g} to {most:g} a task, median {median:g}), "
         f"{len(report.feature_names)} features, {report.likelihood} rewards"
     ]
     if report.noise_std is not None:
