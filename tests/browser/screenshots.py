@@ -6,11 +6,13 @@ import time
 from pathlib import Path
 
 import httpx
+from PIL import Image
 
 from browser.browsing import empty_pictures, opened_browser, serving
 from service.shop import Shop, add_models, stretch_time
 
 VIEWS = {"light": ("light", 1280), "dark": ("dark", 1280), "phone": ("light", 390)}
+UPPER = 1300  # pixels: the answers, the versions and two rows of pictures
 TASK = "/tasks/shop/campaign-007"
 
 
@@ -38,6 +40,13 @@ def take(folder: Path, address: str) -> None:
             page.close()
 
 
+def shorten(folder: Path) -> None:
+    """The upper part of the dashboard, in few colours: the picture of the documentation."""
+    with Image.open(folder / "dashboard-light.png") as whole:
+        upper = whole.crop((0, 0, whole.width, UPPER)).convert("RGB")
+        upper.quantize(64).save(folder / "dashboard.png", optimize=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
@@ -50,6 +59,7 @@ def main() -> None:
         simulate(database, asked.tasks, asked.decisions)
     with serving(database, required=False) as (_, address):
         take(asked.folder, address)
+        shorten(asked.folder)
         for path in ("/", TASK):
             time.sleep(2.5)
             begin = time.perf_counter()

@@ -8,6 +8,7 @@ from urllib.parse import quote
 from .chart import Chart
 from .style import STYLE
 
+LONG = 32  # characters of a cell, beyond which it has several lines
 Cell = str | tuple[str, str]  # text, or text and where it leads to
 
 
@@ -128,9 +129,10 @@ def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) 
 
 
 def _cell(cell: Cell) -> str:
-    if isinstance(cell, str):
-        return f"<td>{escape(cell)}</td>"
-    return f'<td><a href="{escape(cell[1])}">{escape(cell[0])}</a></td>'
+    words, address = (cell, None) if isinstance(cell, str) else cell
+    kind = ' class="long"' if len(words) > LONG else ""
+    inner = escape(words) if address is None else f'<a href="{escape(address)}">{escape(words)}</a>'
+    return f"<td{kind}>{inner}</td>"
 
 
 def task_address(model: str, task: str) -> str:

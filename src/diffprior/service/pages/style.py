@@ -68,7 +68,8 @@ summary { cursor: pointer; color: var(--link); width: fit-content; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: var(--faint); padding: .3rem 0; }
 th, td { padding: .25rem 1rem .25rem 0; text-align: right; border-bottom: 1px solid var(--line);
-  max-width: 24rem; overflow-wrap: anywhere; }
+  white-space: nowrap; }
+td.long { white-space: normal; overflow-wrap: anywhere; min-width: 14rem; max-width: 24rem; }
 th { font-weight: 600; }
 th:first-child, td:first-child { text-align: left; }
 pre { background: var(--card); border: 1px solid var(--line); border-radius: .4rem;

@@ -40,11 +40,11 @@ def round_ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 def tick_labels(values: Numbers) -> list[Tick]:
     """Numbers with their text."""
-    return [(value, f"{value:g}" if value else "0") for value in _rounded(values)]
+    return [(value, _short(float(f"{value:.10g}"))) for value in values]
 
 
-def _rounded(values: Numbers) -> list[float]:
-    return [float(f"{value:.10g}") for value in values]
+def _short(value: float) -> str:
+    return f"{value / 1000:g}k" if 10_000 <= abs(value) < 10_000_000 else f"{value + 0.0:g}"
 
 
 def time_ticks(low: float, high: float, count: int = 4) -> list[Tick]:
