@@ -54,11 +54,10 @@ def _figure(rows: list[dict[str, float]]) -> Any:
     memory, latency = axes.ravel()
     memory.plot(minutes, [row["memory_mb"] for row in rows])
     memory.set(xlabel="minutes", ylabel="resident memory, MB")
-    memory.set_ylim(bottom=0)
+    memory.set_ylim(0, 1.3 * max(row["memory_mb"] for row in rows))
     for name in ("p50", "p99"):
         latency.plot(minutes, [row[name] for row in rows], label=name)
-    latency.set(xlabel="minutes", ylabel="latency of a decision, ms")
-    latency.set_ylim(bottom=0)
+    latency.set(xlabel="minutes", ylabel="latency of a decision, ms", yscale="log")
     latency.legend()
     return figure
 
