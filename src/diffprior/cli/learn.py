@@ -46,6 +46,9 @@ def learn(
     up_to: Annotated[
         str, typer.Option(help="Last rung of the ladder: gaussian, mixture or diffusion.")
     ] = "diffusion",
+    simulate: Annotated[
+        bool, typer.Option(help="Simulate what each family saves in regret; minutes.")
+    ] = True,
     hedge: Annotated[float, typer.Option(help="Share of a wide Gaussian mixed in.")] = 0.003,
     seed: Seed = 0,
     report: Annotated[Path | None, typer.Option(help="Page of the report: .html")] = None,
@@ -64,7 +67,9 @@ def learn(
 
         table = _read(logs, source, task, reward, features, weight, time, intercept, max_rows)
         rewards = _likelihood(likelihood, noise_std, dispersion)
-        learned = learn_prior(table, rewards, seed=seed, hedge=hedge, up_to=up_to)
+        learned = learn_prior(
+            table, rewards, seed=seed, hedge=hedge, up_to=up_to, simulate=simulate
+        )
         learned.prior.save(output)
         say(str(learned.report))
         say(f"wrote {output}")
