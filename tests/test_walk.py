@@ -60,7 +60,7 @@ def test_the_walk_of_the_tutorial_ends_with_less_regret(
             start_new_session=True,
         )  # fmt: skip
         try:
-            code = process.wait(540)
+            code = process.wait(1200)  # a minute, where nothing else runs
         finally:
             os.killpg(process.pid, signal.SIGTERM)
         out.seek(0)
