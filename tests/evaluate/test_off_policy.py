@@ -5,7 +5,7 @@ import pytest
 
 import diffprior as dp
 from diffprior.evaluate import LoggedDecisions, off_policy
-from diffprior.evaluate.off_policy import _estimates
+from diffprior.evaluate.off_policy import _estimates, _probabilities
 
 DIM, ACTIONS, NOISE = 2, 4, 1.0
 NUM_LOGS, TASKS_OF_LOG, ROUNDS = 100, 40, 10
@@ -104,7 +104,7 @@ def test_estimators_equal_a_slow_twin() -> None:
 def test_probabilities_and_reward_model_are_those_of_the_evidence_of_the_moment() -> None:
     """One task whose rewards come late, against the closed form at each decision."""
     log = Log(3, 1, 6)
-    tasks, tables, actions, rewards, propensities = log.arrays()
+    _, tables, actions, rewards, _ = log.arrays()
     created = np.arange(6.0)
     learned = np.array([0.5, 3.5, 2.5, 3.6, 4.5, 6.0])  # the second comes after the third
     decisions = LoggedDecisions.from_arrays(*log.arrays(), created=created, learned=learned)
@@ -112,20 +112,17 @@ def test_probabilities_and_reward_model_are_those_of_the_evidence_of_the_moment(
     np.testing.assert_array_equal(decisions.actions, actions[order])
     for place, i in enumerate(order):
         assert decisions.num_known[place] == np.sum(learned <= created[i])
-    num_draws = 4000
-    found = off_policy(TARGET, decisions, dp.Linear(NOISE), num_draws=num_draws)
-    robust, error = [], []
-    for i in range(6):
+    agent = dp.ThompsonSampling(dp.Exact(TARGET), dp.Linear(NOISE))
+    own, means, failed = _probabilities(agent, decisions, np.arange(6), 4000, 0)
+    assert failed == 0
+    for place, i in enumerate(order):
         rows = np.flatnonzero(learned <= created[i])
         known = (tables[rows, actions[rows]], rewards[rows])
         mean, cov = posterior(TRUE_MEAN, TRUE_COV, *known)
-        pi = shares(log.rng, mean, cov, tables[i], 40_000)
-        q, a = tables[i] @ mean, actions[i]
-        robust.append(pi @ q + pi[a] / propensities[i] * (rewards[i] - q[a]))
-        spread = np.ptp(q) + abs(rewards[i] - q[a]) / propensities[i]
-        error.append(spread * 0.5 * np.sqrt(1 / num_draws + 1 / 40_000))
-    assert abs(found.dr.value - np.mean(robust)) < 5 * np.sqrt(np.sum(np.square(error))) / 6
-    assert found.num_decisions == 6 and found.failed == 0
+        np.testing.assert_allclose(means[place], tables[i] @ mean, rtol=1e-8)
+        twin = shares(log.rng, mean, cov, tables[i], 40_000)
+        error = np.sqrt((twin * (1 - twin) + 1e-4) * (1 / 4000 + 1 / 40_000))
+        assert np.all(np.abs(own[place] - twin) < 5 * error)
 
 
 def test_a_policy_that_is_the_logging_policy_earns_what_it_earned() -> None:
