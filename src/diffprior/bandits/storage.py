@@ -4,7 +4,7 @@ import abc
 import datetime
 import math
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 from ..checks import choice
 from ..evidence.base import AbstractEvidence
@@ -20,8 +20,9 @@ from .updates import State
 
 
 class AbstractStoredBandit(abc.ABC, Serialisable):
-    """What a bandit keeps, and how it is kept."""
+    """What a bandit keeps, and how it is kept. Version 2 of its files can forget."""
 
+    file_version: ClassVar[int] = 2
     _agent: AbstractAgent
     _state: State
     _seed: int
@@ -132,7 +133,7 @@ class AbstractStoredBandit(abc.ABC, Serialisable):
 
     @classmethod
     def upgrade(cls, fields: dict[str, Any], version: int) -> dict[str, Any]:
-        """Version 0.1.0 did not look for extreme observations, and forgot nothing."""
+        """0.1.0 looked for no extreme observations; before version 2 nothing was forgotten."""
         later = {"strained": False, "half_life": None, "in_seconds": False, "moment": 0.0}
         return later | fields
 
