@@ -4,9 +4,10 @@ import ast
 import graphlib
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -99,12 +100,39 @@ def test_files_import_in_one_direction() -> None:
 
 
 def test_all_is_what_is_exported() -> None:
-    exported = {
-        name
-        for name, value in vars(diffprior).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType)
+    """In three places: for `import *`, for whoever reads types, and for the first use."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.name: f".{node.module}"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
     }
-    assert sorted(diffprior.__all__) == sorted(exported)
+    assert seen == diffprior._MODULES
+    assert sorted(diffprior.__all__) == sorted(seen)
+    assert set(diffprior.__all__) | {"evaluate", "__version__"} <= set(dir(diffprior))
+    for name, module in seen.items():
+        assert getattr(diffprior, name) is getattr(sys.modules[f"diffprior{module}"], name)
+    with pytest.raises(AttributeError, match="no attribute 'Bandits'"):
+        diffprior.Bandits  # noqa: B018
+
+
+@pytest.mark.parametrize("without", ["diffprior", "diffprior.cli"])
+def test_nothing_slow_is_imported_before_it_is_used(without: str) -> None:
+    code = f"import sys, {without}; print(sorted({{'jax', 'numpy', 'scipy'}} & set(sys.modules)))"
+    assert _printed(code) == "[]"
+
+
+def test_decisions_need_neither_training_nor_statistics() -> None:
+    code = "import sys, diffprior as dp; dp.Bandit, dp.DiffusionPrior, dp.Linear, dp.Logistic"
+    slow = "{'scipy', 'optax', 'sklearn', 'matplotlib', 'pandas'}"
+    assert _printed(f"{code}; print(sorted({slow} & set(sys.modules)))") == "[]"
+
+
+def _printed(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
 @pytest.mark.parametrize("name", diffprior.__all__)

@@ -1,53 +1,129 @@
-"""diffprior: posterior sampling with a diffusion-model prior, and Thompson sampling built on it."""
+"""diffprior: posterior sampling with a diffusion-model prior, and Thompson sampling built on it.
 
-from importlib import metadata as _metadata
+Names are imported when they are first asked for, so that a program waits only for what it uses.
+"""
 
-from . import evaluate as evaluate
-from .bandits.agents import AbstractAgent, ThompsonSampling
-from .bandits.bandit import Bandit
-from .bandits.baselines import EpsilonGreedy, LinUCB, Uniform
-from .bandits.noise import NoiseWarning
-from .bandits.posterior import Posterior
-from .bandits.requests import Decision
-from .bandits.result import SimulationResult
-from .bandits.simulate import simulate
-from .caching import keep_compiled
-from .evidence.base import AbstractEvidence, AbstractLikelihood
-from .evidence.families import Identity, Logistic, NegativeBinomial, Poisson
-from .evidence.glm import AbstractFamily, GLMEvidence
-from .evidence.linear import Linear, LinearEvidence
-from .files.base import load, load_bytes
-from .gaussian import Gaussian
-from .learning.ladder import Learned, learn
-from .learning.report import LearningReport
-from .logs.logs import Logs
-from .logs.statistics import TaskStatistics
-from .priors.base import AbstractClosedFormPrior, AbstractPrior
-from .priors.diffusion import DiffusionPrior
-from .priors.empirical import EmpiricalPrior
-from .priors.gaussian import GaussianPrior
-from .priors.mixture import MixturePrior
-from .priors.report import FitReport, FitWarning
-from .problems.base import AbstractProblem
-from .problems.mixtures import mixture
-from .problems.mnist import mnist
-from .problems.movielens import movielens
-from .problems.rows import RowProblem
-from .problems.synthetic import Synthetic, synthetic
-from .samplers.base import AbstractSampler, Info
-from .samplers.choose import best_sampler
-from .samplers.dps import DPS
-from .samplers.evidence_dps import EvidenceDPS
-from .samplers.exact import Exact
-from .samplers.laplace_dps import LaplaceDPS
-from .samplers.particle_filter import ParticleFilter
-from .samplers.twisted_smc import TwistedSMC
-from .schedule import Schedule
+import importlib
+from typing import TYPE_CHECKING, Any
 
-try:
-    __version__ = _metadata.version("diffprior")
-except _metadata.PackageNotFoundError:  # run from its source, not installed
-    __version__ = "unknown"
+if TYPE_CHECKING:
+    from . import evaluate as evaluate
+    from .bandits.agents import AbstractAgent, ThompsonSampling
+    from .bandits.bandit import Bandit
+    from .bandits.baselines import EpsilonGreedy, LinUCB, Uniform
+    from .bandits.noise import NoiseWarning
+    from .bandits.posterior import Posterior
+    from .bandits.requests import Decision
+    from .bandits.result import SimulationResult
+    from .bandits.simulate import simulate
+    from .caching import keep_compiled
+    from .evidence.base import AbstractEvidence, AbstractLikelihood
+    from .evidence.families import Identity, Logistic, NegativeBinomial, Poisson
+    from .evidence.glm import AbstractFamily, GLMEvidence
+    from .evidence.linear import Linear, LinearEvidence
+    from .files.base import load, load_bytes
+    from .gaussian import Gaussian
+    from .learning.ladder import Learned, learn
+    from .learning.report import LearningReport
+    from .logs.logs import Logs
+    from .logs.statistics import TaskStatistics
+    from .priors.base import AbstractClosedFormPrior, AbstractPrior
+    from .priors.diffusion import DiffusionPrior
+    from .priors.empirical import EmpiricalPrior
+    from .priors.gaussian import GaussianPrior
+    from .priors.mixture import MixturePrior
+    from .priors.report import FitReport, FitWarning
+    from .problems.base import AbstractProblem
+    from .problems.mixtures import mixture
+    from .problems.mnist import mnist
+    from .problems.movielens import movielens
+    from .problems.rows import RowProblem
+    from .problems.synthetic import Synthetic, synthetic
+    from .samplers.base import AbstractSampler, Info
+    from .samplers.choose import best_sampler
+    from .samplers.dps import DPS
+    from .samplers.evidence_dps import EvidenceDPS
+    from .samplers.exact import Exact
+    from .samplers.laplace_dps import LaplaceDPS
+    from .samplers.particle_filter import ParticleFilter
+    from .samplers.twisted_smc import TwistedSMC
+    from .schedule import Schedule
+
+_NAMES = {
+    ".bandits.agents": ("AbstractAgent", "ThompsonSampling"),
+    ".bandits.bandit": ("Bandit",),
+    ".bandits.baselines": ("EpsilonGreedy", "LinUCB", "Uniform"),
+    ".bandits.noise": ("NoiseWarning",),
+    ".bandits.posterior": ("Posterior",),
+    ".bandits.requests": ("Decision",),
+    ".bandits.result": ("SimulationResult",),
+    ".bandits.simulate": ("simulate",),
+    ".caching": ("keep_compiled",),
+    ".evidence.base": ("AbstractEvidence", "AbstractLikelihood"),
+    ".evidence.families": ("Identity", "Logistic", "NegativeBinomial", "Poisson"),
+    ".evidence.glm": ("AbstractFamily", "GLMEvidence"),
+    ".evidence.linear": ("Linear", "LinearEvidence"),
+    ".files.base": ("load", "load_bytes"),
+    ".gaussian": ("Gaussian",),
+    ".learning.ladder": ("Learned", "learn"),
+    ".learning.report": ("LearningReport",),
+    ".logs.logs": ("Logs",),
+    ".logs.statistics": ("TaskStatistics",),
+    ".priors.base": ("AbstractClosedFormPrior", "AbstractPrior"),
+    ".priors.diffusion": ("DiffusionPrior",),
+    ".priors.empirical": ("EmpiricalPrior",),
+    ".priors.gaussian": ("GaussianPrior",),
+    ".priors.mixture": ("MixturePrior",),
+    ".priors.report": ("FitReport", "FitWarning"),
+    ".problems.base": ("AbstractProblem",),
+    ".problems.mixtures": ("mixture",),
+    ".problems.mnist": ("mnist",),
+    ".problems.movielens": ("movielens",),
+    ".problems.rows": ("RowProblem",),
+    ".problems.synthetic": ("Synthetic", "synthetic"),
+    ".samplers.base": ("AbstractSampler", "Info"),
+    ".samplers.choose": ("best_sampler",),
+    ".samplers.dps": ("DPS",),
+    ".samplers.evidence_dps": ("EvidenceDPS",),
+    ".samplers.exact": ("Exact",),
+    ".samplers.laplace_dps": ("LaplaceDPS",),
+    ".samplers.particle_filter": ("ParticleFilter",),
+    ".samplers.twisted_smc": ("TwistedSMC",),
+    ".schedule": ("Schedule",),
+}
+__version__: str
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+
+
+if not TYPE_CHECKING:  # where it would hide misspelt names
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name, and keep it (PEP 562)."""
+        if name == "__version__":
+            value = _version()
+        elif name == "evaluate":
+            value = importlib.import_module(".evaluate", __name__)
+        elif name in _MODULES:
+            value = getattr(importlib.import_module(_MODULES[name], __name__), name)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """What there is, imported or not."""
+    return sorted({*globals(), *__all__, "__version__", "evaluate"})
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("diffprior")
+    except metadata.PackageNotFoundError:  # run from its source, not installed
+        return "unknown"
+
 
 __all__ = [
     "AbstractAgent",

@@ -13,7 +13,6 @@ from typing import ClassVar, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.special import expit
 
 from .checks import positive_int
 from .files.base import Serialisable
@@ -121,7 +120,7 @@ class Schedule(Serialisable):
                 f"`highest`: expected more than lowest = {lowest}, got {highest}; swap them"
             )
         log_snr = np.linspace(lowest, highest, num_stages)[::-1]
-        return Schedule((1.0, *expit(log_snr).tolist()))
+        return Schedule((1.0, *map(_sigmoid, log_snr.tolist())))
 
     def stride(self, num_stages: int) -> "Schedule":
         """A sub-grid of `num_stages` stages, evenly spread and ending at T.
@@ -208,6 +207,11 @@ class Schedule(Serialisable):
     def shift_scale(self) -> np.ndarray:
         """Shift that s_t lends to s_0, per unit of s_t: sqrt(alpha_bar_t) / (1 - alpha_bar_t)."""
         return np.sqrt(self._alpha_bar[1:]) / (1 - self._alpha_bar[1:])
+
+
+def _sigmoid(x: float) -> float:
+    """As `scipy.special.expit`, which takes a fifth of a second to import."""
+    return 1.0 / (1.0 + math.exp(-x)) if x > -30.0 else math.exp(x)
 
 
 def _check_stages(num_stages: int) -> None:

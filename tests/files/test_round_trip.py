@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 import diffprior as dp
 from diffprior.evidence import history
 from diffprior.files.codec import content_of
-from diffprior.files.kinds import kind_of, known_kinds
+from diffprior.files.kinds import import_kinds, kind_of, known_kinds
 from files.helpers import (
     assert_same,
     bandit,
@@ -45,6 +45,7 @@ def kinds_within(value: Any) -> set[str]:
 
 
 def test_there_is_an_example_of_every_kind() -> None:
+    import_kinds()
     tried = set().union(*(kinds_within(contents(value)) for value in examples().values()))
     ours = {kind for kind, cls in known_kinds().items() if cls.__module__.startswith("diffprior")}
     now = {kind for kind in ours if kind_of(known_kinds()[kind]) == kind}

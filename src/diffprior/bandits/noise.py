@@ -1,7 +1,6 @@
 """Whether linear rewards scatter as their likelihood says."""
 
 import numpy as np
-from scipy.special import chdtr, chdtrc
 
 from ..evidence.base import AbstractEvidence
 from ..evidence.linear import LinearEvidence
@@ -34,8 +33,8 @@ class NoiseWatch:
         """What to say of rewards that contradict their noise, once; None if they do not."""
         if not isinstance(evidence, LinearEvidence):
             return None
-        scatter, noise_std = residual_std(evidence), float(evidence.noise_std)
-        if scatter is None or 1 / TOLERATED < scatter / noise_std < TOLERATED:
+        scatter, noise_std = residual_std(evidence, TOLERATED), float(evidence.noise_std)
+        if scatter is None:
             return None
         self._next = np.iinfo(np.int64).max
         return (
@@ -46,9 +45,10 @@ class NoiseWatch:
         )
 
 
-def residual_std(evidence: LinearEvidence) -> float | None:
-    """The standard deviation of rewards around their least-squares fit, if it is beyond chance away
-    from the noise of the likelihood; None if it is not, or cannot be told."""
+def residual_std(evidence: LinearEvidence, tolerated: float = 1.0) -> float | None:
+    """The standard deviation of rewards around their least-squares fit, if it is beyond chance, and
+    by a factor of `tolerated`, away from the noise of the likelihood; None if it is not, or cannot
+    be told."""
     precision, shift = (np.asarray(a, np.float64) for a in (evidence.precision, evidence.shift))
     values, vectors = np.linalg.eigh(precision)
     rounding = len(values) * float(np.finfo(evidence.shift.dtype).eps)
@@ -58,5 +58,10 @@ def residual_std(evidence: LinearEvidence) -> float | None:
     left = max(squares - explained, 0.0)
     if freedom < FIRST_LOOK / 2 or left < 100 * rounding * squares:
         return None
+    ratio = float(np.sqrt(left / freedom))
+    if 1.0 / tolerated < ratio < tolerated:
+        return None
+    from scipy.special import chdtr, chdtrc  # slow to import, and not needed to decide
+
     beyond = min(chdtr(freedom, left), chdtrc(freedom, left)) < SURPRISE
-    return float(evidence.noise_std) * float(np.sqrt(left / freedom)) if beyond else None
+    return float(evidence.noise_std) * ratio if beyond else None

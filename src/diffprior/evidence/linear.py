@@ -6,11 +6,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.stats import norm
 from jaxtyping import Array, Float, Key
 
 from ..checks import is_traced, plausible_covariance, positive, positive_int, real_array
-from ..gaussian import Gaussian
+from ..gaussian import Gaussian, normal_log_density
 from ..representation import describe
 from .base import AbstractEvidence, AbstractLikelihood, Rows, inverse_temperature
 
@@ -214,7 +213,7 @@ class Linear(AbstractLikelihood):
 
     def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         """log N(y; eta, noise_std^2)."""
-        return norm.logpdf(y, eta, self._known_noise())
+        return normal_log_density(y, eta, self._known_noise())
 
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         """The mean and noise."""

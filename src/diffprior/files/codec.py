@@ -15,7 +15,17 @@ import numpy as np
 
 from ..checks import on_device
 from .container import Header, checksum, read_arrays, read_header
-from .kinds import Claim, Kind, Node, check_fields, fits, is_array, kind_of, known_kinds
+from .kinds import (
+    Claim,
+    Kind,
+    Node,
+    check_fields,
+    fits,
+    import_kinds,
+    is_array,
+    kind_of,
+    known_kinds,
+)
 from .legacy import translate
 
 ODD_FLOATS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
@@ -183,8 +193,12 @@ def _parse(source: Source, header: Header) -> tuple[Node, Header]:
     return root, header
 
 
-def _node(known: Mapping[str, type[Kind]], kind: Any, version: Any, fields: dict[str, Any]) -> Node:
-    """A node of a known kind and version; fields added since then have their defaults."""
+def _node(known: dict[str, type[Kind]], kind: Any, version: Any, fields: dict[str, Any]) -> Node:
+    """A node of a known kind and version; fields added since then have their defaults. Our own
+    classes are imported when a file speaks of one that has not been needed yet."""
+    if isinstance(kind, str) and kind not in known:
+        import_kinds()
+        known |= known_kinds()
     cls = known.get(kind) if isinstance(kind, str) else None
     if cls is None:
         raise ValueError(

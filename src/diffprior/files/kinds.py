@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import importlib
 import inspect
 import types
 import typing
@@ -97,6 +98,13 @@ def known_kinds() -> dict[str, type[Kind]]:
         found |= {name: cls for name in cls.__dict__.get("former_kinds", ())}
         left += cls.__subclasses__()
     return {kind: cls for kind, cls in found.items() if _has_objects(cls)}
+
+
+def import_kinds() -> None:
+    """Import every public name of the package, and so each class of ours that files speak of."""
+    package = importlib.import_module(__name__.split(".")[0])
+    for name in package.__all__:
+        getattr(package, name)
 
 
 def _has_objects(cls: type[Kind]) -> bool:

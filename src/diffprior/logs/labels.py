@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
-from scipy.special import ndtri
 
 
 def label_hashes(labels: np.ndarray) -> UInt64[np.ndarray, " n"]:
@@ -49,6 +48,8 @@ def normals(
     hashes: UInt64[np.ndarray, " n"], count: int, *numbers: int
 ) -> Float[np.ndarray, "n c"]:
     """Standard normal numbers for every task, as `uniforms`."""
+    from scipy.special import ndtri  # slow to import, and not needed to decide
+
     return ndtri(uniforms(hashes, count, *numbers))
 
 

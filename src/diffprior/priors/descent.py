@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, Int, Key
 
 from ..progress import progress as show_progress
@@ -139,6 +138,8 @@ def _descend(
     count: Int[Array, ""],
 ) -> tuple:
     """`count` steps on; the recipe's own number of steps is not looked at."""
+    import optax  # slow to import, and not needed to decide
+
     optimiser = _optimiser(recipe, num_steps)
 
     def step(index: Int[Array, ""], state: tuple) -> tuple:
@@ -151,8 +152,10 @@ def _descend(
     return jax.lax.fori_loop(0, count, step, state)
 
 
-def _optimiser(recipe: Recipe, num_steps: Int[Array, ""]) -> optax.GradientTransformation:
-    """Adam or Muon, warmed up over 100 steps and then decayed along a cosine to a hundredth."""
+def _optimiser(recipe: Recipe, num_steps: Int[Array, ""]) -> Any:
+    """Adam or Muon, warmed up over 100 steps and then decayed along a cosine to a hundredth: an
+    `optax.GradientTransformation`."""
+    import optax  # slow to import, and not needed to decide
 
     def rate(step: Int[Array, ""]) -> Float[Array, ""]:
         warm = jnp.minimum(step / WARM_UP, 1.0)
@@ -160,16 +163,15 @@ def _optimiser(recipe: Recipe, num_steps: Int[Array, ""]) -> optax.GradientTrans
         decay = 0.01 + 0.99 * 0.5 * (1.0 + jnp.cos(jnp.pi * left))
         return (recipe.learning_rate * warm * decay).astype(jnp.float32)
 
+    def axes(weights: Array) -> optax.contrib.MuonDimensionNumbers | None:
+        """Which axes make up the matrix of a layer; those before them only stack layers."""
+        last = (weights.ndim - 2, weights.ndim - 1)
+        return optax.contrib.MuonDimensionNumbers(*last) if weights.ndim >= 2 else None
+
     if not recipe.orthogonal:
         return optax.adam(rate, b2=0.99)
     return optax.contrib.muon(
         rate,
         adam_b2=0.99,
-        muon_weight_dimension_numbers=lambda params: jax.tree.map(_axes, params),
+        muon_weight_dimension_numbers=lambda params: jax.tree.map(axes, params),
     )
-
-
-def _axes(weights: Array) -> optax.contrib.MuonDimensionNumbers | None:
-    """Which axes make up the matrix of a layer; those before them only stack layers."""
-    axes = (weights.ndim - 2, weights.ndim - 1)
-    return optax.contrib.MuonDimensionNumbers(*axes) if weights.ndim >= 2 else None

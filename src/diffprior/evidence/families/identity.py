@@ -4,10 +4,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.scipy.stats import norm
 from jaxtyping import Array, Float, Key
 
 from ...checks import positive
+from ...gaussian import normal_log_density
 from ..glm import AbstractFamily
 
 
@@ -35,7 +35,7 @@ class Identity(AbstractFamily):
 
     def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         """log N(y; eta, noise_std^2)."""
-        return norm.logpdf(y, eta, self.noise_std)
+        return normal_log_density(y, eta, self.noise_std)
 
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         """The mean and noise."""
