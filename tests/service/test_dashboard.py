@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 import diffprior as dp
 from diffprior.bench.service_store import make_store
-from diffprior.service.catalog import Catalog, Version
+from diffprior.service.catalog import Catalog
 from diffprior.service.database import Database
 from diffprior.service.pages import charts, verdicts
 from diffprior.service.pages.prior_gain import PriorGain, prior_gain
@@ -32,6 +32,7 @@ from diffprior.service.schema import (
 )
 from diffprior.service.settings import Settings
 from diffprior.service.tokens import create_token
+from diffprior.service.version import Version
 from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward
 
 Row = dict[str, Any]

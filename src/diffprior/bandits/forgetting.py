@@ -48,17 +48,21 @@ class Forgetting:
         """The moment, in the units of the half-life."""
         return time.time() if self.in_seconds else float(num_decisions)
 
+    def temperature(self, before: float, now: float) -> float:
+        """What evidence of one moment is tempered by at a later one; 1 if the clock went back."""
+        return float(np.exp2(np.clip((now - before) / self.half_life, 0.0, MOST_HALVINGS)))
+
     def faded(self, state: State, now: float) -> State:
         """What is left of the evidence at a later moment."""
-        halvings = min((now - state.moment) / self.half_life, MOST_HALVINGS)
-        if halvings <= 0:  # at once, or a clock that was set back
+        temperature = self.temperature(state.moment, now)
+        if temperature == 1.0:
             return state
-        leaves = _fade_program(state.structure)(state.leaves, np.exp2(halvings))
+        leaves = fade_program(state.structure)(state.leaves, temperature)
         return state._replace(leaves=leaves, moment=now)
 
 
 @functools.lru_cache(maxsize=MAX_PROGRAMS)
-def _fade_program(structure: Structure) -> Callable[..., list[Any]]:
+def fade_program(structure: Structure) -> Callable[..., list[Any]]:
     """Counts evidence of this structure less."""
 
     @jax.jit

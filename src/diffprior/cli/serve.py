@@ -42,6 +42,10 @@ def serve(
     aggregation: Annotated[
         str, typer.Option(help="Which of several rewards counts: first, last or sum.")
     ] = "first",
+    half_life: Annotated[
+        str | None,
+        typer.Option(help="When a reward counts half: after 500 decisions, or P7D (seven days)."),
+    ] = None,
     propensity_draws: Annotated[
         int, typer.Option(help="Draws behind each propensity; more are more precise.")
     ] = 16,
@@ -67,6 +71,7 @@ def serve(
             "reward_wait": reward_wait,
             "default_reward": default_reward,
             "aggregation": aggregation,
+            "half_life": half_life,
             "propensity_draws": propensity_draws,
         }
         settings = Settings.model_validate(parse_likelihood(likelihood) | about)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..bandits.forgetting import fade_program
 from ..bandits.updates import Observations, update_program
 from ..checks import on_device
 from ..evidence.base import AbstractEvidence
@@ -59,6 +60,13 @@ class EvidenceArrays(NamedTuple):
             features = np.random.default_rng(0).standard_normal((max_rows, evidence.dim))
             rows = (features, np.zeros(max_rows), np.ones(max_rows))
             yield EvidenceArrays.of(evidence.add(*map(on_device, rows)))
+
+    def faded(self, temperature: float) -> "EvidenceArrays":
+        """Counted 1 / temperature times."""
+        if temperature == 1.0:
+            return self
+        leaves = fade_program(self.structure)(self.leaves, temperature)
+        return self._replace(leaves=[np.asarray(leaf) for leaf in leaves])
 
     def add(self, new: Observations, max_rows: int, moments: Gaussian) -> "EvidenceArrays":
         """With one observation more, in at most `max_rows` rows: a function of these alone."""

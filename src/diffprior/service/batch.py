@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from .catalog import Version, task_seed
+from .catalog import task_seed
 from .choice import Chosen, choose
-from .draws import DrawRequest
 from .errors import ServiceError
 from .learned import Learned
 from .learner import Learner
@@ -19,6 +18,7 @@ from .requests import Decide, Request
 from .schema import decisions, tasks, tokens
 from .tasks import TaskState
 from .transaction import Transaction
+from .version import Version
 
 Row = dict[str, Any]
 ROWS_AT_ONCE = 128  # predictions are padded to a multiple of it, so that one program serves all
@@ -166,8 +166,12 @@ class Batch:
     def _decide_group(self, group: list[tuple[Decide, Version, TaskState, Row, int]]) -> list[Row]:
         """Decisions of one version, whose draws are one program."""
         version = group[0][1]
-        requests = [DrawRequest(state.arrays, state.seed, n) for _, _, state, _, n in group]
-        draws = version.program(requests)
+        draws = version.program(
+            [
+                state.draw_request(version, number, version.moment(number, self._in.now))
+                for _, _, state, _, number in group
+            ]
+        )
         chosen = []
         for i, (request, _, _, task, number) in enumerate(group):
             failed = bool(draws.failed[i]) or not np.all(np.isfinite(draws.others[i]))
@@ -213,6 +217,7 @@ class Batch:
             "propensity_se": choice.propensity_se,
             "predicted": predicted if np.isfinite(predicted) else 0.0,
             "failed": failed,
+            "shadow": request.taken is not None,
             "status": "deferred" if request.deferred else "active",
             "settled": False,
             "created": self._in.now,

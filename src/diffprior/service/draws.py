@@ -3,7 +3,7 @@
 import functools
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -30,11 +30,13 @@ class Draws(NamedTuple):
 
 
 class DrawRequest(NamedTuple):
-    """The evidence of a task, its seed, and the number of the decision."""
+    """The evidence of a task, its seed, the number of the decision, and what the evidence is
+    tempered by because it has faded."""
 
     arrays: EvidenceArrays
     seed: int
     number: int
+    temperature: float = 1.0
 
 
 class DrawProgram:
@@ -65,8 +67,11 @@ class DrawProgram:
         seeds, numbers = np.zeros((AT_ONCE, 2), np.uint32), np.zeros(AT_ONCE, np.uint32)
         seeds[:count] = [divmod(request.seed, 2**32) for request in requests]
         numbers[:count] = [request.number % 2**32 for request in requests]
+        temperatures = np.ones(AT_ONCE)
+        temperatures[:count] = [request.temperature for request in requests]
         program = _draw_program(self._structure, arrays.structure, self._num_others)
-        drawn = program(self._leaves, evidence, seeds, numbers, np.int32(count))
+        own = (evidence, temperatures, seeds, numbers)
+        drawn = program(self._leaves, own, np.int32(count))
         return Draws(*(np.asarray(part)[:count] for part in drawn))
 
 
@@ -90,9 +95,10 @@ def _draw_program(sampler_structure: Structure, structure: Structure, num_others
     """The program for all samplers and evidence of these structures."""
 
     @jax.jit  # so that it is traced once, though its shapes are asked for before
-    def one(leaves: Any, evidence: Any, seed: Array, number: Array) -> tuple[Array, Array]:
+    def one(leaves: Any, own: Any) -> tuple[Array, Array]:
+        evidence, temperature, seed, number = own
         sampler: AbstractSampler = sampler_structure.combine(leaves)
-        history: AbstractEvidence = structure.combine(evidence)
+        history = cast(AbstractEvidence, structure.combine(evidence)).temper(temperature)
         streams = _streams(seed)
         first = decision_key(streams.decisions, number)
         others = jax.random.split(decision_key(streams.propensities, number), num_others)
@@ -100,13 +106,12 @@ def _draw_program(sampler_structure: Structure, structure: Structure, num_others
         draws, info = jax.vmap(lambda key: sampler.tempered_draw(key, history))(keys)
         return draws, info.failed[0]
 
-    def many(leaves: Any, evidence: Any, seeds: Array, numbers: Array, count: Array) -> Any:
+    def many(leaves: Any, columns: Any, count: Array) -> Any:
         def step(place: Array, found: Any) -> Any:
-            own = jax.tree.map(lambda column: column[place], (evidence, seeds, numbers))
-            new = one(leaves, *own)
+            new = one(leaves, jax.tree.map(lambda column: column[place], columns))
             return jax.tree.map(lambda column, value: column.at[place].set(value), found, new)
 
-        shapes = jax.eval_shape(one, leaves, [e[0] for e in evidence], seeds[0], numbers[0])
+        shapes = jax.eval_shape(one, leaves, jax.tree.map(lambda column: column[0], columns))
         nothing = jax.tree.map(lambda leaf: jnp.zeros((AT_ONCE, *leaf.shape), leaf.dtype), shapes)
         draws, failed = jax.lax.fori_loop(jnp.int32(0), count, step, nothing)
         return draws[:, 0], failed, draws[:, 1:]

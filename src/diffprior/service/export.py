@@ -123,7 +123,7 @@ def _why_no_propensity(row: dict[str, Any]) -> str | None:
         return "without a propensity"
     if row["top_k"] not in (None, 1):
         return "ranked, whose propensity is of the whole ranking"
-    if row["taken"] != json.loads(row["ranking"])[0]:
+    if row["shadow"]:
         return "taken by the caller in shadow mode"
     return None
 

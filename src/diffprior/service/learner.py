@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from .catalog import Version
 from .errors import ServiceError, not_found
 from .learned import Learned
 from .replies import decision_reply, reward_reply
@@ -16,6 +15,7 @@ from .schema import decisions, observations, rewards, tasks
 from .settings import check_rewards
 from .tasks import SNAPSHOT_EVERY, TaskState, Wanted, current_states, write_snapshots
 from .transaction import Transaction
+from .version import Version
 
 Row = dict[str, Any]
 
@@ -203,7 +203,8 @@ class Learner:
         if value is not None:
             table = np.frombuffer(row["features"]).reshape(row["num_actions"], -1)
             phi = table[row["taken"]]
-            state = self.state(task, version).learn(version, phi, value)
+            moment = version.moment(task["num_decisions"], self._in.now)
+            state = self.state(task, version).learn(version, phi, value, moment)
             self._states[task["id"], version.version] = state
             self._observations.append(
                 {
@@ -214,6 +215,7 @@ class Learner:
                     "reward": value,
                     "source": source,
                     "learned": self._in.now,
+                    "num_decisions": task["num_decisions"],
                 }
             )
             task["num_learned"] += 1

@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from .catalog import Catalog, Version
+from .catalog import Catalog
 from .database import Database
 from .errors import not_found
 from .posterior import posterior_draws
 from .replies import decision_reply
 from .schema import decisions, rewards, tasks
 from .tasks import TaskCache, TaskState, Wanted, current_states
+from .version import Version
 
 NUM_DRAWS = 16  # calls of a version's program that make up the picture of a posterior
 
@@ -48,7 +49,7 @@ class Reader:
             "num_decisions": row.num_decisions,
             "num_rewards": row.num_learned,
             "created": row.created,
-            "posterior": _posterior(version, state),
+            "posterior": _posterior(version, state, row.num_decisions),
             "prior": {
                 "mean": np.asarray(prior.mean).tolist(),
                 "std": np.sqrt(np.diagonal(np.asarray(prior.cov))).tolist(),
@@ -107,9 +108,9 @@ def _about(version: Version) -> dict[str, Any]:
     }
 
 
-def _posterior(version: Version, state: TaskState) -> dict[str, Any]:
+def _posterior(version: Version, state: TaskState, num_decisions: int) -> dict[str, Any]:
     """Mean, standard deviation and central 90 % intervals of fresh draws."""
-    draws = posterior_draws(version, state, NUM_DRAWS)
+    draws = posterior_draws(version, state, num_decisions, NUM_DRAWS)
     low, high = np.quantile(draws, [0.05, 0.95], axis=0)
     return {
         "mean": draws.mean(axis=0).tolist(),

@@ -6,10 +6,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from .catalog import Catalog, Version
+from .catalog import Catalog
 from .database import Database
 from .schema import decisions, observations, snapshots, tasks
 from .tasks import TaskState, fresh_state, replay, write_snapshots
+from .version import Version
 
 PAGE = 500  # tasks of one transaction
 

@@ -64,6 +64,7 @@ decisions = sa.Table(
     sa.Column("propensity_se", Real),
     sa.Column("predicted", Real, nullable=False),
     sa.Column("failed", sa.Boolean, nullable=False),
+    sa.Column("shadow", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("status", Text, nullable=False),
     sa.Column("settled", sa.Boolean, nullable=False),
     sa.Column("created", Real, nullable=False),
@@ -94,6 +95,7 @@ observations = sa.Table(
     sa.Column("reward", Real, nullable=False),
     sa.Column("source", Text, nullable=False),
     sa.Column("learned", Real, nullable=False),
+    sa.Column("num_decisions", Whole, nullable=False, server_default="0"),
 )
 
 snapshots = sa.Table(
@@ -102,6 +104,7 @@ snapshots = sa.Table(
     sa.Column("task_id", Key, sa.ForeignKey("tasks.id"), primary_key=True),
     sa.Column("version", sa.Integer, primary_key=True),
     sa.Column("num_learned", Whole, nullable=False),
+    sa.Column("moment", Real, nullable=False, server_default="0"),
     sa.Column("evidence", Blob, nullable=False),
 )
 
@@ -127,8 +130,34 @@ def _index_times(connection: sa.Connection) -> None:
     decisions_by_time.create(connection, checkfirst=True)  # a new database has it already
 
 
+def _add_moments(connection: sa.Connection) -> None:
+    """When evidence was learned, so that it can fade; which decisions are the caller's own.
+
+    Of decisions before, those are known whose action was not the one recommended.
+    """
+    added = [table.c[name] for table, name in _LATER if not _has(connection, table, name)]
+    for column in added:
+        definition = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
+        connection.execute(sa.text(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}"))
+    if added:
+        number = sa.select(decisions.c.number + 1).where(
+            decisions.c.id == observations.c.decision_id
+        )
+        connection.execute(observations.update().values(num_decisions=number.scalar_subquery()))
+        first = "[" + sa.cast(decisions.c.taken, Text)
+        ours = [decisions.c.ranking.startswith(first + end) for end in (",", "]")]
+        connection.execute(decisions.update().where(~sa.or_(*ours)).values(shadow=True))
+
+
+_LATER = (decisions, "shadow"), (observations, "num_decisions"), (snapshots, "moment")
+
+
+def _has(connection: sa.Connection, table: sa.Table, column: str) -> bool:
+    return column in {found["name"] for found in sa.inspect(connection).get_columns(table.name)}
+
+
 # The step at index n makes a database of version n one of version n + 1. Steps are only added.
-MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_create, _index_times)
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_create, _index_times, _add_moments)
 
 
 def migrate(connection: sa.Connection) -> None:

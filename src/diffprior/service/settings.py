@@ -1,10 +1,12 @@
 """What a model is, apart from its prior: rewards, their likelihood, and how decisions are drawn."""
 
+import datetime
 from typing import Any, Literal
 
 import numpy as np
 import pydantic
 
+from ..bandits.forgetting import Forgetting
 from ..evidence.base import AbstractLikelihood
 from ..evidence.families import LIKELIHOODS
 from ..priors.base import AbstractPrior
@@ -31,7 +33,7 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     A decision waits `reward_wait` seconds for its reward, for ever if None. Several rewards of one
     decision count as the `aggregation` says: the first is learned at once, the last or the sum when
     the wait is over. A decision without a reward by then is learned with `default_reward`, or not
-    at all if that is None.
+    at all if that is None. With a `half_life`, what was learned fades to the prior.
     """
 
     likelihood: str = pydantic.Field("logistic", description="linear, logistic, poisson, ...")
@@ -44,6 +46,11 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     temperature: float = pydantic.Field(1.0, gt=0, le=1e6)
     reward_wait: float | None = pydantic.Field(None, gt=0, le=1e9, description="seconds")
     default_reward: float | None = None
+    half_life: float | datetime.timedelta | None = pydantic.Field(
+        None,
+        description="after which a reward counts half: so many decisions of its task, or a time "
+        "in the form of ISO 8601, such as P7D",
+    )
     aggregation: Literal["first", "last", "sum"] = "first"
     propensity_draws: int = pydantic.Field(16, ge=0, le=1024)
     max_rows: int = pydantic.Field(1024, ge=128, le=65536)
@@ -64,6 +71,7 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
                 "`reward_wait`: expected seconds after which the default reward counts, got null; "
                 "set it"
             )
+        self.make_forgetting()
         likelihood = self.make_likelihood()
         if self.default_reward is not None:
             check_rewards(likelihood, np.asarray([self.default_reward]))
@@ -78,6 +86,10 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
                 f"`likelihood_options`: expected those of {self.likelihood}, got "
                 f"{self.likelihood_options} ({error})"
             ) from error
+
+    def make_forgetting(self) -> Forgetting | None:
+        """How fast evidence fades, if it does."""
+        return None if self.half_life is None else Forgetting.of(self.half_life)
 
     def make_sampler(self, prior: AbstractPrior) -> AbstractSampler:
         """The sampler with its temperature."""

@@ -10,28 +10,36 @@ import sqlalchemy as sa
 
 from ..files.base import load_bytes
 from .arrays import EvidenceArrays
-from .catalog import Version
 from .database import Database
+from .draws import DrawRequest
 from .errors import ServiceError
 from .schema import observations, snapshots
+from .version import Version
 
 SNAPSHOT_EVERY = 64  # observations between snapshots, so that few rows are read with each
 
 
 @dataclass(frozen=True)
 class TaskState:
-    """The evidence of a task after its first `num_learned` observations."""
+    """The evidence of a task after its first `num_learned` observations, as it was at the moment
+    of the last of them; see `Version.moment`."""
 
     task_id: int
     version: int
     seed: int
     arrays: EvidenceArrays
     num_learned: int
+    moment: float = 0.0
 
-    def learn(self, version: Version, phi: np.ndarray, reward: float) -> "TaskState":
+    def learn(self, version: Version, phi: np.ndarray, reward: float, moment: float) -> "TaskState":
         """The state after one more observation."""
-        arrays = version.learn(self.arrays, phi, reward)
-        return replace(self, arrays=arrays, num_learned=self.num_learned + 1)
+        faded = self.arrays.faded(version.fading(self.moment, moment))
+        arrays = version.learn(faded, phi, reward)
+        return replace(self, arrays=arrays, num_learned=self.num_learned + 1, moment=moment)
+
+    def draw_request(self, version: Version, number: int, moment: float) -> DrawRequest:
+        """What the draws of a decision at a moment need."""
+        return DrawRequest(self.arrays, self.seed, number, version.fading(self.moment, moment))
 
 
 class TaskCache:
@@ -126,7 +134,7 @@ def _replayed(
     """
     ids = sorted({state.task_id for _, state in states})
     query = (
-        sa.select(observations.c.task_id, observations.c.features, observations.c.reward)
+        sa.select(observations)
         .where(observations.c.task_id.in_(ids))
         .where(observations.c.number >= start, observations.c.number < until)
         .order_by(observations.c.task_id, observations.c.number)
@@ -138,7 +146,8 @@ def _replayed(
     for version, state in states:
         for row in rows[state.task_id]:
             try:
-                state = state.learn(version, np.frombuffer(row.features), row.reward)
+                moment = version.moment(row.num_decisions, row.learned)
+                state = state.learn(version, np.frombuffer(row.features), row.reward, moment)
             except ServiceError:
                 state = replace(state, num_learned=state.num_learned + 1)
         found[state.task_id, state.version] = state
@@ -156,7 +165,8 @@ def _from_snapshots(
         key = (row.task_id, row.version)
         if key in states:
             arrays = EvidenceArrays.of(load_bytes(row.evidence))
-            states[key] = replace(states[key], arrays=arrays, num_learned=row.num_learned)
+            kept = {"num_learned": row.num_learned, "moment": row.moment}
+            states[key] = replace(states[key], arrays=arrays, **kept)
     return states
 
 
@@ -169,6 +179,7 @@ def write_snapshots(connection: sa.Connection, database: Database, states: list[
             "task_id": state.task_id,
             "version": state.version,
             "num_learned": state.num_learned,
+            "moment": state.moment,
             "evidence": state.arrays.evidence.to_bytes(),
         }
         connection.execute(database.insert_new(snapshots).values(**row))

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
-from ..catalog import Catalog, Version
+from ..catalog import Catalog
 from ..database import Database
 from ..schema import tasks
+from ..version import Version
 from . import charts, verdicts
 from .chart import Chart
 from .markup import (

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ..catalog import Version
+from ..version import Version
 from .actions import action_features, action_name, allowed_actions
 from .chart import Chart
 from .svg import WIDTH, Plot

@@ -13,10 +13,10 @@ import sqlalchemy as sa
 from ...evaluate.comparison import compare
 from ...evaluate.tasks import Tasks
 from ...priors.gaussian import GaussianPrior
-from ..catalog import Version
 from ..database import Database
 from ..schema import observations, tasks
 from ..settings import check_rewards
+from ..version import Version
 
 MAX_TASKS, MAX_ROWS = 128, 64  # tasks, and first observations of each
 NUM_ESTIMATES = 4  # for priors without a closed form

@@ -6,12 +6,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from ..catalog import Version
 from ..database import Database
 from ..posterior import posterior_draws
 from ..reading import Reader
 from ..schema import decisions, observations
 from ..tasks import fresh_state
+from ..version import Version
 from .actions import action_name
 from .chart import Chart
 from .explanation import TITLE, explain, explanation_chart
@@ -39,8 +39,9 @@ class TaskPage:
         """
         version, row, state = self.reader.task_state(model, name)
         num_calls = -(-NUM_DRAWS // (1 + version.settings.propensity_draws))
-        prior = posterior_draws(version, fresh_state(version, row.id, row.seed), num_calls)
-        posterior = posterior_draws(version, state, num_calls)
+        nothing = fresh_state(version, row.id, row.seed)
+        prior = posterior_draws(version, nothing, 0, num_calls)
+        posterior = posterior_draws(version, state, row.num_decisions, num_calls)
         history = self._history(row.id)
         pictures = [
             _next_decision(version, posterior, self._last(row.id)),

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 
-from ..catalog import Version
+from ..version import Version
 from .charts import fate_of
 from .markup import Answer
 from .prior_gain import PriorGain
