@@ -3,6 +3,7 @@
 python -m diffprior.bench.drift --runs 64
 """
 
+import warnings
 from typing import Annotated
 
 import numpy as np
@@ -11,6 +12,7 @@ from jaxtyping import Float
 from scipy.stats import sem
 
 from ..bandits.bandit import Bandit
+from ..bandits.noise import NoiseWarning
 from ..evidence.base import AbstractLikelihood
 from ..evidence.families import Logistic
 from ..evidence.linear import Linear
@@ -51,6 +53,7 @@ def _reward(likelihood: AbstractLikelihood, rng: np.random.Generator, mean: floa
 
 def main(runs: Annotated[int, typer.Option(min=2, help="Runs of each kind.")] = 64) -> None:
     """Print regret with and without forgetting."""
+    warnings.simplefilter("ignore", NoiseWarning)  # that tasks change is the point
     kinds = {"linear": Linear(NOISE_STD), "logistic": Logistic()}
     with progress("bandits", 4 * len(kinds) * runs) as told:
         for name, likelihood in kinds.items():
