@@ -51,20 +51,24 @@ def test_linear_stages_equal_the_twin(num_rows: int) -> None:
 
 
 def test_glm_stages_equal_the_twin() -> None:
-    """At each stage two expansions, the first under the denoised Gaussian of the stage before, and
-    that of all under the Laplace posterior for a prior N(0, I). Averages are those of three nodes,
-    so that what a stage takes from the one before shows."""
+    """One expansion a stage, under the denoised Gaussian of the stage before times what the noisy
+    sample has added; before the chain four, the first under the Laplace posterior for a prior
+    N(0, I). Averages are those of three nodes, so that what a stage takes from the one before
+    shows."""
     sampler, p = dp.EvidenceDPS(blob_prior(), steps=8), problem(2, DIM, 12, LOGISTIC)
     rows = (*BLOB_UNIT.history(p), "logistic")
     alpha_bar, noise = sampler.schedule.alpha_bar, chain_noise(KEY, 8, DIM)
     belief = reference.irls(np.zeros(DIM), np.eye(DIM), *rows)
     rule = np.polynomial.hermite_e.hermegauss(3)
+    noisy = (np.zeros((DIM, DIM)), np.zeros(DIM))
 
     def denoise(precision: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        nonlocal belief
-        for _ in range(2):
-            more = reference.expected_expansion(*belief, *rows, rule=rule)
-            belief = denoise_blobs(precision + more[0], shift + more[1])
+        nonlocal belief, noisy
+        inverse = np.linalg.inv(belief[1])
+        cov = np.linalg.inv(inverse + precision - noisy[0])
+        guess = (cov @ (inverse @ belief[0] + shift - noisy[1]), cov)
+        more = reference.expected_expansion(*guess, *rows, rule=rule)
+        belief, noisy = denoise_blobs(precision + more[0], shift + more[1]), (precision, shift)
         return belief
 
     def step(s: np.ndarray, before: float, present: float, noise: np.ndarray) -> np.ndarray:
@@ -72,7 +76,8 @@ def test_glm_stages_equal_the_twin() -> None:
         mean, cov = reference.evidence_dps_step(s, denoise, *nothing, before, present)
         return mean + np.linalg.cholesky(cov) @ noise
 
-    clean = denoise(np.zeros((DIM, DIM)), np.zeros(DIM))
+    for _ in range(4):
+        clean = denoise(*noisy)
     mean, cov = reference.diffuse_gaussian(*clean, alpha_bar[-1])
     start = mean + np.linalg.cholesky(cov) @ noise[0]
     expected = BLOB_UNIT.back(follow(alpha_bar, start, noise[1:], step))

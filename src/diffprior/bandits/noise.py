@@ -41,8 +41,8 @@ class NoiseWatch:
             f"`noise_std`: expected rewards that scatter by {noise_std:.3g} around a linear "
             f"function of the features, got {scatter:.3g} in {float(evidence.count):.0f} rewards, "
             f"so that exploration is too {'little' if scatter > noise_std else 'much'}; "
-            f"pass Linear(noise_std={scatter:.2g}), or learn it from logs with `learn`; if the task "
-            "changes in time, pass Bandit(..., half_life=)"
+            f"pass Linear(noise_std={scatter:.2g}), or learn it from logs with `learn`; if the "
+            "task changes in time, pass Bandit(..., half_life=)"
         )
 
 

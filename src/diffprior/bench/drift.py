@@ -20,7 +20,7 @@ from ..priors.gaussian import GaussianPrior
 from ..progress import progress
 
 DIM, NUM_ACTIONS, NOISE_STD = 3, 10, 1.0
-HALF_LIFE, ROUNDS = 200.0, 1200  # decisions; the task changes after half of the rounds
+HALF_LIFE, ROUNDS = 200.0, 600  # decisions; the task changes after half of the rounds
 
 
 def regret(

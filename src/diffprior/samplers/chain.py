@@ -12,8 +12,6 @@ from ..linalg import cholesky
 from ..priors.diffusion import DiffusionPrior, ReverseProcess
 from ..schedule import Schedule
 
-EXPANSIONS = 2  # of a likelihood that is not quadratic, at each stage
-
 
 def chosen_schedule(
     prior: DiffusionPrior, steps: int | None, default: int, spread: Callable[[int], Schedule]

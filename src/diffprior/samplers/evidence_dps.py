@@ -15,14 +15,9 @@ from ..priors.denoisers import AbstractDenoiser, reverse_law
 from ..priors.diffusion import DiffusionPrior
 from ..schedule import Schedule, Stages
 from .base import AbstractSampler, Info, checked_temperature
-from .chain import (
-    EXPANSIONS,
-    chain_noise,
-    draw_from,
-    first_belief,
-    from_unit,
-    to_unit,
-)
+from .chain import chain_noise, draw_from, first_belief, from_unit, to_unit
+
+FIRST_EXPANSIONS = 4  # of a likelihood that is not quadratic, before the chain; then one a stage
 
 
 class EvidenceDPS(AbstractSampler):
@@ -31,7 +26,8 @@ class EvidenceDPS(AbstractSampler):
     With linear evidence of precision Lam and shift b, p(s_0 | s_t, h) is the prior under Gaussian
     evidence of precision snr_t I + Lam and shift scale_t s_t + b, so the prior's own denoiser gives
     its mean and covariance, and no likelihood is approximated. The score and curvature of a
-    generalised linear model are averaged over the denoised Gaussian of the stage before.
+    generalised linear model are averaged over the denoised Gaussian of the stage before, with what
+    the noisy sample has since added to it.
 
     Args:
         prior: Any prior that denoises any Gaussian evidence.
@@ -96,25 +92,34 @@ def _expanding_chain(
     first_noise: Float[Array, " d"],
     random: tuple[Float[Array, "t d"], Float[Array, " t"]],
 ) -> Float[Array, " d"]:
-    """The likelihood is expanded anew at every stage, under the belief of the stage before."""
+    """The likelihood is expanded anew at every stage, under the belief of the stage before and what
+    the noisy sample has added to it."""
 
     def denoise(snr: Array, noisy_shift: Array, belief: Gaussian) -> Gaussian:
-        for _ in range(EXPANSIONS):
-            precision, shift = local.expand(belief)
-            spectral = eigh(precision).nonnegative().shifted(snr)
-            belief = denoiser.denoise(spectral, noisy_shift + shift)
-        return belief
+        precision, shift = local.expand(belief)
+        spectral = eigh(precision).nonnegative().shifted(snr)
+        return denoiser.denoise(spectral, noisy_shift + shift)
 
     def step(state: Any, inputs: Any) -> tuple[Any, None]:
-        s_t, belief = state
+        s_t, belief, snr, noisy_shift = state
         stage, (noise, _) = inputs
-        s_0 = denoise(stage.snr, stage.shift_scale * s_t, belief)
-        return (draw_from(reverse_law(stage, s_t, s_0), noise), s_0), None
+        new_shift = stage.shift_scale * s_t
+        guess = _with_noisy(belief, stage.snr - snr, new_shift - noisy_shift)
+        s_0 = denoise(stage.snr, new_shift, guess)
+        return (draw_from(reverse_law(stage, s_t, s_0), noise), s_0, stage.snr, new_shift), None
 
     zero = jnp.zeros_like(first_noise)
-    clean = denoise(zero[0], zero, first_belief(local))
-    state = (draw_from(_start(stages, clean), first_noise), clean)
+    clean = first_belief(local)
+    for _ in range(FIRST_EXPANSIONS):
+        clean = denoise(zero[0], zero, clean)
+    state = (draw_from(_start(stages, clean), first_noise), clean, zero[0], zero)
     return jax.lax.scan(step, state, (stages, random))[0][0]
+
+
+def _with_noisy(belief: Gaussian, snr: Float[Array, ""], shift: Float[Array, " d"]) -> Gaussian:
+    """The belief with isotropic evidence more: a second expansion would begin about there."""
+    identity = jnp.eye(shift.shape[0], dtype=shift.dtype)
+    return belief.product(Gaussian(shift / snr, identity / snr))
 
 
 def _start(stages: Stages, clean: Gaussian) -> Gaussian:

@@ -15,14 +15,9 @@ from ..priors.denoisers import reverse_law
 from ..priors.diffusion import DiffusionPrior, ReverseProcess
 from ..schedule import Schedule, Stages
 from .base import AbstractSampler, Info, checked_temperature
-from .chain import (
-    EXPANSIONS,
-    chosen_schedule,
-    draw_from,
-    first_belief,
-    from_unit,
-    to_unit,
-)
+from .chain import chosen_schedule, draw_from, first_belief, from_unit, to_unit
+
+EXPANSIONS = 2  # of a likelihood that is not quadratic, at each stage
 
 
 class TwistedSMC(AbstractSampler):
