@@ -3,6 +3,7 @@
 Contract tests run over all rows, so a new class is tested by adding its row here.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 import diffprior as dp
 import reference
 from diffprior.priors.base import AbstractClosedFormPrior
+from diffprior.priors.corrected import CorrectedDenoiser
+from diffprior.priors.mixture_base import MixtureBase
 
 Array = NDArray[np.float64]
 DIM = 3
@@ -157,6 +160,23 @@ def diffusion() -> dp.DiffusionPrior:
     return dp.DiffusionPrior.from_prior(GAUSSIAN.make())
 
 
+def standing_on(weights: Array, means: Array, covs: Array) -> dp.DiffusionPrior:
+    """A mixture as a learned prior stands on one, with nothing to correct."""
+    closed = dp.DiffusionPrior.from_prior(dp.MixturePrior(weights, means, covs))
+    inverse = np.linalg.inv(np.asarray(closed.scale, np.float64))
+    unit = (means - np.asarray(closed.offset, np.float64)) @ inverse.T
+    variances, vectors = np.linalg.eigh(inverse @ covs @ inverse.T)
+    parts = (np.log(weights), unit, vectors, variances)
+    base = MixtureBase(*(jnp.asarray(part, jnp.result_type(float)) for part in parts))
+    return dataclasses.replace(closed, denoiser=CorrectedDenoiser(base, None, None, len(means[0])))
+
+
+@functools.cache
+def on_a_mixture() -> dp.DiffusionPrior:
+    """The mixture as a learned prior that stands on it."""
+    return standing_on(WEIGHTS, MEANS, COVS)
+
+
 @dataclass(frozen=True)
 class SamplerCase:
     """A sampler with a prior of DIM parameters; `make` takes a temperature."""
@@ -171,6 +191,7 @@ SAMPLERS = (
         for case in PRIORS
     ),
     SamplerCase("laplace-dps", lambda **o: dp.LaplaceDPS(diffusion(), steps=3, **o)),
+    SamplerCase("few-passes", lambda **o: dp.FewPasses(on_a_mixture(), **o)),
     SamplerCase("evidence-dps", lambda **o: dp.EvidenceDPS(diffusion(), steps=3, **o)),
     SamplerCase(
         "twisted-smc",

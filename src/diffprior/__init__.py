@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .samplers.dps import DPS
     from .samplers.evidence_dps import EvidenceDPS
     from .samplers.exact import Exact
+    from .samplers.few_passes import FewPasses
     from .samplers.laplace_dps import LaplaceDPS
     from .samplers.particle_filter import ParticleFilter
     from .samplers.twisted_smc import TwistedSMC
@@ -86,6 +87,7 @@ _NAMES = {
     ".samplers.dps": ("DPS",),
     ".samplers.evidence_dps": ("EvidenceDPS",),
     ".samplers.exact": ("Exact",),
+    ".samplers.few_passes": ("FewPasses",),
     ".samplers.laplace_dps": ("LaplaceDPS",),
     ".samplers.particle_filter": ("ParticleFilter",),
     ".samplers.twisted_smc": ("TwistedSMC",),
@@ -142,6 +144,7 @@ __all__ = [
     "EpsilonGreedy",
     "EvidenceDPS",
     "Exact",
+    "FewPasses",
     "FitReport",
     "FitWarning",
     "GLMEvidence",

@@ -15,13 +15,32 @@ from diffprior.priors.descent import Recipe
 UNITS = np.array([10.0, 0.5])
 
 
-def test_a_mixture_is_chosen_and_exact_in_any_units(
-    blobs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little training, of a few components."""
     plan = choose_base.Plan(Recipe(20, 32, 1e-2, False, 16), 8, 2, (-4.0, 3.0))
     monkeypatch.setattr(choose_base, "correction_plan", lambda dim, mixed: plan)
     monkeypatch.setattr(choose_base, "MOST_IN_THE_PLANE", 4)
     monkeypatch.setattr(choose_base, "HELD_OUT_DRAWS", 1024)
+
+
+def test_fast_draws_stand_on_a_mixture_where_a_gaussian_would_win(
+    blobs: Any, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of candidates about as good the first is kept, one Gaussian, unless draws are to be fast."""
+    monkeypatch.setattr(choose_base, "_as_good", lambda errors, best: True)
+    usual, fast = (
+        dp.DiffusionPrior.fit(blobs.samples, progress=False, fast=fast) for fast in (False, True)
+    )
+    assert usual.report.base.base == "Gaussian" and fast.report.base.base == "mixture"
+    assert not any(c.base == "Gaussian" and c.corrected for c in fast.report.candidates)
+    assert isinstance(dp.best_sampler(fast), dp.FewPasses)
+    assert "no particles" in str(fast.report)
+    with pytest.raises(ValueError, match="^`fast`: expected False with the paper's preset"):
+        dp.DiffusionPrior.fit(blobs.samples, preset="paper", fast=True)
+
+
+def test_a_mixture_is_chosen_and_exact_in_any_units(blobs: Any, quick: None) -> None:
     prior = dp.DiffusionPrior.fit(blobs.samples * UNITS, progress=False)
     kept, alone = prior.report.base, prior.report.candidates
     assert kept.base == "mixture" and 2 <= kept.num_components <= 4

@@ -108,6 +108,23 @@ def test_a_stage_and_prepared_evidence_are_evidence(dim: int, mixed: bool) -> No
             assert_allclose(got.cov, expected.cov, atol=1e-9)
 
 
+@pytest.mark.parametrize(("dim", "mixed"), [(2, True), (9, True), (2, False), (9, False)])
+def test_the_law_to_draw_from_has_the_denoised_mean(dim: int, mixed: bool) -> None:
+    """Components keep their places to each other, and the covariance is the denoiser's: moved as
+    one they are corrected in the mean alone."""
+    k = 3 if mixed else 1
+    denoiser = CorrectedDenoiser(base(dim) if mixed else None, correction(dim, k), None, dim)
+    precision, shift = spectral(4, np.geomspace(0.1, 20.0, dim)), jnp.linspace(-2.0, 3.0, dim)
+    law, moments = denoiser.conditional(precision, shift), denoise(denoiser, precision, shift)
+    mean = law.responsibilities @ law.means
+    away = law.means - mean[None]
+    within = jnp.einsum("k,kij,klj->il", law.responsibilities, law.factors, law.factors)
+    assert denoiser.is_mixture == mixed and law.responsibilities.shape == (k,)
+    assert_allclose(mean, moments.mean, atol=1e-9)
+    spread = (away * law.responsibilities[:, None]).T @ away
+    assert_allclose(within + spread, moments.cov, atol=1e-9)
+
+
 def test_an_untrained_correction_is_the_base_alone() -> None:
     start = Correction.initialise(jax.random.key(0), 2, 3, width=8, depth=3)
     start = jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), start)

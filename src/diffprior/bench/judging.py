@@ -35,6 +35,7 @@ from ..problems.judging import LIKELIHOODS, AbstractLaw, MixtureLaw, law
 from ..samplers.base import AbstractSampler
 from ..samplers.choose import best_sampler
 from ..samplers.evidence_dps import EvidenceDPS
+from ..samplers.few_passes import FewPasses
 from ..samplers.twisted_smc import TwistedSMC
 from .section import Bench, Measurement
 
@@ -176,6 +177,10 @@ def _fit_diffusion(source: AbstractLaw, samples: np.ndarray, seed: int) -> Abstr
     return DiffusionPrior.fit(samples, seed=seed, progress=False)
 
 
+def _fit_fast(source: AbstractLaw, samples: np.ndarray, seed: int) -> AbstractPrior:
+    return DiffusionPrior.fit(samples, seed=seed, progress=False, fast=True)
+
+
 def _fit_mixture(source: AbstractLaw, samples: np.ndarray, seed: int) -> AbstractPrior:
     return MixturePrior.fit(samples, seed=seed)
 
@@ -195,6 +200,10 @@ def _known(source: AbstractLaw, samples: np.ndarray, seed: int) -> AbstractPrior
 
 _METHODS: dict[str, tuple[Callable[..., AbstractPrior], Callable[[Any], AbstractSampler]]] = {
     "diffusion": (_fit_diffusion, best_sampler),
+    "EvidenceDPS": (_fit_diffusion, EvidenceDPS),
+    "FewPasses": (_fit_fast, FewPasses),
+    "FewPasses, 1 pass": (_fit_fast, lambda prior: FewPasses(prior, passes=1)),
+    "FewPasses, 4 passes": (_fit_fast, lambda prior: FewPasses(prior, passes=4)),
     "TwistedSMC": (_fit_diffusion, lambda prior: TwistedSMC(prior, num_particles=32)),
     "mixture, K chosen": (_fit_mixture, best_sampler),
     "Gaussian": (_fit_gaussian, best_sampler),

@@ -26,6 +26,7 @@ from ..samplers.choose import best_sampler
 from ..samplers.dps import DPS
 from ..samplers.evidence_dps import EvidenceDPS
 from ..samplers.exact import Exact
+from ..samplers.few_passes import FewPasses, stands_on_a_mixture
 from ..samplers.laplace_dps import LaplaceDPS
 from ..samplers.twisted_smc import TwistedSMC
 from .section import NUM_SAMPLES, Bench, Measurement, clusters, mixture_samples
@@ -113,8 +114,11 @@ def _denoiser_errors(
 
 
 def samplers_of(prior: AbstractPrior) -> dict[str, AbstractSampler]:
-    """The samplers that are judged."""
+    """The samplers that are judged; `FewPasses` where there is a mixture to draw from."""
+    learned = DiffusionPrior.from_prior(prior)
+    passes = {"FewPasses": FewPasses(learned)} if stands_on_a_mixture(learned) else {}
     return {
+        **passes,
         "EvidenceDPS": EvidenceDPS(prior),
         "TwistedSMC": TwistedSMC(prior),
         "LaplaceDPS": LaplaceDPS(prior),

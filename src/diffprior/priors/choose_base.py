@@ -78,6 +78,7 @@ def fit_corrected(
     width: int | None = None,
     depth: int | None = None,
     groups: Int[np.ndarray, " n"] | None = None,
+    fast: bool = False,
 ) -> Chosen:
     """Train on a Gaussian and on a mixture, and keep the lower held-out loss.
 
@@ -85,7 +86,8 @@ def fit_corrected(
     a standard error over held-out samples, the simplest is kept: few samples justify little. Where
     the mixture alone takes much of the Gaussian's loss, only the mixture is corrected, where it
     takes little, only the Gaussian: the other has not been seen to win there. `initial` is trained
-    on from where it stands; `groups` number the tasks that rows of `train` belong to.
+    on from where it stands; `groups` number the tasks that rows of `train` belong to. With `fast` a
+    mixture is kept wherever there is one, so that draws need a few passes only.
     """
     dim = train.samples.shape[1]
     rotations = random_rotations(dim, seed)
@@ -95,11 +97,12 @@ def fit_corrected(
     worth = [t.denoiser.base for t in tried]
     if len(tried) == 2:
         taken = 1.0 - tried[1].candidate.loss / tried[0].candidate.loss
-        worth = worth[1:] if taken > MUCH else worth[:1] if taken < LITTLE else worth
+        worth = worth[1:] if taken > MUCH or fast else worth[:1] if taken < LITTLE else worth
     start = None if initial is None else initial.correction
     tried += [found for base in worth for found in trainer.corrected(base, start)]
-    best = min(tried, key=lambda t: t.candidate.loss)
-    kept = next(t for t in tried if _as_good(t.errors, best.errors))
+    allowed = [t for t in tried if t.denoiser.base is not None] if fast else tried
+    best = min(allowed or tried, key=lambda t: t.candidate.loss)
+    kept = next(t for t in allowed or tried if _as_good(t.errors, best.errors))
     candidates = tuple(t.candidate for t in tried)
     return Chosen(kept.denoiser, kept.fitted, candidates, tried.index(kept))
 

@@ -9,12 +9,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..gaussian import Gaussian
-from ..linalg import Spectral, bounded_factor, eigh, symmetrise
+from ..linalg import Spectral, bounded_factor, cholesky, eigh, symmetrise
 from ..schedule import Schedule, Stages
 from .base import pick
 from .correction import LOG_PRECISION, Correction
 from .denoisers import LARGEST_VARIANCE, VARIANCE_RATIO, AbstractDenoiser
-from .mixture_base import Conditioned, Mixed, MixtureBase, gaussian_mean
+from .mixture_base import Conditional, Conditioned, Mixed, MixtureBase, gaussian_mean
 
 SPREAD_AT = tuple(range(-7, 10, 2))  # log precisions that the spread is tabulated at
 DERIVATIVE_UP_TO = 8  # parameters whose covariance under a Gaussian base is the mean's derivative
@@ -152,6 +152,23 @@ class CorrectedDenoiser(AbstractDenoiser):
             mean = self._corrected(precision, shift, _one(gaussian_mean(precision, shift)), bias)
             return Gaussian(mean, self._gaussian_cov(precision))
         return self._with_derivative(precision, shift, bias)
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether `conditional` knows the shape of what is left open, not just its moments."""
+        return self.base is not None or self.correction is None
+
+    def conditional(self, precision: Spectral, shift: Float[Array, " d"]) -> Conditional:
+        """The law of s_0 under exp(-s' precision s / 2 + shift' s), to draw from: the mixture given
+        the evidence, moved as its mean is corrected; a Gaussian where there is no mixture."""
+        precision = precision.nonnegative()
+        if self.base is None:
+            one = self.denoise(precision, shift)
+            return Conditional(jnp.ones(1, shift.dtype), one.mean[None], cholesky(one.cov)[None])
+        law = self.base.conditional(precision, shift)
+        mixed = Mixed(law.responsibilities, law.means)
+        corrected = self._corrected(precision, shift, mixed, self._bias(precision))
+        return law._replace(means=law.means + (corrected - mixed.mean)[None])
 
     def _with_derivative(self, precision: Spectral, shift: Array, bias: Array) -> Gaussian:
         """The covariance is the derivative of the mean in the shift, symmetrised and bounded."""

@@ -16,11 +16,7 @@ from ..linalg import eigh, solve_lower
 from ..representation import describe
 from ..schedule import Schedule, Stages
 from .adaptor import PriorDenoiser, as_prior, unit_coordinates
-from .base import (
-    AbstractPrior,
-    checked_samples,
-    natural_evidence,
-)
+from .base import AbstractPrior, checked_samples, natural_evidence
 from .corrected import CorrectedDenoiser
 from .denoisers import AbstractDenoiser
 from .fitting import (
@@ -121,6 +117,7 @@ class DiffusionPrior(AbstractPrior):
         num_steps: Any = None,
         width: Any = None,
         depth: Any = None,
+        fast: bool = False,
         hedge: float = 0.0,
         likelihood: Any = None,
     ) -> "DiffusionPrior":
@@ -147,6 +144,8 @@ class DiffusionPrior(AbstractPrior):
                 preset 1,250.
             width: of the hidden layers; by default by the number of parameters.
             depth: number of hidden layers; by default 4.
+            fast: whether to stand on a mixture wherever samples justify one, even if a Gaussian and
+                a network denoise a little better: `FewPasses` then draws from it.
             hedge: share of a wide Gaussian mixed into what is learned, so that a task unlike any
                 before is learned instead of denied.
             likelihood: how the rewards of logs arise; `Linear()` has its noise estimated.
@@ -165,7 +164,7 @@ class DiffusionPrior(AbstractPrior):
         start = None if initial is None else _frame(initial)
         if initial is not None and schedule is None:
             schedule = initial.schedule
-        options = checked_options(preset, schedule, seed, progress, num_steps, width, depth)
+        options = checked_options(preset, schedule, seed, progress, num_steps, width, depth, fast)
         if is_logs(samples):
             found = mixture_from_logs(samples, likelihood, seed=int(seed))
             samples = draws_from(found, DISTILLED_DRAWS, int(seed))

@@ -39,6 +39,7 @@ class Options(NamedTuple):
     """Checked options of a fit."""
 
     preset: str
+    fast: bool
     schedule: Schedule
     seed: int
     progress: bool | None
@@ -121,9 +122,15 @@ def checked_options(
     num_steps: Any,
     width: Any,
     depth: Any,
+    fast: bool = False,
 ) -> Options:
     """Options that cannot be are refused before anything else is done."""
     choice("preset", preset, ("default", "paper"))
+    if preset == "paper" and fast:
+        raise ValueError(
+            "`fast`: expected False with the paper's preset, which has no mixture, got True; "
+            "leave it out"
+        )
     if preset == "paper" and depth is not None:
         raise ValueError(
             f"`depth`: expected None with the paper's two layers, got {depth!r}; leave it out"
@@ -134,7 +141,8 @@ def checked_options(
         raise ValueError("`depth`: expected at least 2 hidden layers, got 1; leave it out for 4")
     sizes = {"num_steps": num_steps, "width": width, "depth": depth}
     checked = (None if v is None else positive_int(name, v) for name, v in sizes.items())
-    return Options(preset, checked_schedule(schedule, preset), int(seed), progress, *checked)
+    schedule = checked_schedule(schedule, preset)
+    return Options(preset, bool(fast), schedule, int(seed), progress, *checked)
 
 
 def checked_schedule(schedule: Any, preset: str = "default") -> Schedule:
@@ -219,7 +227,7 @@ def _learn(
         shared |= {"train_weights": train.weights, "held_out_weights": held_out.weights}
         data = (train.samples, held_out.samples)
         return *fit_stagewise(*data, grid=options.schedule, **shared), (), 0
-    shared |= {"depth": options.depth, "groups": groups}
+    shared |= {"depth": options.depth, "groups": groups, "fast": options.fast}
     return fit_corrected(Rows.of(*train), Rows.of(*held_out), **shared)
 
 

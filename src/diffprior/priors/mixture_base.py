@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from ..files.base import Serialisable
 from ..linalg import Spectral, eigh, solve_half
 from ..schedule import Stages
+from .base import pick
 from .components import Components
 
 SMALLEST_SNR = 1e-6  # precision of a noisy sample below which it says nothing
@@ -78,6 +79,19 @@ class Conditioned(eqx.Module):
         return self.variances / (1.0 + jnp.maximum(snr, SMALLEST_SNR) * self.variances)
 
 
+class Conditional(NamedTuple):
+    """A Gaussian mixture to draw from, its covariances kept by a factor each."""
+
+    responsibilities: Float[Array, " k"]
+    means: Float[Array, "k d"]
+    factors: Float[Array, "k d d"]
+
+    def draw(self, noise: Float[Array, " d"], uniform: Float[Array, ""]) -> Float[Array, " d"]:
+        """The draw that a uniform number, for the component, and standard normal ones stand for."""
+        index = pick(self.responsibilities, uniform[None])[0]
+        return self.means[index] + self.factors[index] @ noise
+
+
 class Factored(NamedTuple):
     """Components under evidence of one precision, for any shift."""
 
@@ -127,15 +141,19 @@ class MixtureBase(eqx.Module, Serialisable):
 
     def factor(self, precision: Float[Array, "d d"]) -> Factored:
         """One factorisation per component: with S = L L', of I + L' P L."""
+        return self._factor(precision)[0]
+
+    def _factor(self, precision: Float[Array, "d d"]) -> tuple[Factored, Float[Array, "k d d"]]:
+        """The same, and factors of the covariances."""
         identity = jnp.eye(precision.shape[0], dtype=precision.dtype)
 
-        def one(vectors: Array, variances: Array) -> tuple[Array, Array]:
+        def one(vectors: Array, variances: Array) -> tuple[Array, Array, Array]:
             half = vectors * jnp.sqrt(variances)[None]
             rest, log_det = solve_half(identity + half.T @ precision @ half, half.T)
-            return rest.T @ rest, log_det
+            return rest.T @ rest, log_det, rest.T
 
-        covs, log_dets = jax.vmap(one)(self.vectors, self.variances)
-        return Factored(precision, covs, self.means @ precision, log_dets)
+        covs, log_dets, factors = jax.vmap(one)(self.vectors, self.variances)
+        return Factored(precision, covs, self.means @ precision, log_dets), factors
 
     def given(
         self, precision: Spectral, shift: Float[Array, " d"]
@@ -144,6 +162,12 @@ class MixtureBase(eqx.Module, Serialisable):
         factored = self.factor(precision.matrix())
         log_weights, means = factored.given(self, gaussian_mean(precision, shift))
         return Mixed(jax.nn.softmax(log_weights), means), factored.covs
+
+    def conditional(self, precision: Spectral, shift: Float[Array, " d"]) -> Conditional:
+        """The mixture under evidence of this precision and shift, to draw from."""
+        factored, factors = self._factor(precision.matrix())
+        log_weights, means = factored.given(self, gaussian_mean(precision, shift))
+        return Conditional(jax.nn.softmax(log_weights), means, factors)
 
     def condition(self, precision: Spectral, shift: Float[Array, " d"]) -> Conditioned:
         """The components given a task's evidence, for all stages of a chain."""

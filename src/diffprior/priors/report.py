@@ -116,8 +116,16 @@ class FitReport(Serialisable):
         if not self.candidates:
             return ""
         lines = (f"  {c}{' (kept)' * (i == self.chosen)}" for i, c in enumerate(self.candidates))
-        added = f"\nThe network takes {self.network_gain:.0%} off the loss of its base."
-        return "Held-out loss under random evidence:\n" + "\n".join(lines) + added + "\n"
+        added = f"\nThe network takes {self.network_gain:.0%} off the loss of its base.\n"
+        return "Held-out loss under random evidence:\n" + "\n".join(lines) + added + self._draws()
+
+    def _draws(self) -> str:
+        kept = self.base
+        if kept is None or (kept.base == "Gaussian" and kept.corrected):
+            return ""
+        return (
+            "Draws are learned: two passes of that law (FewPasses), no particles to correct them.\n"
+        )
 
     def _verdict(self) -> str:
         ratio, log_snr = self.gain

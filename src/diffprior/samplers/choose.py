@@ -8,6 +8,7 @@ from ..priors.diffusion import DiffusionPrior
 from .base import AbstractSampler
 from .evidence_dps import EvidenceDPS
 from .exact import Exact
+from .few_passes import FewPasses, stands_on_a_mixture
 from .twisted_smc import TwistedSMC
 
 
@@ -19,8 +20,9 @@ def best_sampler(prior: Any, temperature: Any = 1.0) -> AbstractSampler:
         temperature: counts the evidence 1 / temperature times; 1 is Bayes' rule.
 
     Returns:
-        `Exact` for a closed form, `EvidenceDPS` for any other prior, and `TwistedSMC` for a learned
-        one that denoises isotropic evidence only.
+        `Exact` for a closed form, `FewPasses` for a learned prior that stands on a mixture,
+        `TwistedSMC` for a learned one that denoises isotropic evidence only, and `EvidenceDPS` for
+        any other.
 
     Raises:
         ValueError: if a member of the prior is missing, or the temperature is not positive.
@@ -30,4 +32,6 @@ def best_sampler(prior: Any, temperature: Any = 1.0) -> AbstractSampler:
         return Exact(prior, temperature=temperature)
     if isinstance(prior, DiffusionPrior) and not prior.denoiser.general:
         return TwistedSMC(prior, temperature=temperature)
+    if isinstance(prior, DiffusionPrior) and stands_on_a_mixture(prior):
+        return FewPasses(prior, temperature=temperature)
     return EvidenceDPS(prior, temperature=temperature)

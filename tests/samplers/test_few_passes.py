@@ -1,0 +1,163 @@
+"""FewPasses: pass by pass against the twin, and its draws against exact posteriors."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import diffprior as dp
+import reference
+from cases import IDENTITY, LINEAR, LOGISTIC, NOISE_STD, problem, standing_on, tolerance
+from chains import (
+    BLOB_UNIT,
+    BLOBS,
+    UNIT_BLOBS,
+    assert_near,
+    blob_features,
+    blob_posterior_features,
+    blob_prior,
+)
+from diffprior.priors.corrected import CorrectedDenoiser
+from diffprior.samplers.few_passes import PROPOSALS
+from statistic import assert_moments
+
+N = 20_480
+DIM = 2
+KEY = jax.random.key(8)
+NOISE = {1: (), 2: (3.0,), 3: (1.5, 8.0), 4: (1.0, 4.0, 16.0)}  # precisions, of I + P
+
+
+def blobs() -> dp.DiffusionPrior:
+    return standing_on(*BLOBS)
+
+
+def gaussian(mean: np.ndarray, cov: np.ndarray) -> dp.DiffusionPrior:
+    closed = dp.DiffusionPrior.from_prior(dp.GaussianPrior(mean, cov))
+    return dataclasses.replace(closed, denoiser=CorrectedDenoiser(None, None, None, len(mean)))
+
+
+def numbers(passes: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of each pass: normal numbers and uniform ones, first of all those that hide the draw before
+    and that choose among proposals."""
+    normal_key, uniform_key = jax.random.split(KEY)
+    normal = jax.random.normal(normal_key, (passes, count + 1, DIM))
+    return np.asarray(normal), np.asarray(jax.random.uniform(uniform_key, (passes, count + 1)))
+
+
+def posterior(precision: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Weights, means and covariances of the two blobs, in unit coordinates, under evidence."""
+    root = np.linalg.cholesky(precision + 1e-12 * np.eye(DIM))
+    rewards = np.linalg.solve(root, shift)
+    return reference.mixture_posterior(*UNIT_BLOBS, root.T, rewards, 1.0)[:3]
+
+
+def drawn(law: tuple[np.ndarray, ...], normal: np.ndarray, uniform: float) -> np.ndarray:
+    """Any factor of the covariance would do; this one is of the eigenvectors as the base has it."""
+    weights, means, covs = law
+    k = int(np.searchsorted(np.cumsum(weights), uniform, side="right"))
+    return means[k] + factor(k, covs[k]) @ normal
+
+
+def factor(k: int, cov: np.ndarray) -> np.ndarray:
+    """A factor of a component's posterior covariance: with S = H H', that of I + H' P H by rows."""
+    variances, vectors = np.linalg.eigh(UNIT_BLOBS[2][k])
+    half = vectors * np.sqrt(variances)
+    inner = np.linalg.inv(half) @ cov @ np.linalg.inv(half).T
+    return half @ np.linalg.inv(np.linalg.cholesky(np.linalg.inv(inner))).T
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("passes", NOISE)
+def test_linear_passes_equal_the_twin(passes: int) -> None:
+    p = problem(1, DIM, 6)
+    precision, shift = reference.linear_evidence(*BLOB_UNIT.history(p), NOISE_STD)
+    values, vectors = np.linalg.eigh(precision)
+    signs = np.sign(vectors[:1])  # noise that hides is along eigenvectors, whose signs are free
+    normal, uniform = numbers(passes, 1)
+    s, seen, before = drawn(posterior(precision, shift), normal[0, 1], uniform[0, 1]), 0.0, 0.0
+    found = dp.FewPasses(blobs(), passes=passes).sample(KEY, p.evidence(LINEAR.make()))
+    candidates = []
+    for flips in np.ndindex(2, 2, 2):
+        s_try, seen, before = s, np.zeros(DIM), 0.0
+        order = [1, 0] if flips[2] else [0, 1]
+        basis = (vectors * signs * np.where(flips[:2], -1.0, 1.0))[:, order]
+        for i, c in enumerate(NOISE[passes], start=1):
+            gain = (c - before) * (1.0 + values[order])
+            seen = seen + basis @ (gain * (basis.T @ s_try) + np.sqrt(gain) * normal[i, 0])
+            more = c * (np.eye(DIM) + precision)
+            law = posterior(precision + more, shift + seen)
+            s_try, before = drawn(law, normal[i, 1], uniform[i, 1]), c
+        candidates.append(BLOB_UNIT.back(s_try))
+    nearest = min(candidates, key=lambda s: float(np.abs(s - np.asarray(found)).max()))
+    assert_allclose(found, nearest, atol=tolerance(1e-9, 1e-4))
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("passes", NOISE)
+def test_a_gaussian_prior_gives_exact_bayes(passes: int) -> None:
+    for num_rows in (0, 1, 5, 100):
+        p = problem(num_rows, 3, num_rows)
+        sampler = dp.FewPasses(gaussian(p.mean, p.cov), passes=passes)
+        draws, info = sampler.sample_many(KEY, p.evidence(LINEAR.make()), N)
+        assert not np.any(info.failed)
+        assert_moments(draws, *reference.linear_posterior(*p.for_twin(), NOISE_STD))
+
+
+@pytest.mark.parametrize("passes", NOISE)
+def test_a_mixture_is_exact_in_any_number_of_passes(passes: int) -> None:
+    sampler = dp.FewPasses(blobs(), passes=passes)
+    for num_rows in (0, 1, 5):
+        p = problem(num_rows + 20, DIM, num_rows)
+        draws, _ = sampler.sample_many(KEY, p.evidence(LINEAR.make()), N)
+        exact = reference.mixture_posterior(*BLOBS, p.features, p.rewards, NOISE_STD)
+        expected = blob_posterior_features(exact)
+        assert_near(blob_features(np.asarray(draws), exact), expected, allowance=1e-6)
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_the_identity_link_gives_what_linear_rewards_give(passes: int) -> None:
+    p = problem(25, DIM, 5, IDENTITY)
+    exact = reference.mixture_posterior(*BLOBS, p.features, p.rewards, NOISE_STD)
+    draws, _ = dp.FewPasses(blobs(), passes=passes).sample_many(KEY, p.evidence(IDENTITY.make()), N)
+    assert_near(
+        blob_features(np.asarray(draws), exact), blob_posterior_features(exact), allowance=1e-6
+    )
+
+
+@pytest.mark.parametrize("num_rows", [1, 6, 40])
+def test_binary_rewards_give_the_posterior_by_weights(num_rows: int) -> None:
+    """Against 400,000 draws of the prior, weighted by the likelihood. The allowance, of standard
+    deviations of about one, is for the 16 proposals."""
+    p = problem(num_rows, DIM, num_rows, LOGISTIC)
+    atoms = np.asarray(blob_prior().sample(jax.random.key(1), 400_000), np.float64)
+    eta = atoms @ p.features.T
+    logs = reference.family_log_density(p.rewards[None], eta, "logistic", 1.0).sum(axis=1)
+    weights = np.exp(logs - logs.max())
+    draws, info = dp.FewPasses(blobs()).sample_many(KEY, p.evidence(LOGISTIC.make()), N)
+    assert not np.any(info.failed)
+    for of in (lambda x: x, lambda x: x**2, lambda x: x[:, :1] * x[:, 1:]):
+        expected = np.average(of(atoms), axis=0, weights=weights)
+        assert_near(of(np.asarray(draws, np.float64)), expected, allowance=0.02)
+
+
+def test_draws_of_many_proposals_are_not_all_the_first() -> None:
+    """Strong evidence that is not Gaussian: one proposal a pass is off by more than is allowed."""
+    assert PROPOSALS > 1
+    p = problem(3, DIM, 8, LOGISTIC)
+    draws, _ = dp.FewPasses(blobs(), passes=1).sample_many(KEY, p.evidence(LOGISTIC.make()), 256)
+    assert len(np.unique(np.asarray(draws), axis=0)) == 256
+
+
+def test_other_priors_and_numbers_of_passes_are_refused() -> None:
+    with pytest.raises(ValueError, match="^`prior`: .*stands on a mixture.*fast=True, or use Ev"):
+        dp.FewPasses(blob_prior())
+    for passes in (0, 5, True):
+        with pytest.raises(ValueError, match="^`passes`: expected 1, 2, 3 or 4, got"):
+            dp.FewPasses(blobs(), passes=passes)
+
+
+def test_it_serves_what_stands_on_a_mixture_best() -> None:
+    assert isinstance(dp.best_sampler(blobs()), dp.FewPasses)
+    assert dp.best_sampler(blobs(), 0.5).temperature == 0.5
