@@ -192,7 +192,7 @@ def test_refusals(samples: Any, options: dict[str, Any], message: str) -> None:
 
 def test_many_parameters_take_any_evidence_too(unlearned: list) -> None:
     prior = dp.DiffusionPrior.fit(np.random.default_rng(0).standard_normal((400, 12)))
-    assert prior.denoiser.general and isinstance(dp.best_sampler(prior), dp.FewPasses)
+    assert prior.denoiser.general
 
 
 def test_general_evidence_is_the_default(learned: dp.DiffusionPrior) -> None:

@@ -22,6 +22,7 @@ JUDGED_EVIDENCE = 512  # pieces of evidence that held-out samples are judged und
 BASE_NUMBERS = 2**16  # the most that the covariances of a base may hold: K d^2
 MOST_COMPONENTS, MOST_IN_THE_PLANE = 128, 64
 NOISE = 0.5  # standard errors by which a richer denoiser must be better
+WORTH = 1e-3  # share of the loss that it must take, for which no one would notice less
 LITTLE, MUCH = 0.10, 0.25  # shares of the loss that a mixture alone may take from one Gaussian
 
 
@@ -226,7 +227,8 @@ def _by_row(values: np.ndarray, index: np.ndarray, num_rows: int) -> Float[np.nd
 
 
 def _as_good(errors: np.ndarray, best: np.ndarray) -> bool:
-    """Whether the mean difference over held-out samples is within its noise."""
-    gap = errors - best
-    gap = gap[np.isfinite(gap)]
-    return bool(np.mean(gap) <= NOISE * np.std(gap) / np.sqrt(len(gap)))
+    """Whether the mean difference over held-out samples is within its noise, or of no account."""
+    known = np.isfinite(errors - best)
+    gap = (errors - best)[known]
+    noise = NOISE * np.std(gap) / np.sqrt(len(gap))
+    return bool(np.mean(gap) <= max(noise, WORTH * np.mean(best[known])))

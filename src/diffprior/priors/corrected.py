@@ -12,6 +12,7 @@ from ..gaussian import Gaussian
 from ..linalg import Spectral, bounded_factor, cholesky, eigh, symmetrise
 from ..schedule import Schedule, Stages
 from .base import pick
+from .components import Components
 from .correction import LOG_PRECISION, Correction
 from .denoisers import LARGEST_VARIANCE, VARIANCE_RATIO, AbstractDenoiser
 from .mixture_base import Conditional, Conditioned, Mixed, MixtureBase, gaussian_mean
@@ -101,6 +102,14 @@ class CorrectedDenoiser(AbstractDenoiser):
         if self.base is None:
             return Gaussian(mean, self._gaussian_cov(precision))
         return Gaussian(mean, mixed.cov(prepared.components.covs(snr)))
+
+    def closed_form(self) -> Components | None:
+        """The mixture that this is the denoiser of, if nothing corrects it."""
+        if self.correction is not None:
+            return None
+        alone = self._alone(jnp.result_type(float))
+        covs = jnp.einsum("kij,kj,klj->kil", alone.vectors, alone.variances, alone.vectors)
+        return Components(alone.log_weights, alone.means, covs)
 
     def _gaussian_cov(self, precision: Spectral) -> Float[Array, "d d"]:
         return precision.apply(lambda p: self._ratio(p) / (1.0 + p))

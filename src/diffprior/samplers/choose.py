@@ -4,7 +4,9 @@ from typing import Any
 
 from ..priors.adaptor import as_prior
 from ..priors.base import AbstractClosedFormPrior
+from ..priors.corrected import CorrectedDenoiser
 from ..priors.diffusion import DiffusionPrior
+from ..priors.mixture import MixturePrior
 from .base import AbstractSampler
 from .evidence_dps import EvidenceDPS
 from .exact import Exact
@@ -20,18 +22,29 @@ def best_sampler(prior: Any, temperature: Any = 1.0) -> AbstractSampler:
         temperature: counts the evidence 1 / temperature times; 1 is Bayes' rule.
 
     Returns:
-        `Exact` for a closed form, `FewPasses` for a learned prior that stands on a mixture,
-        `TwistedSMC` for a learned one that denoises isotropic evidence only, and `EvidenceDPS` for
-        any other.
+        `Exact` for a closed form, and for a learned prior that is one, because the network added
+        nothing to its mixture; `FewPasses` for one that stands on a mixture; `TwistedSMC` for one
+        that denoises isotropic evidence only; `EvidenceDPS` for any other.
 
     Raises:
         ValueError: if a member of the prior is missing, or the temperature is not positive.
     """
     prior = as_prior(prior)
-    if isinstance(prior, AbstractClosedFormPrior):
-        return Exact(prior, temperature=temperature)
+    closed = _closed_form(prior)
+    if closed is not None:
+        return Exact(closed, temperature=temperature)
     if isinstance(prior, DiffusionPrior) and not prior.denoiser.general:
         return TwistedSMC(prior, temperature=temperature)
     if isinstance(prior, DiffusionPrior) and stands_on_a_mixture(prior):
         return FewPasses(prior, temperature=temperature)
     return EvidenceDPS(prior, temperature=temperature)
+
+
+def _closed_form(prior: Any) -> AbstractClosedFormPrior | None:
+    """The closed form that a prior is, if it is one."""
+    if isinstance(prior, AbstractClosedFormPrior):
+        return prior
+    if not isinstance(prior, DiffusionPrior) or not isinstance(prior.denoiser, CorrectedDenoiser):
+        return None
+    found = prior.denoiser.closed_form()
+    return None if found is None else MixturePrior.from_components(found, prior.offset, prior.scale)

@@ -1,0 +1,58 @@
+"""The sampler that a prior gets by default."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import diffprior as dp
+import reference
+from diffprior.priors.corrected import CorrectedDenoiser
+from diffprior.priors.mixture_base import MixtureBase
+
+pytestmark = pytest.mark.float32
+
+OFFSET, SCALE = np.array([1.0, -2.0]), np.array([[2.0, 0.0], [0.5, 0.1]])
+WEIGHTS, MEANS = np.array([0.3, 0.7]), np.array([[0.5, 1.0], [-1.0, 0.2]])
+VARIANCES = np.array([[0.2, 0.9], [0.05, 0.4]])
+
+
+def learned(base: MixtureBase | None) -> dp.DiffusionPrior:
+    """A prior whose network added nothing to its base."""
+    prior = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(2), np.eye(2)))
+    denoiser = CorrectedDenoiser(base, None, None, 2)
+    return dataclasses.replace(
+        prior, offset=jnp.asarray(OFFSET), scale=jnp.asarray(SCALE), denoiser=denoiser
+    )
+
+
+def test_a_mixture_that_nothing_corrects_is_drawn_from_as_one() -> None:
+    vectors = np.stack([np.linalg.qr(np.array([[1.0, 2.0], [-1.0, 0.5]]))[0], np.eye(2)])
+    base = MixtureBase(*map(jnp.asarray, (np.log(WEIGHTS), MEANS, vectors, VARIANCES)))
+    prior = learned(base)
+    sampler = dp.best_sampler(prior, 0.5)
+    assert isinstance(sampler, dp.Exact) and float(sampler.temperature) == 0.5
+    found = sampler.prior
+    assert isinstance(found, dp.MixturePrior)
+    covs = np.einsum("ai,kij,kj,klj,bl->kab", SCALE, vectors, VARIANCES, vectors, SCALE)
+    assert_allclose(found.weights, WEIGHTS, rtol=1e-6)
+    assert_allclose(found.means, OFFSET + MEANS @ SCALE.T, rtol=1e-6)
+    assert_allclose(found.covs, covs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_gaussian_that_nothing_corrects_gives_bayes() -> None:
+    features, rewards = np.array([[1.0, 0.5], [0.2, -1.0], [0.3, 0.3]]), np.array([0.5, 1.0, -0.2])
+    sampler = dp.best_sampler(learned(None))
+    evidence = dp.Linear(0.5).observe(features, rewards)
+    posterior = sampler.prior.posterior(evidence)[0].moments()
+    mean, cov = reference.linear_posterior(OFFSET, SCALE @ SCALE.T, features, rewards, 0.5)
+    assert_allclose(posterior.mean, mean, rtol=1e-4)
+    assert_allclose(posterior.cov, cov, rtol=1e-3, atol=1e-5)
+
+
+def test_other_priors_get_what_is_exact_or_the_chain() -> None:
+    assert isinstance(dp.best_sampler(dp.GaussianPrior(np.zeros(2), np.eye(2))), dp.Exact)
+    closed = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(2), np.eye(2)))
+    assert isinstance(dp.best_sampler(closed), dp.EvidenceDPS)
