@@ -1,5 +1,6 @@
 """Bodies that are malformed, too large or too slow."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -115,3 +116,13 @@ def test_slow_clients_are_let_go_and_hold_up_nobody(port: int, sent: bytes, stat
         connection.settimeout(30)
         assert connection.recv(1000).partition(b" ")[2][:3] == status
         connection.close()
+
+
+def test_long_heads_are_refused(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.settimeout(30)
+        connection.sendall(HEAD)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(200):
+                connection.sendall(b"X-Padding: " + b"x" * 1000 + b"\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 400")

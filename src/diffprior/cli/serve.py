@@ -19,7 +19,8 @@ token_app = typer.Typer(no_args_is_help=True, help="Tokens of the decision servi
 def _modules() -> None:
     from ..extras import require
 
-    require("serve", "fastapi", "uvicorn", "sqlalchemy", "prometheus_client", "swagger_ui_bundle")
+    modules = ("fastapi", "httptools", "uvicorn", "sqlalchemy", "prometheus_client")
+    require("serve", *modules, "swagger_ui_bundle")
 
 
 def serve(

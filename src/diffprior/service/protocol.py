@@ -1,18 +1,20 @@
-"""HTTP/1.1 for clients that may be slow: a request's head has to come within some seconds."""
+"""HTTP/1.1 for clients that may be slow: a request's head has to come soon, and be short."""
 
 import asyncio
 from typing import Any
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_SECONDS = 20.0
+HEAD_BYTES = 64 * 1024
 
 
-class TimedProtocol(H11Protocol):
-    """uvicorn's protocol, which by itself waits for ever for the rest of a head."""
+class TimedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, which by itself waits for ever for the rest of a head of any length."""
 
     _timer: asyncio.TimerHandle | None = None
+    _in_head = True
+    _head_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
         """Wait for the first head."""
@@ -20,12 +22,23 @@ class TimedProtocol(H11Protocol):
         self._start()
 
     def data_received(self, data: bytes) -> None:
-        """Wait on where a head has begun; else a request is under way, or one was answered."""
+        """Count what a head has taken so far."""
+        self._head_bytes += len(data) if self._in_head else 0
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
-            self._start()
-        else:
-            self._stop()
+        if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too long.")
+
+    def on_message_begin(self) -> None:
+        """Wait for the rest of the head."""
+        super().on_message_begin()
+        self._in_head = True
+        self._start()
+
+    def on_headers_complete(self) -> None:
+        """Wait no more: a request is under way."""
+        self._stop()
+        self._in_head, self._head_bytes = False, 0
+        super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""

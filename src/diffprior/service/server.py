@@ -103,7 +103,6 @@ def server_config(app: Any, host: str, port: int) -> uvicorn.Config:
         server_header=False,
         timeout_graceful_shutdown=STOP_SECONDS,
         timeout_keep_alive=30,
-        h11_max_incomplete_event_size=64 * 1024,
     )
 
 
