@@ -30,6 +30,7 @@ FOLDERS = (
     "schedule",
     "caching",
     "partition",
+    "executors",
     "evidence",
     "logs",
     "priors",
@@ -147,6 +148,7 @@ def documented_members() -> Iterator[tuple[str, Any]]:
         ("", diffprior),
         ("evaluate.", diffprior.evaluate),
         ("client.", diffprior.client),
+        ("executors.", diffprior.executors),
     )
     for prefix, room in rooms:
         for name in room.__all__:
@@ -189,6 +191,7 @@ def test_exported_names_are_the_documented_names() -> None:
     documented = re.findall(r"^::: diffprior\.(\w+(?:\.\w+)?)$", text, flags=re.MULTILINE)
     wanted = [*diffprior.__all__, *(f"evaluate.{name}" for name in diffprior.evaluate.__all__)]
     wanted += [f"client.{name}" for name in diffprior.client.__all__]
+    wanted += [f"executors.{name}" for name in diffprior.executors.__all__]
     assert sorted(documented) == sorted(wanted)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import evaluate as evaluate
+    from . import executors as executors
     from .bandits.agents import AbstractAgent, ThompsonSampling
     from .bandits.bandit import Bandit
     from .bandits.baselines import EpsilonGreedy, LinUCB, Uniform
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from .learning.ladder import Learned, learn
     from .learning.report import LearningReport
     from .logs.logs import Logs
+    from .logs.shards import ShardedLogs
     from .logs.statistics import TaskStatistics
     from .priors.base import AbstractClosedFormPrior, AbstractPrior
     from .priors.diffusion import DiffusionPrior
@@ -69,6 +71,7 @@ _NAMES = {
     ".learning.ladder": ("Learned", "learn"),
     ".learning.report": ("LearningReport",),
     ".logs.logs": ("Logs",),
+    ".logs.shards": ("ShardedLogs",),
     ".logs.statistics": ("TaskStatistics",),
     ".priors.base": ("AbstractClosedFormPrior", "AbstractPrior"),
     ".priors.diffusion": ("DiffusionPrior",),
@@ -93,6 +96,7 @@ _NAMES = {
     ".samplers.twisted_smc": ("TwistedSMC",),
     ".schedule": ("Schedule",),
 }
+_FOLDERS = ("evaluate", "executors")  # whose names are used with them
 __version__: str
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -103,8 +107,8 @@ if not TYPE_CHECKING:  # where it would hide misspelt names
         """Import a public name, and keep it (PEP 562)."""
         if name == "__version__":
             value = _version()
-        elif name == "evaluate":
-            value = importlib.import_module(".evaluate", __name__)
+        elif name in _FOLDERS:
+            value = importlib.import_module(f".{name}", __name__)
         elif name in _MODULES:
             value = getattr(importlib.import_module(_MODULES[name], __name__), name)
         else:
@@ -115,7 +119,7 @@ if not TYPE_CHECKING:  # where it would hide misspelt names
 
 def __dir__() -> list[str]:
     """What there is, imported or not."""
-    return sorted({*globals(), *__all__, "__version__", "evaluate"})
+    return sorted({*globals(), *__all__, "__version__", *_FOLDERS})
 
 
 def _version() -> str:
@@ -168,6 +172,7 @@ __all__ = [
     "Posterior",
     "RowProblem",
     "Schedule",
+    "ShardedLogs",
     "SimulationResult",
     "Synthetic",
     "TaskStatistics",

@@ -38,7 +38,7 @@ def test_decisions_are_those_of_the_simulator(
     task = Ball(LIKELIHOODS[name], fresh_actions=True, num_actions=5)
     simulated = simulate(task, {"TS": dp.Exact(standard_prior())}, 4, num_rounds, seed=9)
     bandit = Bandit(standard_prior(), task.likelihood, seed=9)
-    runs = Environment.of(task, 4, 9)
+    runs = Environment.of(task, range(4), 9)
     for first in range(0, num_rounds, 15):
         rounds = runs.rounds(jnp.arange(first, first + 15))
         features, rewards = (np.asarray(part[0]) for part in (rounds.features, rounds.rewards))
@@ -264,7 +264,7 @@ def test_any_agent_runs() -> None:
         "Uniform": dp.Uniform(likelihood, dim=2),
     }
     simulated = simulate(task, agents, 2, 15, seed=2**40 + 3)
-    rounds = Environment.of(task, 2, 2**40 + 3).rounds(jnp.arange(15))
+    rounds = Environment.of(task, range(2), 2**40 + 3).rounds(jnp.arange(15))
     features, rewards = (np.asarray(part[0]) for part in (rounds.features, rounds.rewards))
     for name, agent in agents.items():
         bandit = Bandit(agent, seed=2**40 + 3)

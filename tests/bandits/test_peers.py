@@ -20,7 +20,7 @@ def test_regret_is_that_of_bayesianbandits() -> None:
     peer = pytest.importorskip("bayesianbandits")
     problem, num_runs, num_rounds = synthetic("cross"), 128, 40
     ours = simulate(problem, {"TS": dp.Exact(standard_prior())}, num_runs, num_rounds)
-    runs = Environment.of(problem, num_runs, 0)
+    runs = Environment.of(problem, range(num_runs), 0)
     halves = [runs.rounds(jnp.arange(first, first + 20)) for first in (0, 20)]
     features = np.asarray(halves[0].features[:, 0], dtype=np.float64)
     means, rewards = (
@@ -61,7 +61,7 @@ class CobaLearner:
 def test_coba_runs_our_bandit() -> None:
     coba = pytest.importorskip("coba")
     problem = Ball(dp.Linear(0.5), fresh_actions=True)
-    rounds = Environment.of(problem, 4, 0).rounds(jnp.arange(15))
+    rounds = Environment.of(problem, range(4), 0).rounds(jnp.arange(15))
     features, rewards = (np.asarray(part[0]) for part in (rounds.features, rounds.rewards))
     actions = [[tuple(map(float, phi)) for phi in now] for now in features]
     simulation = coba.environments.LambdaSimulation(

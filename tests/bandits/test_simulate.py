@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 import diffprior as dp
 import reference
 from bandits.helpers import STANDARD, Ball, Counting, FailingLater, standard_prior
+from diffprior.bandits import player
 from diffprior.bandits import simulate as module
 from diffprior.bandits.agents import ThompsonSampling
 from diffprior.bandits.baselines import Uniform
@@ -29,7 +30,7 @@ RUNS, ROUNDS = 4, 30  # two chunks of 15 rounds; most tests share these shapes a
 
 def world(problem: Ball, seed: int = 0) -> Rounds:
     """Features, means and rewards as NumPy arrays."""
-    runs = Environment.of(problem, RUNS, seed)
+    runs = Environment.of(problem, range(RUNS), seed)
     halves = [runs.rounds(jnp.arange(first, first + 15)) for first in (0, 15)]
     arrays = (np.concatenate(parts, axis=1) for parts in zip(*(h[1:] for h in halves), strict=True))
     return Rounds(halves[0].keys, *arrays)
@@ -76,7 +77,7 @@ def test_environments() -> None:
     assert np.all(fixed.features == fixed.features[:, :1])
     assert len(np.unique(fixed.features[:, 0].reshape(RUNS, -1), axis=0)) == RUNS
     assert len(np.unique(fresh.features.reshape(RUNS * ROUNDS, -1), axis=0)) == RUNS * ROUNDS
-    theta = np.asarray(Environment.of(LOGISTIC, RUNS, 0).theta)
+    theta = np.asarray(Environment.of(LOGISTIC, range(RUNS), 0).theta)
     means = reference.family_mean(np.einsum("rnkd,rd->rnk", binary.features, theta), "logistic")
     np.testing.assert_allclose(binary.means, means, rtol=1e-9)
     noise = (fresh.rewards - fresh.means)[:, :, 0].reshape(-1)
@@ -245,7 +246,7 @@ def test_unknown_agent_is_named(result: SimulationResult) -> None:
 
 
 def test_fewer_runs_are_the_first_of_more() -> None:
-    few, many = (Environment.of(LINEAR, n, 0) for n in (3, 70))
+    few, many = (Environment.of(LINEAR, range(n), 0) for n in (3, 70))
     np.testing.assert_array_equal(few.theta, many.theta[:3])
     assert len(np.unique(many.theta[:, 0])) == 70
     np.testing.assert_array_equal(few.rounds(jnp.arange(2))[1], many.rounds(jnp.arange(2))[1][:3])
@@ -254,11 +255,11 @@ def test_fewer_runs_are_the_first_of_more() -> None:
 def test_a_prime_number_of_runs_uses_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """In shards of one size, of which the last run fills what is left, and counts once."""
     agents = {"TS": dp.Exact(standard_prior())}
-    monkeypatch.setattr(module.os, "cpu_count", lambda: 2)
-    assert [module._num_shards(n) for n in (1, 2, 3, 5, 509)] == [1, 2, 2, 2, 2]
+    monkeypatch.setattr(player, "num_cores", lambda: 2)
+    assert [player._num_shards(n) for n in (1, 2, 3, 5, 509)] == [1, 2, 2, 2, 2]
     even, prime = (simulate(LINEAR, agents, n, ROUNDS) for n in (RUNS, 3))
     assert prime.num_runs == 3
     np.testing.assert_array_equal(prime.actions["TS"], even.actions["TS"][:3])
     np.testing.assert_allclose(prime.regret["TS"], even.regret["TS"][:3], rtol=1e-12)
-    monkeypatch.setattr(module.os, "cpu_count", lambda: 4)
-    assert [module._num_shards(n) for n in (3, 5, 6, 7)] == [3, 3, 3, 4]  # none of repeats only
+    monkeypatch.setattr(player, "num_cores", lambda: 4)
+    assert [player._num_shards(n) for n in (3, 5, 6, 7)] == [3, 3, 3, 4]  # none of repeats only

@@ -16,7 +16,7 @@ from diffprior.bench.peers import library_decision, numpy_thompson_sampling
 from diffprior.bench.section import Bench, Measurement, clusters, table
 from diffprior.bench.sections import SECTIONS, USUAL
 from diffprior.bench.timing import take_turns
-from diffprior.reporting.cache import ResultCache
+from diffprior.files.cache import ResultCache
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_the_peer_in_numpy_has_the_regret_of_the_exact_agent() -> None:
     problem, runs, rounds = dp.synthetic("cross"), 400, 40
     prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
     ours = dp.simulate(problem, {"TS": dp.Exact(prior)}, runs, rounds).regret["TS"][:, -1]
-    environment = Environment.of(problem, runs, 0)
+    environment = Environment.of(problem, range(runs), 0)
     features = np.asarray(environment.rounds(jnp.arange(1)).features[:, 0])
     noise = np.random.default_rng(0).standard_normal((runs, rounds))
     theirs = numpy_thompson_sampling(np.asarray(environment.theta), features, noise, 0).sum(axis=1)

@@ -14,6 +14,7 @@ from numpy.testing import assert_array_equal
 
 import diffprior as dp
 from cases import LIKELIHOODS, PRIORS, SAMPLERS, diffusion, problem
+from diffprior.files.cache import KeptArrays
 from diffprior.files.kinds import Kind
 from diffprior.priors.corrected import CorrectedDenoiser
 from diffprior.priors.correction import Correction
@@ -22,7 +23,6 @@ from diffprior.priors.mixture_base import MixtureBase
 from diffprior.priors.network import NetworkDenoiser
 from diffprior.priors.report import Candidate, FitReport, StageLoss
 from diffprior.priors.stagewise import StagewiseDenoiser
-from diffprior.reporting.cache import KeptArrays
 
 REPORT = FitReport(
     100, 20, 1.25, (0.9, float("nan")), 1, (StageLoss(-7.0, 0.9, 2.0, 1.0, 0.9),), ()

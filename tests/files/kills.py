@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from diffprior.reporting.cache import KeptArrays
+from diffprior.files.cache import KeptArrays
 
 
 def content(number: int) -> KeptArrays:

@@ -13,7 +13,7 @@ from worlds_of_tasks import rows
 def warned(logs: dp.Logs) -> str:
     likelihood, noise = resolve(logs, dp.Linear())
     gaussian = gaussian_of(blocks_of(logs, likelihood))
-    seen = reliability(gaussian, logs, likelihood)
+    seen = reliability(gaussian, blocks_of(logs, likelihood))
     return " | ".join(cautions(logs, likelihood, gaussian, seen, noise))
 
 

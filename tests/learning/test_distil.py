@@ -40,5 +40,5 @@ def test_what_was_distilled_learns_on(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     logs = dp.Logs(*rows(rng, blobs(rng, 100), 4.0))
     start = distil(PARTS, seed=0)
-    after = polish(start, logs, dp.Linear(noise_std=1.0), 0)
+    after = polish(start, [logs], dp.Linear(noise_std=1.0), 0)
     np.testing.assert_allclose(after.denoiser.base.means, start.denoiser.base.means)

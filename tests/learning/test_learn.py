@@ -184,7 +184,7 @@ def test_hedging_costs_little_and_saves_a_task_unlike_any_other(
 def test_wrong_arguments_are_refused(blob_logs: dp.Logs) -> None:
     with pytest.raises(ValueError, match="`rewards`: expected 0 or 1"):
         dp.learn(blob_logs, dp.Logistic())
-    with pytest.raises(ValueError, match="`logs`: expected Logs or TaskStatistics, got ndarray"):
+    with pytest.raises(ValueError, match="`logs`: expected Logs, ShardedLogs or Task.*got ndarray"):
         dp.learn(np.zeros((5, 2)), dp.Linear())
     with pytest.raises(ValueError, match="`likelihood`: expected how rewards arise, got str"):
         dp.learn(blob_logs, "linear")

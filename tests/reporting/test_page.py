@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from diffprior.reporting.cache import Entry, ResultCache
+from diffprior.files.cache import Entry, ResultCache
 from diffprior.reporting.machine import machine, peak_memory
 from diffprior.reporting.page import Code, Columns, Heading, Picture, Text, page
 from diffprior.reporting.report import REPORT, closing, picture, write_report

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import diffprior as dp
-from diffprior.reporting.cache import ResultCache
+from diffprior.files.cache import ResultCache
 from diffprior.reproduce.agents import LearnedPriors
 from diffprior.reproduce.experiment import Effort
 from diffprior.schedule import Schedule

@@ -8,7 +8,7 @@ import pytest
 
 import diffprior as dp
 from bandits.helpers import Ball
-from diffprior.reporting.cache import ResultCache
+from diffprior.files.cache import ResultCache
 from diffprior.reproduce.agents import (
     NAMES,
     NUM_ATOMS,

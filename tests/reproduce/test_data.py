@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from diffprior.evaluate.estimates import LogEvidence
+from diffprior.files.cache import ResultCache
 from diffprior.problems import mnist, movielens
-from diffprior.reporting.cache import ResultCache
 from diffprior.reproduce import data, embedding, experiment
 from diffprior.reproduce import mnist as mnist_experiment
 from diffprior.reproduce.data import Data, Measures, data_effort, run_data

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import diffprior as dp
+from diffprior.files.cache import ResultCache
 from diffprior.progress import Progress
-from diffprior.reporting.cache import ResultCache
 from diffprior.reproduce import ablation, experiment, posterior
 from diffprior.reproduce.ablation import paper_schedule, run_ablation
 from diffprior.reproduce.agents import LearnedPriors

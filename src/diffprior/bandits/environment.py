@@ -38,12 +38,14 @@ class Environment(eqx.Module):
     decisions: Key[Array, " r"]
 
     @staticmethod
-    def of(problem: AbstractProblem, num_runs: int, seed: int) -> "Environment":
-        """Draw the parameters of all runs."""
-        streams = jax.vmap(lambda run: stream_keys(seed, run))(jnp.arange(num_runs))
+    def of(problem: AbstractProblem, runs: range, seed: int) -> "Environment":
+        """Draw the parameters of some runs."""
+        numbers = jnp.arange(runs.start, runs.stop)
+        streams = jax.vmap(lambda run: stream_keys(seed, run))(numbers)
         actions, noise = jax.vmap(jax.random.split, out_axes=1)(streams.environment)
-        blocks = [_parameters(problem, seed, block) for block in range(-(-num_runs // BLOCK))]
-        theta = jnp.concatenate(blocks)[:num_runs]
+        first = runs.start // BLOCK
+        blocks = [_parameters(problem, seed, b) for b in range(first, -(-runs.stop // BLOCK))]
+        theta = jnp.concatenate(blocks)[runs.start - first * BLOCK : runs.stop - first * BLOCK]
         return Environment(problem, theta, actions, noise, streams.decisions)
 
     def rounds(self, numbers: Int[Array, " n"]) -> Rounds:

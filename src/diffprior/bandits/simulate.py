@@ -1,41 +1,30 @@
 """Many runs of many agents in the same environments: the experiments of Section 6."""
 
 import functools
-import os
-import time
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Bool, Float, Int
 
 from ..checks import positive_int
-from ..evidence.base import AbstractEvidence
-from ..partition import Structure, partition
+from ..executors.base import AbstractExecutor
 from ..priors.base import AbstractPrior
 from ..problems.base import AbstractProblem
+from ..progress import Progress
 from ..progress import progress as show_progress
 from ..samplers.base import AbstractSampler
 from ..samplers.choose import best_sampler
 from .agents import AbstractAgent, ThompsonSampling
-from .environment import Environment, Rounds
+from .environment import Environment
+from .player import Played, Player, check_draws
 from .result import SimulationResult
 from .streams import checked_seed
 
 CHUNK_ROUNDS = 25  # rounds played by one call of an agent's program
 CHUNK_NUMBERS = 2**25  # features and rewards held at once
+SHARD_RUNS, FEWEST_SHARDS = 64, 8  # runs of a shard at most, and shards where runs are few
 MOST_ROUNDS = 2**32  # of all runs together, whose regrets are kept
-
-
-class Outcome(NamedTuple):
-    """What an agent did and what it cost; leading axes are runs and rounds."""
-
-    regret: Float[Any, "*n"]
-    action: Int[Any, "*n"]
-    failed: Bool[Any, "*n"]
 
 
 def simulate(
@@ -47,6 +36,7 @@ def simulate(
     *,
     progress: bool | None = None,
     throw: bool = True,
+    executor: AbstractExecutor | None = None,
 ) -> SimulationResult:
     """Regret of every agent, Eq. (9), for the same parameters, actions and reward noise.
 
@@ -63,6 +53,8 @@ def simulate(
         seed: Of the environments and the agents.
         progress: False shows nothing.
         throw: Whether a failed draw raises; else its action is random and counted.
+        executor: Shares the runs out among its workers, to which the problem and the agents are
+            sent; by default they go side by side in this process.
 
     Returns:
         Regret of every agent, run and round.
@@ -82,160 +74,73 @@ def simulate(
             f"regret is kept, got {num_runs} times {num_rounds}; simulate fewer"
         )
     named = _checked_agents(problem, agents)
-    environment = Environment.of(problem, num_runs, checked_seed(seed))
-    length, num_chunks = _chunks(problem, num_runs, num_rounds)
-    players = {
-        name: _Player(name, agent, problem.dim, num_runs, length * num_chunks)
-        for name, agent in named.items()
-    }
-    with show_progress("simulating", num_chunks * len(players), visible=progress) as told:
-        for first in range(0, length * num_chunks, length):
-            rounds = environment.rounds(jnp.arange(first, first + length))
-            for player in players.values():
-                told.describe(f"simulating {player.name}")
-                player.play(rounds)
-                if throw:
-                    player.check(num_rounds)
-                told.advance()
-    outcomes = {name: player.outcome(num_rounds) for name, player in players.items()}
+    chunks = _chunks(problem, num_runs, num_rounds)
+    play = functools.partial(_play, problem, named, chunks, num_rounds, checked_seed(seed))
+    if executor is None:
+        with show_progress("simulating", chunks[1] * len(named), visible=progress) as told:
+            played = play(range(num_runs), told, throw)
+    else:
+        played = _shared_out(play, num_runs, executor, progress)
+        if throw:
+            for name, part in played.items():
+                check_draws(name, part.outcome.failed)
     return SimulationResult(
         regret={
-            name: np.cumsum(outcome.regret, axis=1, dtype=np.float64)
-            for name, outcome in outcomes.items()
+            name: np.cumsum(part.outcome.regret, axis=1, dtype=np.float64)
+            for name, part in played.items()
         },
-        actions={name: outcome.action for name, outcome in outcomes.items()},
-        failures={name: int(np.sum(outcome.failed)) for name, outcome in outcomes.items()},
-        seconds={name: player.seconds for name, player in players.items()},
-        compile_seconds={name: player.compile_seconds for name, player in players.items()},
+        actions={name: part.outcome.action for name, part in played.items()},
+        failures={name: int(np.sum(part.outcome.failed)) for name, part in played.items()},
+        seconds={name: part.seconds for name, part in played.items()},
+        compile_seconds={name: part.compile_seconds for name, part in played.items()},
         seed=seed,
     )
 
 
-class _Player:
-    """An agent on its way through the rounds of all runs, in shards of equal size.
-
-    Where the runs cannot be shared evenly, the last one is repeated, and what it adds is dropped.
-    """
-
-    def __init__(
-        self, name: str, agent: AbstractAgent, dim: int, num_runs: int, capacity: int
-    ) -> None:
-        self.name = name
-        self.agent = agent
-        self.num_runs = num_runs
-        evidence = jax.vmap(lambda _: agent.init(dim, capacity))(jnp.arange(num_runs))
-        self.shards = _shards(evidence, _num_shards(num_runs))
-        self.program: Any = None
-        self.outcomes: list[Outcome] = []
-        self.seconds = self.compile_seconds = 0.0
-
-    def play(self, rounds: Rounds) -> None:
-        """Play some rounds; all calls have the same shapes."""
-        shards = _shards(rounds, len(self.shards))
-        if self.program is None:
-            self._check_rewards(rounds)
-            begin = time.perf_counter()
-            self.program = _program(self.agent, self.shards[0], shards[0])
-            self.compile_seconds = time.perf_counter() - begin
-        begin = time.perf_counter()
-        with ThreadPoolExecutor(len(self.shards)) as pool:
-            played = list(pool.map(self.program, self.shards, shards))
-        self.seconds += time.perf_counter() - begin
-        self.shards = [evidence for evidence, _ in played]
-        parts = zip(*(outcome for _, outcome in played), strict=True)
-        self.outcomes.append(Outcome(*(np.concatenate(part)[: self.num_runs] for part in parts)))
-
-    def outcome(self, num_rounds: int) -> Outcome:
-        """What has been played so far, up to `num_rounds`."""
-        parts = zip(*self.outcomes, strict=True)
-        return Outcome(*(np.concatenate(part, axis=1)[:, :num_rounds] for part in parts))
-
-    def check(self, num_rounds: int) -> None:
-        """Raise if a draw has failed."""
-        if not np.any(self.outcomes[-1].failed):  # so that all are not joined every time
-            return
-        failed = self.outcome(num_rounds).failed
-        if np.any(failed):
-            raise RuntimeError(
-                f"`simulate`: {np.sum(failed)} of the first {failed.size} decisions of agent "
-                f"{self.name!r} rest on a draw that failed, the first of them in round "
-                f"{1 + np.argmax(np.any(failed, axis=0))}. Likely causes: a sampler that diverges "
-                "as evidence grows; features or rewards of extreme scale; float32 at its limit "
-                "(set jax_enable_x64). throw=False goes on with random actions and counts them."
-            )
-
-    def _check_rewards(self, rounds: Rounds) -> None:
-        evidence = self.agent.init(rounds.features.shape[-1])
-        try:
-            evidence.check_rewards(np.asarray(rounds.rewards).reshape(-1))
-        except ValueError as error:
-            raise ValueError(
-                f"`agents`: the likelihood of {self.name!r} cannot take the problem's rewards "
-                f"({error}); give the agent `problem.likelihood`"
-            ) from error
+def _play(
+    problem: AbstractProblem,
+    agents: dict[str, AbstractAgent],
+    chunks: tuple[int, int],
+    num_rounds: int,
+    seed: int,
+    runs: range,
+    told: Progress | None = None,
+    throw: bool = False,
+) -> dict[str, Played]:
+    """Some runs of all agents: a pure function of their numbers."""
+    length, num_chunks = chunks
+    told = told or Progress("", 0)
+    environment = Environment.of(problem, runs, seed)
+    players = [
+        Player(name, agent, problem.dim, len(runs), length * num_chunks)
+        for name, agent in agents.items()
+    ]
+    for first in range(0, length * num_chunks, length):
+        rounds = environment.rounds(jnp.arange(first, first + length))
+        for player in players:
+            told.describe(f"simulating {player.name}")
+            player.play(rounds)
+            if throw:
+                player.check(num_rounds)
+            told.advance()
+    return {player.name: player.played(num_rounds) for player in players}
 
 
-def _num_shards(num_runs: int) -> int:
-    """One for each core: the matrices of a step are too small to occupy more than one."""
-    cores = (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
-    each = -(-num_runs // min(cores, num_runs))
-    return -(-num_runs // each)
-
-
-def _shards(tree: Any, count: int) -> list[Any]:
-    """Pieces of equal length along the first axis of every array, the last entry repeated where
-    there are too few."""
-
-    def piece(index: int, array: Any) -> Any:
-        size = -(-array.shape[0] // count)
-        rows = np.minimum(np.arange(index * size, (index + 1) * size), array.shape[0] - 1)
-        whole = rows[-1] - rows[0] == size - 1
-        return array[rows[0] : rows[-1] + 1] if whole else array[rows]
-
-    return [jax.tree.map(functools.partial(piece, i), tree) for i in range(count)]
-
-
-def _program(agent: AbstractAgent, evidence: AbstractEvidence, rounds: Rounds) -> Any:
-    """A function of evidence and rounds that plays them, compiled."""
-    known, agent_structure = partition(agent)
-    state, evidence_structure = partition(evidence)
-    shapes = jax.tree.map(jax.typeof, (known, state, rounds))
-    leaves, tree = jax.tree.flatten(shapes)
-    compiled = _compiled(agent_structure, evidence_structure, tuple(leaves), tree)
-
-    def play(evidence: AbstractEvidence, rounds: Rounds) -> tuple[AbstractEvidence, Outcome]:
-        after, outcome = compiled(known, partition(evidence)[0], rounds)
-        outcome = jax.tree.map(np.asarray, outcome)
-        return evidence_structure.combine(after), outcome
-
-    return play
-
-
-@functools.lru_cache(maxsize=64)
-def _compiled(agent: Structure, evidence: Structure, shapes: tuple[Any, ...], tree: Any) -> Any:
-    """Algorithm 3 for some rounds of every run, for all agents of one structure."""
-
-    def play(known: list[Any], state: list[Any], rounds: Rounds) -> tuple[list[Any], Outcome]:
-        agent_here: AbstractAgent = agent.combine(known)
-        step = functools.partial(_step, agent_here)
-        run = jax.vmap(lambda evidence, rounds: jax.lax.scan(step, evidence, rounds))
-        after, outcome = run(evidence.combine(state), rounds)
-        return partition(after)[0], outcome
-
-    arguments = jax.tree.map(
-        lambda shape: jax.ShapeDtypeStruct(shape.shape, shape.dtype),
-        jax.tree.unflatten(tree, shapes),
-    )
-    return jax.jit(play).lower(*arguments).compile()
-
-
-def _step(
-    agent: AbstractAgent, evidence: AbstractEvidence, now: Rounds
-) -> tuple[AbstractEvidence, Outcome]:
-    action, failed = agent.act(now.keys, evidence, now.features)
-    evidence = agent.update(evidence, now.features[action], now.rewards[action])
-    regret = jnp.max(now.means) - now.means[action]
-    return evidence, Outcome(regret, action, failed)
+def _shared_out(
+    play: Callable[[range], dict[str, Played]],
+    num_runs: int,
+    executor: AbstractExecutor,
+    progress: bool | None,
+) -> dict[str, Played]:
+    """All runs, in shards of one size; runs beyond the last are dropped."""
+    size = min(SHARD_RUNS, -(-num_runs // FEWEST_SHARDS))
+    shards = [range(start, start + size) for start in range(0, num_runs, size)]
+    parts = []
+    with show_progress("simulating", len(shards), visible=progress) as told:
+        for part in executor.map(play, shards):
+            parts.append(part)
+            told.advance()
+    return {name: Played.joined([part[name] for part in parts], num_runs) for name in parts[0]}
 
 
 def _chunks(problem: AbstractProblem, num_runs: int, num_rounds: int) -> tuple[int, int]:

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..files.cache import ResultCache, array_digest
 from ..priors.base import AbstractPrior
 from ..priors.diffusion import DiffusionPrior
 from ..priors.mixture import MixturePrior
 from ..problems.mixtures import mixture
-from ..reporting.cache import ResultCache, array_digest
 from ..reporting.tables import Table
 from .timing import Timing
 

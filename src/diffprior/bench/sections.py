@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..files.cache import ResultCache
 from ..progress import progress
-from ..reporting.cache import ResultCache
 from ..reporting.page import Block, Heading, Text
 from ..reporting.report import write_report
 from ..reporting.tables import Table

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import bench, evaluate, export, fit, learn, reproduce, sample, serve, statistics
+from . import bench, evaluate, export, fit, learn, reproduce, sample, serve, shard, statistics
 from .options import print_version
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 app.command()(learn.learn)
 app.command()(statistics.statistics)
+app.command()(shard.shard)
 app.command()(fit.fit)
 app.command()(sample.sample)
 app.add_typer(evaluate.app, name="evaluate")

@@ -29,7 +29,7 @@ def bench(
         from ..bench.sections import SECTIONS, USUAL, run_bench
         from ..checks import choice
         from ..files.atomic import write_whole
-        from ..reporting.cache import ResultCache
+        from ..files.cache import ResultCache
         from ..reporting.report import REPORT
 
         names = tuple(choice("section", name, tuple(SECTIONS)) for name in section or USUAL)

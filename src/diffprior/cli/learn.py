@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Json, Seed, check_output
+from .options import Json, Ray, Seed, check_cluster, check_output, executor_of
 from .terminal import friendly_errors, say
 
 if TYPE_CHECKING:
     from ..evidence.base import AbstractLikelihood
     from ..logs.logs import Logs
+    from ..logs.shards import ShardedLogs
     from ..logs.statistics import TaskStatistics
 
 Features = Annotated[
@@ -22,7 +23,9 @@ Features = Annotated[
 
 
 def learn(
-    logs: Annotated[Path, typer.Argument(help="Rows of past tasks: .csv .parquet")],
+    logs: Annotated[
+        Path, typer.Argument(help="Rows of past tasks: .csv .parquet, or a folder of shards.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write the prior to.")],
     task: Annotated[str, typer.Option(help="Column of task labels.")] = "task",
     reward: Annotated[str, typer.Option(help="Column of rewards.")] = "reward",
@@ -53,9 +56,15 @@ def learn(
     seed: Seed = 0,
     report: Annotated[Path | None, typer.Option(help="Page of the report: .html")] = None,
     json_file: Json = None,
+    ray: Ray = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(help="Folder for finished passes over shards; a run goes on from them."),
+    ] = None,
 ) -> None:
     """Learn a prior from the logs of past tasks."""
     with friendly_errors():
+        check_cluster(ray)
         for name, path in (("output", output), ("report", report), ("json", json_file)):
             if path is not None:
                 check_output(name, path, logs)
@@ -67,9 +76,17 @@ def learn(
 
         table = _read(logs, source, task, reward, features, weight, time, intercept, max_rows)
         rewards = _likelihood(likelihood, noise_std, dispersion)
-        learned = learn_prior(
-            table, rewards, seed=seed, hedge=hedge, up_to=up_to, simulate=simulate
-        )
+        with executor_of(ray) as executor:
+            learned = learn_prior(
+                table,
+                rewards,
+                seed=seed,
+                hedge=hedge,
+                up_to=up_to,
+                simulate=simulate,
+                executor=executor,
+                keep=keep,
+            )
         learned.prior.save(output)
         say(str(learned.report))
         say(f"wrote {output}")
@@ -91,15 +108,26 @@ def _read(
     time: str | None,
     intercept: bool,
     max_rows: int | None,
-) -> "Logs | TaskStatistics":
+) -> "Logs | ShardedLogs | TaskStatistics":
     from ..checks import choice
     from ..extras import require
     from ..logs.logs import Logs
+    from ..logs.shards import ShardedLogs, is_sharded
     from ..logs.statistics import TaskStatistics
 
     require("logs", "narwhals", "pyarrow")
     if choice("from", source, ("rows", "statistics")) == "statistics":
         return TaskStatistics.read(path, task=task)
+    if is_sharded(path) and max_rows is None:
+        return ShardedLogs.read(
+            path,
+            task=task,
+            reward=reward,
+            features=split_names(features),
+            weight=weight,
+            time=time,
+            intercept=intercept,
+        )
     return Logs.read(
         path,
         task=task,

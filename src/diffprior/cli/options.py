@@ -1,14 +1,23 @@
 """What the commands share: options, and checks of files before any work begins."""
 
+import contextlib
 import importlib.metadata
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from ..executors import AbstractExecutor
+
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 Json = Annotated[Path | None, typer.Option("--json", help="File for the numbers, as JSON.")]
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", help="Share the work out on a Ray cluster: its address, or `local`."),
+]
 PICTURES = (".png", ".pdf", ".svg")
 
 
@@ -17,6 +26,30 @@ def print_version(wanted: bool | None) -> None:
     if wanted:
         typer.echo(f"diffprior {importlib.metadata.version('diffprior')}")
         raise typer.Exit()
+
+
+def check_cluster(ray: str | None) -> None:
+    """Check that Ray is installed, where an address of a cluster was given.
+
+    Raises:
+        ImportError: It is not; the message says what to install.
+    """
+    if ray is not None:
+        from ..extras import require
+
+        require("cluster", "ray")
+
+
+@contextlib.contextmanager
+def executor_of(ray: str | None) -> "Iterator[AbstractExecutor | None]":
+    """The executor of an address, or None without one; ended when the work is done."""
+    if ray is None:
+        yield None
+        return
+    from ..executors import Ray as Cluster
+
+    with Cluster(ray) as executor:
+        yield executor
 
 
 def check_output(option: str, path: Path, *inputs: Path) -> None:

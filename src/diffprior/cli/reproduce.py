@@ -12,7 +12,7 @@ from .options import Json, Seed, check_output
 from .terminal import friendly_errors, say, say_table
 
 if TYPE_CHECKING:
-    from ..reporting.cache import ResultCache
+    from ..files.cache import ResultCache
     from ..reporting.tables import Table
 
 app = typer.Typer(no_args_is_help=True, help="Run the paper's experiments again.")
@@ -198,7 +198,7 @@ def conduct(
             check_output("json", json_file)
         out.mkdir(parents=True, exist_ok=True)
         from ..files.atomic import write_whole
-        from ..reporting.cache import ResultCache
+        from ..files.cache import ResultCache
         from ..reporting.report import REPORT
 
         result, tables = run(ResultCache(out / "kept", fresh=fresh))

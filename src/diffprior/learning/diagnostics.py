@@ -1,5 +1,7 @@
 """What the logs can and cannot say: reliability by direction, the certificate, calibration."""
 
+import functools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -7,12 +9,13 @@ import numpy as np
 from jaxtyping import Float
 
 from ..evidence.base import AbstractLikelihood
+from ..executors.base import AbstractExecutor
 from ..logs.logs import Logs
 from ..priors.from_tasks.algebra import lower, symmetric
 from ..priors.from_tasks.block import AbstractBlock
 from ..priors.from_tasks.components import Components
 from ..priors.from_tasks.data import AnyLogs, blocks_of
-from ..priors.from_tasks.em import log_evidences
+from ..priors.from_tasks.em import HERE, log_evidences
 from ..priors.from_tasks.linear import LinearBlock
 from ..priors.from_tasks.rows import RowsBlock
 from .judge import first_halves
@@ -37,21 +40,36 @@ class Reliability:
     learnable_order: float
 
 
-def reliability(gaussian: Components, logs: AnyLogs, likelihood: AbstractLikelihood) -> Reliability:
+@dataclass(frozen=True, eq=False)
+class _Spread:
+    """Summed covariances of theta given each task, in units of the prior, and how many tasks."""
+
+    cov_z: Float[np.ndarray, " p"]
+    num_tasks: int
+
+    @staticmethod
+    def of(gaussian: Components, block: AbstractBlock) -> "_Spread":
+        return _Spread(block.condition(gaussian).cov_z[:, 0].sum(axis=1), block.num_tasks)
+
+    @staticmethod
+    def total(parts: Iterable["_Spread"]) -> "_Spread":
+        every = list(parts)
+        return _Spread(np.sum([p.cov_z for p in every], axis=0), sum(p.num_tasks for p in every))
+
+
+def reliability(
+    gaussian: Components, blocks: Sequence[AbstractBlock], executor: AbstractExecutor = HERE
+) -> Reliability:
     """Eigenvalues of I - C^-1 mean Cov(theta | h) under the Gaussian."""
-    total, count = np.zeros(0), 0
-    for block in blocks_of(logs, likelihood):
-        given = block.condition(gaussian)
-        own = given.cov_z[:, 0].sum(axis=1)
-        total = own if count == 0 else total + own
-        count += block.num_tasks
-    values, vectors = np.linalg.eigh(symmetric(total / count))
+    spread = executor.total(_Spread, functools.partial(_Spread.of, gaussian), blocks)
+    values, vectors = np.linalg.eigh(symmetric(spread.cov_z / spread.num_tasks))
     shares = np.clip(1.0 - values, 0.0, 1.0)
     towards = np.linalg.solve(lower(gaussian.covs[0]).T, vectors).T  # functionals w' theta
     towards = towards * np.sqrt(np.diagonal(gaussian.covs[0]))
     towards /= np.linalg.norm(towards, axis=1, keepdims=True)
     mean = float(np.clip(np.mean(shares), 1e-9, 1 - 1e-9))
-    return Reliability(shares, towards, float(np.log(max(logs.num_tasks, 2)) / -np.log(mean)))
+    order = float(np.log(max(spread.num_tasks, 2)) / -np.log(mean))
+    return Reliability(shares, towards, order)
 
 
 def certificate(

@@ -1,6 +1,7 @@
 """The last rung: a diffusion model distilled from the best closed form, and polished by EM."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,11 +9,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, UInt64
 
 from ..evaluate.tasks import as_tasks
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
-from ..logs.labels import folds, uniforms
+from ..executors.base import InProcess
+from ..files.cache import array_digest
+from ..logs.labels import Selection, folds, uniforms
 from ..logs.logs import Logs
 from ..priors.components import Components as BaseComponents
 from ..priors.corrected import CorrectedDenoiser
@@ -30,6 +33,8 @@ from ..samplers.twisted_smc import TwistedSMC
 from ..schedule import Schedule
 from .families import Family, hedged
 from .judge import Gain, gain, task_log_evidence
+from .passes import Passes
+from .source import AbstractSource, Piece, logs_of
 
 MOST_COMPONENTS = 64  # of a closed form that is the base of the denoiser
 NUM_DRAWS = 20_000  # of the closed form, to train on
@@ -38,7 +43,11 @@ MAX_ROUNDS = 8
 LEAST_ROOM = 0.05  # nats a task to be gained at most, from which polishing is tried
 ROUND_STEPS = 1000  # of the optimiser in one round, a quarter of a first fit's
 LEAST_DRAWS = 4000  # to train on in a round; fewer tasks have several draws each
+ROUND_TASKS = 200_000  # that a round draws from, about; a fresh share of them where they are more
+REPORT_SHARE = 0.1  # of tasks, which are kept for the report
+NUM_FOLDS, FOLD_SALT = 9, 3  # of the others; the first of them judges
 AT_ONCE = 256
+HERE = Passes(InProcess())
 
 
 @dataclass(frozen=True)
@@ -53,10 +62,12 @@ class Rung:
 def diffusion_rung(
     basis: Family,
     rest: AnyLogs,
+    source: AbstractSource,
     likelihood: AbstractLikelihood,
     seed: int,
     hedge: float,
     room: float,
+    passes: Passes,
     advance: Callable[[str], None],
 ) -> Rung:
     """Distil the closed form into a network, polish it while that pays, and compare the two.
@@ -75,13 +86,13 @@ def diffusion_rung(
     if room <= LEAST_ROOM and exact:
         told = f"no prior could gain more than {room:.3f} nats, so that it was not polished"
         return Rung(family, False, f"the diffusion model is that same prior: {told}")
-    judging = folds(rest.hashes, 9, salt=3) == 0
-    learning, judged = rest.select(~judging), _some(rest.select(judging))
+    judged = _some(rest.select(folds(rest.hashes, NUM_FOLDS, FOLD_SALT) == 0))
     base = task_log_evidence(basis, judged, likelihood, seed)
     values, rounds = task_log_evidence(family, judged, likelihood, seed), 0
     while room > LEAST_ROOM and rounds < MAX_ROUNDS:
         advance("polish")
-        better = polish(family.prior, learning, likelihood, rounds, seed)
+        pieces = source.pieces(learning_tasks(source.num_tasks, rounds))
+        better = polish(family.prior, pieces, likelihood, rounds, seed, passes=passes)
         trial = Family("diffusion", better, None)
         new = task_log_evidence(trial, judged, likelihood, seed)
         step = gain(new - values)
@@ -89,6 +100,13 @@ def diffusion_rung(
             break
         family, values, rounds = trial, new, rounds + 1
     return _told(family, gain(values - base), rounds)
+
+
+def learning_tasks(num_tasks: int, round_: int) -> Selection:
+    """Tasks that a round learns from: all but those of the report and those that judge, or a fresh
+    share of them where they are very many."""
+    share = min(1.0, ROUND_TASKS / num_tasks)
+    return Selection(REPORT_SHARE, NUM_FOLDS, FOLD_SALT, share, 50 + round_)
 
 
 def _told(family: Family, difference: Gain, rounds: int) -> Rung:
@@ -135,21 +153,23 @@ def on_components(components: Components) -> DiffusionPrior:
 
 def polish(
     prior: Any,
-    logs: Logs,
+    pieces: Sequence[Logs | Piece],
     likelihood: AbstractLikelihood,
     round_: int,
     seed: int = 0,
     sampler: AbstractSampler | None = None,
+    passes: Passes = HERE,
 ) -> DiffusionPrior:
     """One round of expectation maximisation of a diffusion model.
 
     Args:
         prior: the diffusion model so far; its coordinates and weights are kept.
-        logs: of the tasks to learn from.
+        pieces: the tasks to learn from, shared out among the workers of `passes`.
         likelihood: how rewards arise.
         round_: number of the round, from 0; with a task's label it decides that task's draws.
         seed: of the training.
         sampler: for the E-step; `TwistedSMC` by default, which is exact in the limit.
+        passes: where the E-step runs, and whether the round is kept.
 
     Returns:
         The model trained on a fresh draw given each task, or several where tasks are few; draws of
@@ -159,19 +179,65 @@ def polish(
         ValueError: a sampler whose posterior is too narrow.
     """
     chosen = check_exact(sampler or TwistedSMC(prior, num_particles=16))
-    copies = -(-LEAST_DRAWS // logs.num_tasks)
-    draws = [posterior_draws(chosen, logs, likelihood, round_, copy) for copy in range(copies)]
-    labels = np.tile(np.arange(logs.num_tasks), copies)
-    points = np.concatenate(draws)
+    draw = functools.partial(draw_piece, chosen, likelihood, round_)
+    drawn = passes.total(Draws, functools.partial(draw, range(1)), pieces)
+    copies = -(-LEAST_DRAWS // max(len(drawn.hashes), 1))
+    if copies > 1:
+        more = passes.total(Draws, functools.partial(draw, range(1, copies)), pieces)
+        drawn = Draws.total([drawn, more])
+    drawn = drawn.by_task()
+    groups = np.unique(drawn.hashes, return_inverse=True)[1]
+    steps = {"steps": ROUND_STEPS, "seed": seed + 1 + round_}
+
+    def train() -> DiffusionPrior:
+        return DiffusionPrior.fit(
+            drawn.points,
+            groups=groups,
+            initial=prior,
+            num_steps=steps["steps"],
+            seed=steps["seed"],
+            progress=False,
+        )
+
+    about = {"round": round_, "points": array_digest(drawn.points), **steps}
+    return passes.keep("round of EM", about, train, prior)
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Draws of parameters given tasks, and the hash of the task of each; none that failed."""
+
+    points: Float[np.ndarray, "n d"]
+    hashes: UInt64[np.ndarray, " n"]
+
+    def by_task(self) -> "Draws":
+        """In the order of hashes, which is the same from any shards."""
+        order = np.argsort(self.hashes, kind="stable")
+        return Draws(self.points[order], self.hashes[order])
+
+    @staticmethod
+    def total(parts: Iterable["Draws"]) -> "Draws":
+        """All of them, one after the other."""
+        every = list(parts)
+        return Draws(
+            np.concatenate([part.points for part in every]),
+            np.concatenate([part.hashes for part in every]),
+        )
+
+
+def draw_piece(
+    sampler: AbstractSampler,
+    likelihood: AbstractLikelihood,
+    round_: int,
+    copies: range,
+    piece: Logs | Piece,
+) -> Draws:
+    """Draws of these numbers given each task of a piece."""
+    logs = logs_of(piece)
+    every = [posterior_draws(sampler, logs, likelihood, round_, copy) for copy in copies]
+    points, hashes = np.concatenate(every), np.tile(logs.hashes, len(copies))
     kept = np.isfinite(points).all(axis=1)
-    return DiffusionPrior.fit(
-        points[kept],
-        groups=labels[kept],
-        initial=prior,
-        num_steps=ROUND_STEPS,
-        seed=seed + 1 + round_,
-        progress=False,
-    )
+    return Draws(points[kept], hashes[kept])
 
 
 def check_exact(sampler: AbstractSampler) -> AbstractSampler:

@@ -1,13 +1,17 @@
 """The rungs of the ladder as priors: components in NumPy on one side, priors on the other."""
 
+import functools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float
 
-from ..evidence.base import AbstractLikelihood
+from ..executors.base import AbstractExecutor
 from ..priors.base import AbstractPrior
+from ..priors.from_tasks.block import AbstractBlock
 from ..priors.from_tasks.components import Components
-from ..priors.from_tasks.data import AnyLogs, blocks_of
+from ..priors.from_tasks.em import HERE
 from ..priors.from_tasks.gaussian import guess, positive
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
@@ -54,21 +58,46 @@ def hedged(components: Components, share: float) -> Components:
     )
 
 
-def naive(logs: AnyLogs, likelihood: AbstractLikelihood) -> Components:
+@dataclass(frozen=True, eq=False)
+class _Estimates:
+    """Sums over tasks of several rows, and over all, of estimates in units of a Gaussian."""
+
+    count: Float[np.ndarray, " 2"]
+    first: Float[np.ndarray, "2 d"]
+    second: Float[np.ndarray, "2 d d"]
+
+    @staticmethod
+    def of(start: Components, block: AbstractBlock) -> "_Estimates":
+        z = block.condition(start).mean_z[:, 0].T
+        groups = (z[block.task_rows >= 2], z)
+        return _Estimates(
+            np.array([len(group) for group in groups], float),
+            np.stack([group.sum(axis=0) for group in groups]),
+            np.stack([group.T @ group for group in groups]),
+        )
+
+    @staticmethod
+    def total(parts: Iterable["_Estimates"]) -> "_Estimates":
+        every = list(parts)
+        return _Estimates(
+            np.sum([part.count for part in every], axis=0),
+            np.sum([part.first for part in every], axis=0),
+            np.sum([part.second for part in every], axis=0),
+        )
+
+
+def naive(blocks: Sequence[AbstractBlock], executor: AbstractExecutor = HERE) -> Components:
     """What plug-in estimates give: the mean and covariance of a ridge regression for each task.
 
     For generalised linear models, of one Newton step from the pooled estimate. Tasks of one row are
     left out. Much too wide, since it counts the noise of the estimates as differences of tasks.
     """
-    start = guess(blocks_of(logs, likelihood))
+    start = guess(blocks, executor)
     start = Components.one(start.means[0], start.covs[0] / RIDGE)
+    sums = executor.total(_Estimates, functools.partial(_Estimates.of, start), blocks)
+    which = 0 if sums.count[0] > 2 * start.dim else 1
+    count, mean_z = sums.count[which], sums.first[which] / sums.count[which]
+    cov_z = (sums.second[which] - count * np.outer(mean_z, mean_z)) / (count - 1)
     scale = np.sqrt(np.diagonal(start.covs[0]))
-    estimates = []
-    for block in blocks_of(logs, likelihood):
-        given = block.condition(start)
-        estimates.append(start.means[0] + given.mean_z[:, 0].T * scale)
-    points = np.concatenate(estimates)
-    counts = np.asarray(logs.counts)[np.argsort(logs.hashes, kind="stable")]
-    points = points[counts >= 2] if np.sum(counts >= 2) > 2 * logs.dim else points
-    cov = np.cov(points, rowvar=False).reshape(logs.dim, logs.dim)
-    return Components.one(points.mean(axis=0), positive(cov))
+    cov = np.outer(scale, scale) * cov_z
+    return Components.one(start.means[0] + mean_z * scale, positive(cov))

@@ -21,15 +21,8 @@ def check_design(features: Float[np.ndarray, "n d"], names: tuple[str, ...]) -> 
             f"`feature_names`: expected {features.shape[1]} names, got {len(names)}; "
             "pass one for each column of `features`"
         )
-    constant = np.all(features == features[:1], axis=0) & (len(features) > 1)
-    wrong = [
-        n for n, c, value in zip(names, constant, features[0], strict=True) if c and value != 1
-    ]
-    if wrong:
-        raise ValueError(
-            f"`features`: expected features that vary, got constant {', '.join(wrong)}; "
-            "drop them, and ask for intercept=True if a constant is wanted"
-        )
+    if len(features) > 1:
+        check_varying(features.min(axis=0), features.max(axis=0), names)
     with np.errstate(over="ignore", invalid="ignore"):
         gram = features.T @ features
     if not np.all(np.isfinite(gram)):
@@ -38,6 +31,19 @@ def check_design(features: Float[np.ndarray, "n d"], names: tuple[str, ...]) -> 
             f"{np.max(np.abs(features)):.3g}; rescale them"
         )
     check_gram(gram, names, len(features))
+
+
+def check_varying(
+    low: Float[np.ndarray, " d"], high: Float[np.ndarray, " d"], names: tuple[str, ...]
+) -> None:
+    """Refuse constant features, by name, from the least and greatest value of each."""
+    both = zip(names, low, high, strict=True)
+    wrong = [name for name, least, most in both if least == most and least != 1]
+    if wrong:
+        raise ValueError(
+            f"`features`: expected features that vary, got constant {', '.join(wrong)}; "
+            "drop them, and ask for intercept=True if a constant is wanted"
+        )
 
 
 def check_gram(gram: Float[np.ndarray, "d d"], names: tuple[str, ...], num_rows: int) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from .columns import chosen_columns, labels_of, numbers, open_table, refuse_rows, require_column
+from .grouping import times_of
 from .labels import label_hashes
-from .logs import Logs, times_of
+from .logs import Logs
 from .statistics import TaskStatistics, triangle
 
 

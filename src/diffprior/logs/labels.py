@@ -1,6 +1,7 @@
 """Labels of tasks: the same number for the same label on every machine, and splits made of it."""
 
 import hashlib
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,34 @@ def held_out(
 ) -> Bool[np.ndarray, " n"]:
     """Whether each task is held out, about `share` of them: a property of its label."""
     return _mixed(hashes, salt) < np.uint64(int(share * 2.0**64))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Some of all tasks, chosen by their labels alone, so that every shard can choose its own.
+
+    Attributes:
+        held_out: share of tasks that are left out, as `held_out` finds them.
+        num_folds: of the others, the first of so many folds is left out; 0 leaves out none.
+        fold_salt: which partition into folds.
+        share: of what is left, about this share is taken.
+        share_salt: which.
+    """
+
+    held_out: float = 0.0
+    num_folds: int = 0
+    fold_salt: int = 0
+    share: float = 1.0
+    share_salt: int = 0
+
+    def mask(self, hashes: UInt64[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
+        """Whether each task is chosen."""
+        chosen = ~held_out(hashes, self.held_out)
+        if self.num_folds:
+            chosen &= folds(hashes, self.num_folds, self.fold_salt) != 0
+        if self.share < 1.0:
+            chosen &= held_out(hashes, self.share, self.share_salt)
+        return chosen
 
 
 def uniforms(

@@ -8,8 +8,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
 
 from ..checks import positive_int, real_numbers
-from .columns import chosen_columns, labels_of, numbers, open_table, refuse_rows
+from .columns import chosen_columns, labels_of, numbers, open_table
 from .design import check_design, with_intercept
+from .grouping import check_several_rows, checked_times, checked_weights, grouped, times_of
 from .labels import label_hashes
 from .statistics import TaskStatistics, sum_by_task
 from .streams import Columns, sample_tasks, stream_statistics
@@ -44,6 +45,7 @@ class Logs:
         times: Any = None,
         feature_names: Sequence[str] | None = None,
         intercept: bool = False,
+        design: bool = True,
     ) -> None:
         """Check and group rows.
 
@@ -55,6 +57,8 @@ class Logs:
             times: order or time of the rows, (n,); by default, the order given.
             feature_names: names for messages and reports; x1, x2, ... by default.
             intercept: put a feature that is always 1 before the others.
+            design: check that features can be told apart, and that tasks have several rows; not
+                where the rows are a part of all.
 
         Raises:
             ValueError: what is wrong and in which rows: shapes, missing values, constant or
@@ -80,12 +84,15 @@ class Logs:
         names = tuple(feature_names or (f"x{i + 1}" for i in range(features.shape[1])))
         if intercept:
             features, names = with_intercept(features, names)
-        check_design(features, names)
-        order, self.labels, self.starts = _grouped(labels, times)
+        if design:
+            check_design(features, names)
+        order, self.labels, self.starts = grouped(labels, times)
+        if design:
+            check_several_rows(len(self.labels), n)
         self.features = features[order]
         self.rewards = rewards[order]
-        self.weights = _checked_weights(weights, n)[order]
-        self.times = None if times is None else _checked_times(times, n)[order]
+        self.weights = checked_weights(weights, n)[order]
+        self.times = None if times is None else checked_times(times, n)[order]
         self.feature_names = names
         self._hashes: UInt64[np.ndarray, " t"] | None = None
 
@@ -124,7 +131,7 @@ class Logs:
         if max_rows is not None:
             where = Columns.of(Path(source), task, reward, features, weight, time)
             rows = sample_tasks(Path(source), where, positive_int("max_rows", max_rows))
-            return Logs(**rows, feature_names=where.features, intercept=intercept)
+            return Logs.of_rows(rows, where.features, intercept)
         frame = open_table(source)
         taken = [name for name in (task, reward, weight, time) if name]
         names = chosen_columns(list(frame.columns), features, taken)
@@ -227,6 +234,56 @@ class Logs:
         ends = np.concatenate([[0], np.cumsum(keep)])
         return self._with(self.labels, self.hashes, ends[self.starts], np.flatnonzero(keep))
 
+    @staticmethod
+    def of_rows(
+        rows: dict[str, np.ndarray], names: tuple[str, ...], intercept: bool, design: bool = True
+    ) -> "Logs":
+        """Logs of what `Columns.batches` gives.
+
+        Args:
+            rows: arrays by the names of the arguments of `Logs`.
+            names: of the features.
+            intercept: as of `Logs`.
+            design: as of `Logs`.
+
+        Returns:
+            The logs.
+        """
+        return Logs(
+            rows["tasks"],
+            rows["features"],
+            rows["rewards"],
+            weights=rows["weights"],
+            times=rows.get("times"),
+            feature_names=names,
+            intercept=intercept,
+            design=design,
+        )
+
+    @staticmethod
+    def of_tasks(
+        hashes: UInt64[np.ndarray, " t"],
+        counts: Int[np.ndarray, " t"],
+        features: Float[np.ndarray, "n d"],
+        rewards: Float[np.ndarray, " n"],
+        weights: Float[np.ndarray, " n"],
+        times: Float[np.ndarray, " n"] | None,
+        feature_names: tuple[str, ...],
+    ) -> "Logs":
+        """Logs of checked rows that are grouped by task already; hashes stand for labels.
+
+        Args: as the attributes of `Logs`.
+
+        Returns:
+            The logs.
+        """
+        made = object.__new__(Logs)
+        made.labels = made._hashes = hashes
+        made.starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        made.features, made.rewards, made.weights = features, rewards, weights
+        made.times, made.feature_names = times, feature_names
+        return made
+
     def statistics(self) -> TaskStatistics:
         """What linear rewards need of every task: counts and sums of products.
 
@@ -234,7 +291,13 @@ class Logs:
             Counts and sums of products.
         """
         return sum_by_task(
-            self.labels, self.starts, self.features, self.rewards, self.weights, self.feature_names
+            self.labels,
+            self.starts,
+            self.features,
+            self.rewards,
+            self.weights,
+            self.feature_names,
+            self.hashes,
         )
 
     def _with(
@@ -250,48 +313,3 @@ class Logs:
 
     def __repr__(self) -> str:
         return f"Logs({self.num_tasks} tasks, {self.num_rows} rows, {self.dim} features)"
-
-
-def times_of(values: np.ndarray) -> Float[np.ndarray, " n"]:
-    """Times as numbers: datetimes in seconds, numbers as they are, text by its order."""
-    if values.dtype.kind == "M":
-        return values.astype("datetime64[us]").astype(np.int64) / 1e6
-    if values.dtype.kind in "iuf":
-        return values.astype(np.float64)
-    return np.unique(values.astype(str), return_inverse=True)[1].astype(np.float64)
-
-
-def _grouped(labels: np.ndarray, times: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The order that groups rows by task, the labels in order of appearance, and the starts."""
-    kinds = labels.astype(str) if labels.dtype == object else labels
-    _, first, inverse = np.unique(kinds, return_index=True, return_inverse=True)
-    n, num_tasks = len(labels), len(first)
-    if num_tasks == n and n > 1:
-        raise ValueError(
-            f"`tasks`: expected several rows in some tasks, got {n} tasks in {n} rows; choose the "
-            "column that says which rows belong together (campaign, user, item), not a row number"
-        )
-    by_appearance = np.argsort(first, kind="stable")
-    rank = np.empty(num_tasks, np.int64)
-    rank[by_appearance] = np.arange(num_tasks)
-    task = rank[inverse.reshape(-1)]
-    keys = (task,) if times is None else (_checked_times(times, n), task)
-    order = np.lexsort(keys)
-    counts = np.bincount(task, minlength=num_tasks)
-    return order, labels[first[by_appearance]], np.concatenate([[0], np.cumsum(counts)])
-
-
-def _checked_times(times: Any, n: int) -> Float[np.ndarray, " n"]:
-    array = times_of(np.asarray(times))
-    if array.shape != (n,):
-        raise ValueError(f"`times`: expected shape ({n},), got {array.shape}; one for each row")
-    refuse_rows(np.isnan(array), "`times`", "no missing times", "drop those rows")
-    return array
-
-
-def _checked_weights(weights: Any, n: int) -> Float[np.ndarray, " n"]:
-    if weights is None:
-        return np.ones(n)
-    array = np.asarray(real_numbers("weights", weights, (n,), "one for each row"), np.float64)
-    refuse_rows(array < 0, "`weights`", "no negative weights", "a weight counts repetitions")
-    return array

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files.atomic import write_whole
-from .cache import Entry, ResultCache
+from ..files.cache import Entry, ResultCache
 from .figures import render
 from .machine import machine, peak_memory
 from .page import Block, Columns, Heading, Picture, page

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..bandits.agents import ThompsonSampling
+from ..files.cache import ResultCache
 from ..problems.synthetic import synthetic
 from ..progress import Progress, progress
-from ..reporting.cache import ResultCache
 from ..reporting.page import Block, Columns, Heading, Text
 from ..reporting.report import picture, write_report
 from ..reporting.tables import Table, plus_minus

@@ -13,13 +13,13 @@ from ..bandits.baselines import EpsilonGreedy, LinUCB
 from ..checks import choice
 from ..evidence.base import AbstractLikelihood
 from ..evidence.linear import Linear
+from ..files.cache import ResultCache, array_digest
 from ..priors.base import AbstractClosedFormPrior, AbstractPrior
 from ..priors.diffusion import DiffusionPrior
 from ..priors.empirical import EmpiricalPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..problems.base import AbstractProblem
-from ..reporting.cache import ResultCache, array_digest
 from ..reporting.tables import Table
 from ..samplers.base import AbstractSampler
 from ..samplers.dps import DPS

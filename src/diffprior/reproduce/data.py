@@ -14,9 +14,9 @@ from ..evaluate.tasks import Tasks
 from ..evidence.base import AbstractLikelihood
 from ..evidence.families import Logistic
 from ..evidence.linear import Linear
+from ..files.cache import ResultCache, array_digest
 from ..problems.rows import RowProblem
 from ..progress import Progress, progress
-from ..reporting.cache import ResultCache, array_digest
 from ..reporting.report import write_report
 from ..reporting.tables import Table
 from .agents import CHOSEN, NAMES, SAMPLED, LearnedPriors

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ..files.cache import ResultCache
 from ..problems.mnist import embed_digits, load_digits, one_against_rest
-from ..reporting.cache import ResultCache
 from .data import Data
 
 

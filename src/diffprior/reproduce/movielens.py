@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ..files.cache import ResultCache
 from ..problems.movielens import factorise, load_ratings
-from ..reporting.cache import ResultCache
 from .data import Data
 
 PAPER_NOISE = 0.75  # of ratings

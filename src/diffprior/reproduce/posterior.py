@@ -9,9 +9,9 @@ import numpy as np
 from scipy.stats import sem
 
 from ..evaluate.posterior import posterior_quality
+from ..files.cache import ResultCache
 from ..problems.mixtures import mixture
 from ..progress import Progress, progress
-from ..reporting.cache import ResultCache
 from ..reporting.page import Block, Columns, Heading, Text
 from ..reporting.report import picture, write_report
 from ..reporting.tables import Table, plus_minus

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from ..evidence.families import Logistic
+from ..files.cache import ResultCache
 from ..problems.synthetic import SYNTHETIC, synthetic
 from ..progress import progress
-from ..reporting.cache import ResultCache
 from ..reporting.page import Block, Columns, Heading, Text
 from ..reporting.report import picture, write_report
 from ..reporting.tables import Table

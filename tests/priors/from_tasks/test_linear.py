@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import diffprior as dp
+from diffprior.executors import AbstractExecutor
 from diffprior.logs.labels import folds
 from diffprior.priors.from_tasks.components import Components
 from diffprior.priors.from_tasks.data import blocks_of
@@ -128,11 +129,12 @@ def test_results_are_the_same_from_any_shards_order_and_process() -> None:
     again = linear_blocks(shuffled.statistics(), 0.7, tasks_at_once=32)
     parcels = pickle.loads(pickle.dumps(blocks))
 
-    def backwards(function, blocks):  # type: ignore[no-untyped-def]
-        return reversed([function(block) for block in reversed(blocks)])
+    class Backwards(AbstractExecutor):
+        def map(self, function, shards):  # type: ignore[no-untyped-def]
+            return reversed([function(shard) for shard in reversed(shards)])
 
     first = fit_gaussian(blocks)
-    for other in (fit_gaussian(again), fit_gaussian(parcels, mapper=backwards)):
+    for other in (fit_gaussian(again), fit_gaussian(parcels, executor=Backwards())):
         np.testing.assert_array_equal(first.components.covs, other.components.covs)
 
 

@@ -21,6 +21,25 @@ class AbstractBlock(abc.ABC):
     def dim(self) -> int:
         """Number of parameters d."""
 
+    @property
+    @abc.abstractmethod
+    def task_rows(self) -> Float[np.ndarray, " n"]:
+        """Rows of every task, or their summed weights."""
+
+    @property
+    @abc.abstractmethod
+    def num_rows(self) -> float:
+        """Rows of all tasks, or their summed weights."""
+
+    @property
+    @abc.abstractmethod
+    def exact(self) -> bool:
+        """Whether conditioning is exact, as for linear rewards."""
+
+    @abc.abstractmethod
+    def corrected(self, num_draws: int) -> "AbstractBlock":
+        """The same evidence, with so many points a task to correct what is not exact."""
+
     @abc.abstractmethod
     def pooled(self) -> tuple[Float[np.ndarray, " p"], Float[np.ndarray, " d"], float]:
         """Precision (lower triangle), shift and sum of squares of all rows as one task."""

@@ -10,9 +10,9 @@ from ...evidence.glm import AbstractFamily
 from ...logs.logs import Logs
 from ...logs.statistics import TaskStatistics
 from .block import AbstractBlock
-from .linear import linear_blocks
+from .linear import LinearBlock, linear_blocks
 from .noise import Noise, estimate_noise
-from .rows import row_blocks
+from .rows import RowsBlock, row_blocks
 
 AnyLogs = Logs | TaskStatistics
 
@@ -67,6 +67,16 @@ def blocks_of(logs: AnyLogs, likelihood: AbstractLikelihood) -> list[AbstractBlo
         return list(linear_blocks(logs.statistics(), float(likelihood.noise_std)))
     assert isinstance(logs, Logs) and isinstance(likelihood, AbstractFamily)
     return list(row_blocks(logs, likelihood))
+
+
+def empty_block(dim: int, likelihood: AbstractLikelihood) -> AbstractBlock:
+    """The block of no tasks."""
+    hashes, none = np.zeros(0, np.uint64), np.zeros(0)
+    if isinstance(likelihood, Linear):
+        packed, noise = np.zeros((dim * (dim + 1) // 2, 0)), float(likelihood.noise_std or 1.0)
+        return LinearBlock(hashes, packed, np.zeros((dim, 0)), none, none, noise)
+    assert isinstance(likelihood, AbstractFamily)
+    return RowsBlock(likelihood, hashes, np.zeros(1, np.int64), np.zeros((0, dim)), none, none)
 
 
 def block_order(logs: AnyLogs) -> np.ndarray:

@@ -1,48 +1,28 @@
 """Expectation maximisation over blocks of tasks: one map over blocks, one closed-form update."""
 
 import functools
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float
 
+from ...executors.base import AbstractExecutor, InProcess
 from .algebra import lower
 from .block import AbstractBlock
 from .components import Components, Sums
 
-Result = TypeVar("Result")
-Mapper = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
-
-
-def in_threads(function: Callable[[Any], Result], blocks: Sequence[Any]) -> Iterator[Result]:
-    """`map` with a thread for each core; NumPy works outside the interpreter's lock."""
-    workers = min(_num_cores(), len(blocks))
-    if workers <= 1:
-        yield from map(function, blocks)
-        return
-    with ThreadPoolExecutor(workers) as pool:
-        yield from pool.map(function, blocks)
-
-
-def _num_cores() -> int:
-    """Cores that this process may use, which is fewer than there are where it is confined."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+HERE = InProcess()
 
 
 def expectations(
     blocks: Sequence[AbstractBlock],
     components: Components,
     round_: int = 0,
-    mapper: Mapper = in_threads,
+    executor: AbstractExecutor = HERE,
 ) -> Sums:
-    """The E-step over all blocks, added in their order: the same from any number of shards."""
-    return Sums.total(mapper(functools.partial(_expect, components, round_), blocks))
+    """The E-step over all blocks, added in their order: the same wherever they are."""
+    return executor.total(Sums, functools.partial(_expect, components, round_), blocks)
 
 
 def _expect(components: Components, round_: int, block: AbstractBlock) -> Sums:
@@ -76,10 +56,10 @@ def maximise(components: Components, sums: Sums, pull: Pull | None = None) -> Co
 
 
 def log_evidences(
-    blocks: Sequence[AbstractBlock], components: Components, mapper: Mapper = in_threads
+    blocks: Sequence[AbstractBlock], components: Components, executor: AbstractExecutor = HERE
 ) -> Float[np.ndarray, " n"]:
     """log p(h) of every task, in the order of the blocks."""
-    parts = list(mapper(functools.partial(_log_evidence, components), blocks))
+    parts = list(executor.map(functools.partial(_log_evidence, components), blocks))
     return np.concatenate(parts) if parts else np.zeros(0)
 
 

@@ -1,15 +1,16 @@
 """A Gaussian prior, and the noise with it, by accelerated expectation maximisation."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
+from ...executors.base import AbstractExecutor
 from .algebra import TINY, lower, symmetric
 from .block import AbstractBlock
 from .components import Components
-from .em import Mapper, expectations, in_threads, maximise
+from .em import HERE, expectations, maximise
 from .linear import LinearBlock
 
 MAX_STEPS = 2000
@@ -35,7 +36,7 @@ def fit_gaussian(
     tolerance: float = 1e-8,
     least_gain: float = 1e-12,
     max_steps: int = MAX_STEPS,
-    mapper: Mapper = in_threads,
+    executor: AbstractExecutor = HERE,
 ) -> GaussianFit:
     """Maximum marginal likelihood of N(mean, cov), of the noise too with `estimate_noise`.
 
@@ -51,30 +52,29 @@ def fit_gaussian(
         least_gain: rise of mean log evidence in nats a task, in two steps, at which to stop; where
             the likelihood is greatest at a variance of zero, steps go on for ever.
         max_steps: E-steps at most.
-        mapper: how to go over the blocks.
+        executor: where to go over the blocks.
 
     References:
         Varadhan and Roland (2008), scheme S3, with a fallback instead of backtracking.
     """
-    state = _State.first(blocks, start)
+    state = _State.first(blocks, start, executor)
     steps, converged, before = 0, False, -np.inf
     while steps < max_steps and not converged:
-        one, _ = _step(blocks, state, estimate_noise, mapper)
-        two, value_one = _step(blocks, one, estimate_noise, mapper)
+        one, _, _ = _step(blocks, state, estimate_noise, executor)
+        two, value_one, _ = _step(blocks, one, estimate_noise, executor)
         jump = _extrapolate(state, one, two)
         steps += 2
         if jump is not None:
-            three, value_jump = _step(blocks, jump, estimate_noise, mapper)
+            three, value_jump, _ = _step(blocks, jump, estimate_noise, executor)
             steps += 1
             two = three if value_jump >= value_one else two
         converged = _distance(state, one) < tolerance or value_one - before < least_gain
         before = value_one
         state = two
-    _, value = _step(blocks, state, estimate_noise, mapper)
+    _, value, num_tasks = _step(blocks, state, estimate_noise, executor)
     noise = float(np.exp(state.log_noise)) if estimate_noise else None
     mean, cov = state.components.means[0], state.components.covs[0]
     state = _State(Components.one(mean, positive(cov)), state.log_noise)
-    num_tasks = sum(block.num_tasks for block in blocks)
     return GaussianFit(state.components, noise, value * num_tasks, steps, converged)
 
 
@@ -84,11 +84,13 @@ class _State:
     log_noise: float  # of noise over that of the blocks where it is estimated
 
     @staticmethod
-    def first(blocks: Sequence[AbstractBlock], start: Components | None) -> "_State":
+    def first(
+        blocks: Sequence[AbstractBlock], start: Components | None, executor: AbstractExecutor
+    ) -> "_State":
         first = blocks[0]
         noise = np.log(first.noise_std) if isinstance(first, LinearBlock) else 0.0
         if start is None:
-            start = guess(blocks)
+            start = guess(blocks, executor)
         return _State(start, float(noise))
 
     def vector(self) -> Float[np.ndarray, " v"]:
@@ -105,19 +107,19 @@ class _State:
 
 
 def _step(
-    blocks: Sequence[AbstractBlock], state: _State, estimate_noise: bool, mapper: Mapper
-) -> tuple[_State, float]:
-    """One EM step, and the mean log evidence a task before it."""
+    blocks: Sequence[AbstractBlock], state: _State, estimate_noise: bool, executor: AbstractExecutor
+) -> tuple[_State, float, int]:
+    """One EM step, the mean log evidence a task before it, and the number of tasks."""
     if estimate_noise:
         noise = float(np.exp(state.log_noise))
         blocks = [b.with_noise(noise) for b in blocks if isinstance(b, LinearBlock)]
-    sums = expectations(blocks, state.components, 0, mapper)
+    sums = expectations(blocks, state.components, 0, executor)
     after = maximise(state.components, sums)
     log_noise = state.log_noise
     if estimate_noise:
         ratio = max(sums.squared_error, 1e-300) / sums.num_rows
         log_noise = log_noise + 0.5 * float(np.log(ratio))
-    return _State(after, log_noise), sums.log_evidence / sums.num_tasks
+    return _State(after, log_noise), sums.log_evidence / sums.num_tasks, sums.num_tasks
 
 
 def positive(cov: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
@@ -150,16 +152,40 @@ def _distance(one: _State, two: _State) -> float:
     return float(max(moved.max(), spread.max(), abs(one.log_noise - two.log_noise)))
 
 
-def guess(blocks: Sequence[AbstractBlock]) -> Components:
+@dataclass(frozen=True, eq=False)
+class _Pooled:
+    """All rows as one task: precision (lower triangle), shift, sum of squares, rows and tasks."""
+
+    precision: Float[np.ndarray, " p"]
+    shift: Float[np.ndarray, " d"]
+    sum_squares: float
+    num_rows: float
+    num_tasks: int
+
+    @staticmethod
+    def of(block: AbstractBlock) -> "_Pooled":
+        rows = block.num_rows if block.exact else 0.0
+        return _Pooled(*block.pooled(), rows, block.num_tasks)
+
+    @staticmethod
+    def total(parts: Iterable["_Pooled"]) -> "_Pooled":
+        everything = list(parts)
+        return _Pooled(
+            np.sum([p.precision for p in everything], axis=0),
+            np.sum([p.shift for p in everything], axis=0),
+            sum(p.sum_squares for p in everything),
+            sum(p.num_rows for p in everything),
+            sum(p.num_tasks for p in everything),
+        )
+
+
+def guess(blocks: Sequence[AbstractBlock], executor: AbstractExecutor = HERE) -> Components:
     """A Gaussian around the pooled estimate, as wide as one task's own estimate is uncertain."""
-    pooled = [block.pooled() for block in blocks]
-    precision = symmetric(np.sum([p for p, _, _ in pooled], axis=0))
-    shift = np.sum([s for _, s, _ in pooled], axis=0)
-    num_tasks = sum(block.num_tasks for block in blocks)
+    pooled = executor.total(_Pooled, _Pooled.of, blocks)
+    precision = symmetric(pooled.precision)
     scale = np.sqrt(np.maximum(np.diagonal(precision), TINY))
     unit = precision / np.outer(scale, scale)
-    mean = np.linalg.pinv(unit, rcond=1e-10) @ (shift / scale) / scale
-    left = max(sum(squares for _, _, squares in pooled) - float(mean @ shift), 0.0)
-    rows = sum(float(block.counts.sum()) for block in blocks if isinstance(block, LinearBlock))
-    spread = max(left / max(rows, 1.0), 1.0)  # misfit over noise: what tasks differ by
-    return Components.one(mean, np.diag(spread * num_tasks / scale**2))
+    mean = np.linalg.pinv(unit, rcond=1e-10) @ (pooled.shift / scale) / scale
+    left = max(pooled.sum_squares - float(mean @ pooled.shift), 0.0)
+    spread = max(left / max(pooled.num_rows, 1.0), 1.0)  # misfit over noise: what tasks differ by
+    return Components.one(mean, np.diag(spread * pooled.num_tasks / scale**2))

@@ -37,6 +37,25 @@ class LinearBlock(AbstractBlock):
         """Number of parameters d."""
         return len(self.shift)
 
+    @property
+    def task_rows(self) -> Float[np.ndarray, " n"]:
+        """Rows of every task."""
+        return self.counts
+
+    @property
+    def num_rows(self) -> float:
+        """Rows of all tasks."""
+        return float(self.counts.sum())
+
+    @property
+    def exact(self) -> bool:
+        """Yes."""
+        return True
+
+    def corrected(self, num_draws: int) -> "LinearBlock":
+        """Itself: there is nothing to correct."""
+        return self
+
     def with_noise(self, noise_std: float) -> "LinearBlock":
         """The same rows under another noise."""
         factor = (self.noise_std / noise_std) ** 2
@@ -136,7 +155,7 @@ class LinearBlock(AbstractBlock):
 
     def expect(self, components: Components, round_: int = 0) -> Sums:
         """One E-step: expected memberships and moments of z, summed over the tasks."""
-        return expect_given(components, self.condition(components), float(self.counts.sum()))
+        return expect_given(components, self.condition(components), self.num_rows)
 
     def mixed_log_evidence(self, components: Components) -> Float[np.ndarray, " n"]:
         """log p(h) of every task under the mixture."""

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from ...executors.base import AbstractExecutor
 from .algebra import lower
 from .block import AbstractBlock
 from .components import Components
-from .em import Mapper, Pull, expectations, in_threads, maximise
+from .em import HERE, Pull, expectations, maximise
 
 MAX_STEPS = 150
 TOLERANCE = 2e-5  # nats a task and step
@@ -34,7 +35,7 @@ def fit_mixture(
     draws: Float[np.ndarray, "n d"],
     seed: int = 0,
     max_steps: int = MAX_STEPS,
-    mapper: Mapper = in_threads,
+    executor: AbstractExecutor = HERE,
 ) -> MixtureFit:
     """Closed-form EM from k-means on posterior draws under the Gaussian.
 
@@ -45,7 +46,7 @@ def fit_mixture(
         draws: a draw of theta given each task under the Gaussian.
         seed: of the start.
         max_steps: EM steps at most.
-        mapper: how to go over the blocks.
+        executor: where to go over the blocks.
 
     References:
         Bovy, Hogg and Roweis (2011), Extreme deconvolution. Covariances are pulled to a small
@@ -53,7 +54,7 @@ def fit_mixture(
     """
     pull = Pull(PSEUDO_TASKS, NARROW * gaussian.covs[0])
     components = cluster(draws, gaussian, num_components, seed)
-    return improve(blocks, components, pull, max_steps=max_steps, mapper=mapper)
+    return improve(blocks, components, pull, max_steps=max_steps, executor=executor)
 
 
 def improve(
@@ -63,12 +64,12 @@ def improve(
     *,
     max_steps: int = MAX_STEPS,
     tolerance: float = TOLERANCE,
-    mapper: Mapper = in_threads,
+    executor: AbstractExecutor = HERE,
 ) -> MixtureFit:
     """EM steps from given components until the evidence hardly rises."""
     before = -np.inf
     for step in range(max_steps):
-        sums = expectations(blocks, components, step, mapper)
+        sums = expectations(blocks, components, step, executor)
         value = sums.log_evidence / sums.num_tasks
         components = maximise(components, sums, pull)
         if value - before < tolerance:

@@ -50,6 +50,21 @@ class RowsBlock(AbstractBlock):
         """Number of parameters d."""
         return self.features.shape[1]
 
+    @property
+    def task_rows(self) -> Float[np.ndarray, " n"]:
+        """Rows of every task."""
+        return np.diff(self.starts).astype(np.float64)
+
+    @property
+    def num_rows(self) -> float:
+        """Summed weights of all rows."""
+        return float(self.weights.sum())
+
+    @property
+    def exact(self) -> bool:
+        """No: Laplace's approximation, or corrected by importance."""
+        return False
+
     def corrected(self, num_draws: int) -> "RowsBlock":
         """The same rows, with so many points a task for the correction."""
         return dataclasses.replace(self, num_draws=num_draws, modes=dict(self.modes))
@@ -174,7 +189,7 @@ class RowsBlock(AbstractBlock):
         """One E-step: by Laplace's approximation, or with `num_draws` corrected by importance."""
         given = self.condition(components)
         if self.num_draws == 0:
-            return expect_given(components, given, float(self.weights.sum()))
+            return expect_given(components, given, self.num_rows)
         theta, weights, log_evidence = self._weigh(components, given, round_, self.num_draws)
         log_parts = log_densities(components, theta)
         shares = np.exp(log_parts - log_sum(log_parts)) * weights  # (k, m, n)
@@ -191,7 +206,7 @@ class RowsBlock(AbstractBlock):
             np.array(second),
             float(log_evidence.sum()),
             0.0,
-            float(self.weights.sum()),
+            self.num_rows,
             self.num_tasks,
         )
 

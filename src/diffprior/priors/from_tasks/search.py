@@ -8,16 +8,15 @@ import numpy as np
 from jaxtyping import Float
 
 from ...evidence.base import AbstractLikelihood
+from ...executors.base import AbstractExecutor
 from ...logs.labels import folds
 from .block import AbstractBlock
 from .components import Components
 from .data import AnyLogs, blocks_of
-from .em import Mapper, Pull, in_threads, log_evidences
+from .em import HERE, Pull, log_evidences
 from .gaussian import fit_gaussian
-from .linear import LinearBlock
 from .mixture import NARROW, PSEUDO_TASKS, cluster, improve
 from .npmle import MAX_ATOMS, grid, kernels
-from .rows import RowsBlock
 
 NUM_COMPONENTS = (2, 5, 10, 20)
 WIDTHS = (0.1, 0.2)  # of kernels, as shares of the Gaussian's standard deviations
@@ -99,18 +98,20 @@ def search_mixture(
     *,
     candidates: Sequence[Candidate] | None = None,
     seed: int = 0,
-    mapper: Mapper = in_threads,
+    executor: AbstractExecutor = HERE,
+    everything: Sequence[AbstractBlock] | None = None,
     advance: Callable[[str], None] = lambda name: None,
 ) -> Search:
     """Fit every candidate to most tasks, judge it on the others, in turn; refit the best to all.
 
     Whole tasks are held out, by their labels. Three turns up to 5,000 tasks, beyond that one in
-    which a ninth is held out.
+    which a ninth is held out. `everything` are blocks of all tasks, where `logs` are a part of
+    them; candidates, and those blocks, are shared out by the executor.
     """
     few = _thinned(logs)
     blocks = blocks_of(few, likelihood)
-    linear = isinstance(blocks[0], LinearBlock)
-    gaussian = gaussian_of(blocks, mapper)
+    linear = blocks[0].exact
+    gaussian = gaussian_of(blocks)
     if candidates is None:
         candidates = default_candidates(logs.dim, few.num_tasks, linear)
     num_folds, turns = (3, 3) if few.num_tasks <= 5000 and linear else (4, 1)
@@ -118,27 +119,30 @@ def search_mixture(
     evidence = []
     for turn in range(turns if candidates else 0):
         kept, out = few.select(which != turn), few.select(which == turn)
-        own, judge = blocks_of(kept, likelihood), _judging(blocks_of(out, likelihood))
-        start = gaussian_of(own, mapper, gaussian)
+        own, judging = blocks_of(kept, likelihood), blocks_of(out, likelihood)
+        start = gaussian_of(own, start=gaussian)
         advance("mixtures")
-        fit = functools.partial(fit_candidate, own, start, seed=seed, mapper=mapper)
-        fits = [start, *in_threads(fit, candidates)]
-        evidence.append(np.stack([log_evidences(judge, fit, mapper) for fit in fits], axis=1))
+        fit = functools.partial(fit_candidate, own, start, seed=seed)
+        fits = [start, *executor.map(fit, candidates)]
+        judged = executor.map(functools.partial(_judged, judging), fits)
+        evidence.append(np.stack(list(judged), axis=1))
     if not evidence:
         return Search(gaussian, gaussian, (), np.zeros((0, 1)), None)
     table, tried = np.concatenate(evidence), (Candidate(num_components=1), *candidates)
     shares = averaging_shares(tried, table)
-    fit = functools.partial(fit_candidate, blocks, gaussian, seed=seed, mapper=mapper)
+    fit = functools.partial(fit_candidate, blocks, gaussian, seed=seed)
     chosen = [tried[place] for place in shares]
     advance(chosen[0].name if len(chosen) == 1 else "mixtures")
-    components = averaged(list(in_threads(fit, chosen)), shares)
+    components = averaged(list(executor.map(fit, chosen)), shares)
     best = next(iter(shares)) - 1
     if len(shares) > 1:
         counts = tuple(candidate.num_components for candidate in chosen)
         table = np.column_stack([table, averaged_evidence(table, shares)])
         best, candidates = len(candidates), [*candidates, Candidate(averaged=counts)]
-    if few.num_tasks < logs.num_tasks:
-        gaussian, components = refined(logs, likelihood, gaussian, components, mapper)
+    if everything is None and few.num_tasks < logs.num_tasks:
+        everything = blocks_of(logs, likelihood)
+    if everything is not None:
+        gaussian, components = refined(everything, gaussian, components, executor)
     return Search(gaussian, components, tuple(candidates), table, best)
 
 
@@ -198,18 +202,22 @@ def averaged(fits: Sequence[Components], shares: dict[int, float]) -> Components
 
 
 def gaussian_of(
-    blocks: Sequence[AbstractBlock], mapper: Mapper = in_threads, start: Components | None = None
+    blocks: Sequence[AbstractBlock],
+    executor: AbstractExecutor = HERE,
+    start: Components | None = None,
 ) -> Components:
     """The Gaussian of some tasks; for rows of generalised linear models, less precisely."""
-    if isinstance(blocks[0], LinearBlock):
+    if blocks[0].exact:
         return fit_gaussian(
-            blocks, start=start, tolerance=1e-5, least_gain=1e-7, mapper=mapper
+            blocks, start=start, tolerance=1e-5, least_gain=1e-7, executor=executor
         ).components
     found = fit_gaussian(
-        blocks, start=start, tolerance=1e-3, least_gain=1e-4, max_steps=60, mapper=mapper
+        blocks, start=start, tolerance=1e-3, least_gain=1e-4, max_steps=60, executor=executor
     )
-    exact = [b.corrected(CORRECTION_DRAWS) for b in blocks if isinstance(b, RowsBlock)]
-    final = fit_gaussian(exact, start=found.components, tolerance=1e-2, max_steps=12, mapper=mapper)
+    exact = [block.corrected(CORRECTION_DRAWS) for block in blocks]
+    final = fit_gaussian(
+        exact, start=found.components, tolerance=1e-2, max_steps=12, executor=executor
+    )
     return final.components
 
 
@@ -218,43 +226,41 @@ def fit_candidate(
     gaussian: Components,
     candidate: Candidate,
     seed: int,
-    mapper: Mapper = in_threads,
 ) -> Components:
     """The candidate fitted to some tasks; one component is the Gaussian."""
     if candidate.num_components == 1:
         return gaussian
-    draws = np.concatenate(list(mapper(functools.partial(_draw, gaussian, seed), blocks)))
+    blocks = [block.corrected(0) for block in blocks]  # where modes were found is not shared
+    draws = np.concatenate(list(HERE.map(functools.partial(_draw, gaussian, seed), blocks)))
     if candidate.width:
         return _kernels(blocks, gaussian, candidate.width, draws)
     pull = Pull(PSEUDO_TASKS, NARROW * gaussian.covs[0])
-    linear = isinstance(blocks[0], LinearBlock)
+    linear = blocks[0].exact
     starts = [cluster(draws, gaussian, candidate.num_components, seed + s) for s in range(2)]
-    tried = [improve(blocks, start, pull, max_steps=12, mapper=mapper) for start in starts]
+    tried = [improve(blocks, start, pull, max_steps=12) for start in starts]
     best = max(tried, key=lambda fit: fit.log_evidence)
     steps = 150 if linear else 40
-    found = improve(blocks, best.components, pull, max_steps=steps, mapper=mapper).components
+    found = improve(blocks, best.components, pull, max_steps=steps).components
     if linear:
         return found
-    exact = [b.corrected(CORRECTION_DRAWS) for b in blocks if isinstance(b, RowsBlock)]
-    return improve(exact, found, pull, max_steps=6, tolerance=-np.inf, mapper=mapper).components
+    exact = [block.corrected(CORRECTION_DRAWS) for block in blocks]
+    return improve(exact, found, pull, max_steps=6, tolerance=-np.inf).components
 
 
 def refined(
-    logs: AnyLogs,
-    likelihood: AbstractLikelihood,
+    blocks: Sequence[AbstractBlock],
     gaussian: Components,
     components: Components,
-    mapper: Mapper = in_threads,
+    executor: AbstractExecutor = HERE,
 ) -> tuple[Components, Components]:
     """A few steps over all tasks, from what a part of them gave."""
-    blocks = blocks_of(logs, likelihood)
     gaussian = fit_gaussian(
-        blocks, start=gaussian, tolerance=1e-5, max_steps=6, mapper=mapper
+        blocks, start=gaussian, tolerance=1e-5, max_steps=6, executor=executor
     ).components
     if len(components) > 50:  # kernels stay where they are
         return gaussian, components
     pull = Pull(PSEUDO_TASKS, NARROW * gaussian.covs[0])
-    better = improve(blocks, components, pull, max_steps=FINAL_STEPS, mapper=mapper)
+    better = improve(blocks, components, pull, max_steps=FINAL_STEPS, executor=executor)
     return gaussian, better.components
 
 
@@ -263,15 +269,15 @@ def _kernels(
 ) -> Components:
     cov = width**2 * gaussian.covs[0]
     spread = 0.3 * np.sqrt(np.diagonal(gaussian.covs[0]))
-    linear = isinstance(blocks[0], LinearBlock)
+    linear = blocks[0].exact
     atoms = grid(draws, spread, MAX_ATOMS if linear and len(draws) <= 3000 else MAX_ATOMS // 2)
     made = kernels(blocks, atoms, cov)
     weights = made.weights(np.full(len(atoms), 1 / len(atoms)), np.ones(len(draws), bool))
     return made.components(weights, below=1e-4)
 
 
-def _judging(blocks: list[AbstractBlock]) -> list[AbstractBlock]:
-    return [b.corrected(JUDGING_DRAWS) if isinstance(b, RowsBlock) else b for b in blocks]
+def _judged(blocks: Sequence[AbstractBlock], fit: Components) -> Float[np.ndarray, " n"]:
+    return log_evidences([block.corrected(JUDGING_DRAWS) for block in blocks], fit)
 
 
 def _draw(gaussian: Components, seed: int, block: AbstractBlock) -> np.ndarray:

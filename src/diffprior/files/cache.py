@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from ..files.atomic import write_whole
-from ..files.base import Serialisable
-from ..files.base import load as load_any
+from .atomic import write_whole
+from .base import Serialisable
+from .base import load as load_any
 
 PACKAGE = Path(__file__).parents[1]
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import diffprior as dp
-from diffprior.reporting import cache as module
-from diffprior.reporting.cache import ResultCache, array_digest, source_digest
+from diffprior.files import cache as module
+from diffprior.files.cache import ResultCache, array_digest, source_digest
 
 
 @dataclass(frozen=True)

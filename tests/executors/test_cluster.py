@@ -1,0 +1,165 @@
+"""On a Ray cluster of two nodes: the same digits as in one process, whoever dies."""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import diffprior as dp
+import shard_functions as functions
+from diffprior.executors import AbstractExecutor, InProcess, Ray, ShardError
+from diffprior.learning import diffusion
+from diffprior.learning.diffusion import learning_tasks, polish
+from diffprior.learning.passes import Passes
+from diffprior.learning.source import InMemory, InShards, by_hash
+from diffprior.logs.labels import Selection
+from worlds_of_tasks import rows
+
+COLUMNS: Any = {"task": "task", "reward": "reward", "features": "x*"}
+DIM = 4  # in which no kernels are tried
+
+
+def make_logs(path: Path, num_tasks: int, family: str = "linear") -> dp.Logs:
+    """Logs of two kinds of tasks, in a Parquet file as well; in the order of hashes."""
+    import pyarrow
+    from pyarrow import parquet
+
+    rng = np.random.default_rng(5)
+    thetas = 2.0 * rng.choice([-1.0, 1.0], (num_tasks, 1)) + 0.3 * rng.standard_normal(
+        (num_tasks, DIM)
+    )
+    tasks, features, rewards = rows(rng, thetas, 6.0, 0.5)
+    if family == "logistic":
+        features, rewards = 2 * features, 2 * rewards
+        rewards = (rng.random(len(rewards)) < 1 / (1 + np.exp(-rewards))).astype(float)
+    columns = {f"x{i}": features[:, i] for i in range(DIM)}
+    table = pyarrow.table({"task": [f"t{t}" for t in tasks], "reward": rewards, **columns})
+    parquet.write_table(table, path)
+    return by_hash(dp.Logs.read(path, **COLUMNS), Selection())
+
+
+def sharded(path: Path, tasks_per_file: int) -> dp.ShardedLogs:
+    folder = path.with_suffix(".shards")
+    if not folder.exists():
+        dp.ShardedLogs.write(path, folder, task="task", tasks_per_file=tasks_per_file)
+    return dp.ShardedLogs.read(folder, **COLUMNS)
+
+
+@pytest.fixture(scope="module")
+def executor(cluster: Any) -> Iterator[AbstractExecutor]:
+    with Ray(cluster.address) as found:
+        yield found
+
+
+def leaves(tree: Any) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def assert_same(ours: Any, theirs: Any, atol: float = 0.0) -> None:
+    for a, b in zip(leaves(ours), leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0.0, atol=atol)
+
+
+def test_the_contract_holds_on_two_nodes(executor: AbstractExecutor, tmp_path: Path) -> None:
+    found = list(executor.map(functools.partial(functions.scaled, 0.1), range(9)))
+    np.testing.assert_array_equal(found, [0.1 * np.full(3, i) for i in range(9)])
+    places = functions.both_places(executor)
+    assert len(places) == 2 and set(places.values()) == {1}
+    assert list(executor.map(functions.precision, [0])) == ["float64True"]
+    once = functools.partial(functions.dies_once, str(tmp_path))
+    assert list(executor.map(once, range(8))) == list(range(8))
+    with pytest.raises(ShardError, match="shard 7 failed: ValueError: seven is not wanted"):
+        list(executor.map(functions.refused, range(20)))
+    with pytest.raises(ShardError, match="shard 3 failed 3 times: its worker died"):
+        list(executor.map(functions.dies_always, range(5)))
+
+
+@pytest.mark.parametrize("family", ["linear", "logistic"])
+def test_learned_priors_have_the_same_digits(
+    executor: AbstractExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
+    """Bit for bit from the same shards; to 1e-6 from other shards, and from memory."""
+    monkeypatch.setattr("diffprior.priors.from_tasks.search.NUM_COMPONENTS", (2, 5))
+    likelihood = dp.Linear() if family == "linear" else dp.Logistic()
+    monkeypatch.setattr("diffprior.learning.run.LEAST_ORDER", 0.0)
+    logs = make_logs(tmp_path / "logs.parquet", 210, family)
+    shards = sharded(tmp_path / "logs.parquet", 45)
+    assert len(shards.shards) == 5
+    learn = functools.partial(
+        dp.learn, likelihood=likelihood, up_to="mixture", simulate=False, progress=False
+    )
+    there, here, memory = learn(shards, executor=executor), learn(shards), learn(logs)
+    assert any("mixture" in name for name in there.families)
+    for name, prior in there.families.items():
+        assert_same(prior, here.families[name])
+        assert_same(prior, memory.families[name], 1e-6)
+    assert_same(there.likelihood, memory.likelihood, 1e-6)
+    assert there.report.rows_a_task == memory.report.rows_a_task
+    assert there.report.num_tasks == 210 and there.report.warnings == memory.report.warnings
+    for ours, theirs in zip(there.report.families, memory.report.families, strict=True):
+        np.testing.assert_allclose(ours.log_evidence, theirs.log_evidence, atol=1e-6)
+
+
+def test_a_round_of_diffusion_em_has_the_same_digits(
+    executor: AbstractExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diffusion, "ROUND_STEPS", 60)
+    monkeypatch.setattr(diffusion, "LEAST_DRAWS", 250)
+    monkeypatch.setattr("diffprior.learning.source.PIECE", 64)
+    likelihood = dp.Linear(noise_std=1.0)
+    logs = make_logs(tmp_path / "logs.parquet", 200)
+    centre = np.full(DIM, 0.5)  # far from the truth, so that there is something to learn
+    start = diffusion.on_components(
+        diffusion.Components(
+            np.full(2, 0.5), np.stack([-centre, centre]), np.stack([2.0 * np.eye(DIM)] * 2)
+        )
+    )
+
+    def round_of(source: Any, passes: Passes) -> dp.DiffusionPrior:
+        return polish(start, source.pieces(learning_tasks(200, 0)), likelihood, 0, passes=passes)
+
+    here, there = Passes(InProcess()), Passes(executor)
+    shards = InShards(sharded(tmp_path / "logs.parquet", 70), likelihood, here)
+    ours = round_of(shards, there)
+    assert_same(ours, round_of(shards, here))
+    assert_same(ours, round_of(InMemory(logs), there), 1e-6)
+    assert ours.denoiser.correction is not None and start.denoiser.correction is None
+
+
+def test_simulated_runs_have_the_same_digits(executor: AbstractExecutor) -> None:
+    problem = dp.synthetic("cross")
+    agents = {
+        "TS": dp.Exact(dp.GaussianPrior(np.zeros(2), np.eye(2))),
+        "MixTS": dp.Exact(problem.true_prior),
+    }
+    play = functools.partial(dp.simulate, problem, agents, 20, 15, seed=3, progress=False)
+    here, there, again = play(), play(executor=executor), play(executor=InProcess())
+    assert there.num_runs == 20 and there.failures == here.failures
+    for name in agents:
+        np.testing.assert_array_equal(there.actions[name], here.actions[name])
+        np.testing.assert_array_equal(there.regret[name], again.regret[name])
+        np.testing.assert_allclose(there.regret[name], here.regret[name], atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:os.fork")
+def test_a_node_killed_in_mid_round_costs_time_alone(
+    cluster: Any, executor: AbstractExecutor, tmp_path: Path
+) -> None:
+    """The node of one worker dies while both are at work; the other does the rest."""
+    make_logs(tmp_path / "logs.parquet", 120)
+    shards = sharded(tmp_path / "logs.parquet", 10).shards
+    function = functools.partial(functions.slow, functions.count_rows, 0.2, str(tmp_path))
+    expected = [functions.count_rows(shard) for shard in shards]
+    functions.both_places(executor)
+    results = executor.map(function, shards)
+    first = next(results)
+    (node,) = cluster.worker_nodes
+    cluster.remove_node(node, allow_graceful=False)
+    assert [first, *results] == expected
+    assert len(list(tmp_path.glob("began-*"))) == 2  # the one that died, and the one that went on
+    cluster.add_node(num_cpus=1, object_store_memory=80_000_000)
+    assert list(executor.map(functions.count_rows, shards)) == expected
