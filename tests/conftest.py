@@ -8,14 +8,18 @@ from pathlib import Path
 
 # Compiled programs are kept in one folder, which workers and the programs that tests start share;
 # threads of linear algebra beside those of two workers would only wait for each other; and without
-# its newer emitters XLA compiles in less than half the time (another jaxlib may not know the
-# option, and then refuses to start).
+# its newer emitters XLA compiles in less than half the time, in one piece in an eighth less still
+# (another jaxlib may not know the options, and then refuses to start).
 PROGRAMS = (
     Path(__file__).parents[1] / ".pytest_cache" / f"jax-{importlib.metadata.version('jaxlib')}"
 )
+QUICK = (
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 "
+    "--xla_backend_optimization_level=1"
+)
 JAXLIB = tuple(int(part) for part in importlib.metadata.version("jaxlib").split(".")[:2])
 for name, value in {
-    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false" if JAXLIB == (0, 10) else "",
+    "XLA_FLAGS": QUICK if JAXLIB == (0, 10) else "",
     "JAX_COMPILATION_CACHE_DIR": str(PROGRAMS),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",

@@ -20,6 +20,7 @@ PACKAGE = ROOT / "src" / "diffprior"
 
 # A folder imports only from folders above it in this list.
 FOLDERS = (
+    "threefry",
     "checks",
     "representation",
     "extras",

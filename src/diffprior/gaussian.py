@@ -11,6 +11,7 @@ from .checks import is_traced, plausible_covariance, positive_int, real_array
 from .files.base import Serialisable
 from .linalg import cholesky, inverse_from_tril, log_det_from_tril, solve_lower, symmetrise
 from .representation import describe
+from .threefry import written_out
 
 
 class Gaussian(eqx.Module, Serialisable):
@@ -92,7 +93,7 @@ class Gaussian(eqx.Module, Serialisable):
         Returns:
             One draw (d,).
         """
-        noise = jax.random.normal(key, self.mean.shape, self.mean.dtype)
+        noise = jax.random.normal(written_out(key), self.mean.shape, self.mean.dtype)
         return self.mean + cholesky(self.cov) @ noise
 
     @eqx.filter_jit

@@ -164,6 +164,12 @@ def test_correction_is_bounded_and_covariance_positive_for_wild_weights(
     assert_allclose(got.cov, alone.cov)
 
 
+def planned(denoiser: CorrectedDenoiser, prepared: Any, stage: Any) -> Any:
+    """What a stage knows in advance."""
+    found = denoiser.plan(prepared, jax.tree.map(lambda leaf: leaf[None], stage))
+    return jax.tree.map(lambda leaf: leaf[0], found)
+
+
 def test_strong_evidence_decides_alone() -> None:
     denoiser, u = CorrectedDenoiser(base(2), correction(2, 3), None, 2), jnp.array([0.3, -1.0])
     for log_precision, error in ((9.0, 3.0 * LONGEST_OUTPUT), (20.0, 0.05)):
@@ -185,7 +191,8 @@ def test_a_step_draws_what_the_components_hold() -> None:
     prepared = denoiser.prepare(matrix, shift)
     keys = jax.random.split(jax.random.key(0))
     random = (jax.random.normal(keys[0], (num, 2)), jax.random.uniform(keys[1], (num,)))
-    draws = np.asarray(jax.vmap(lambda *r: denoiser.step(prepared, stage, s_t, *r))(*random))
+    plan = planned(denoiser, prepared, stage)
+    draws = np.asarray(jax.vmap(lambda *r: denoiser.step(prepared, plan, stage, s_t, *r))(*random))
     s_0 = reference.mixture_denoise(
         *mixture(2),
         np.asarray(matrix) + float(stage.snr) * np.eye(2),
@@ -212,7 +219,7 @@ def test_a_step_moves_as_the_mean_is_corrected() -> None:
         given = denoiser.denoise_with(prepared, stage.snr, stage.shift_scale * s_t)
         means = (given.mean, denoiser.mean_at(inputs, s_t))
         steps = (
-            denoiser.step(prepared, stage, s_t, *random),
+            denoiser.step(prepared, planned(denoiser, prepared, stage), stage, s_t, *random),
             denoiser.step_at(inputs, stage, s_t, *random),
         )
         found.append((jnp.stack(means), jnp.stack(steps)))

@@ -12,6 +12,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Integer, Key
 
+from ..threefry import fold_in
+
 SEED_BITS = 63
 
 
@@ -37,7 +39,7 @@ def seed_key(seed: int) -> Key[Array, ""]:
 
 def decision_key(stream: Key[Array, ""], number: int | Integer[Array, ""]) -> Key[Array, ""]:
     """The key of a decision, numbered from 0 within its run."""
-    return jax.random.fold_in(stream, number)
+    return fold_in(stream, number)
 
 
 def checked_seed(seed: Any) -> int:

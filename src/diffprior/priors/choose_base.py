@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from ..threefry import written_out
 from .corrected import SPREAD_AT, CorrectedDenoiser
 from .correction import Correction
 from .correction_loss import CorrectionLoss, Errors
@@ -165,7 +166,7 @@ class _Trainer(NamedTuple):
         return Correction.initialise(self._keys()[0], dim, components, **size)
 
     def _keys(self) -> Any:
-        return jax.random.split(jax.random.key(self.seed), 3)
+        return jax.random.split(written_out(jax.random.key(self.seed)), 3)
 
     def _judge(self, base: MixtureBase | None) -> CorrectionLoss:
         others, key = self._plan(base).recipe.num_others, self._keys()[1]

@@ -1,6 +1,6 @@
 """A denoiser that knows a mixture exactly, and what the mixture leaves by a network."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,6 +16,7 @@ from .components import Components
 from .correction import LOG_PRECISION, Correction
 from .denoisers import LARGEST_VARIANCE, VARIANCE_RATIO, AbstractDenoiser
 from .mixture_base import Conditional, Conditioned, Mixed, MixtureBase, gaussian_mean
+from .plans import Plan, component_plan, correction_plan, planned_step
 
 SPREAD_AT = tuple(range(-7, 10, 2))  # log precisions that the spread is tabulated at
 DERIVATIVE_UP_TO = 8  # parameters whose covariance under a Gaussian base is the mean's derivative
@@ -114,9 +115,26 @@ class CorrectedDenoiser(AbstractDenoiser):
     def _gaussian_cov(self, precision: Spectral) -> Float[Array, "d d"]:
         return precision.apply(lambda p: self._ratio(p) / (1.0 + p))
 
+    def plan(self, prepared: Prepared, stages: Stages) -> Any:
+        """All of each stage that does not depend on its noisy sample."""
+        if not self.draws_components:
+            return super().plan(prepared, stages)
+
+        def one(stage: Stages) -> Plan:
+            precision = prepared.precision.shifted(stage.snr)
+            of_components = component_plan(
+                prepared.components, stage, self._ratio(precision.values)
+            )
+            if self.correction is None:
+                return Plan(of_components, None)
+            return Plan(of_components, correction_plan(self.correction, precision, prepared.shift))
+
+        return jax.vmap(one)(stages)
+
     def step(
         self,
         prepared: Prepared,
+        plan: Any,
         stage: Stages,
         s_t: Float[Array, " d"],
         noise: Float[Array, " d"],
@@ -125,14 +143,9 @@ class CorrectedDenoiser(AbstractDenoiser):
         """A draw of s_{t-1}: of a component by its responsibility, then of what it holds s_0 to be,
         moved as the mean is corrected."""
         if not self.draws_components:
-            return super().step(prepared, stage, s_t, noise, uniform)
-        noisy_shift = stage.shift_scale * s_t
-        precision = prepared.precision.shifted(stage.snr)
-        mixed = prepared.components.given(stage.snr, noisy_shift)
-        shift, bias = prepared.shift + noisy_shift, self._bias(precision)
-        corrected = self._corrected(precision, shift, mixed, bias)
-        components, ratio = prepared.components, self._ratio(precision.values)
-        return _moved(components, mixed, corrected, ratio, stage, s_t, noise, uniform)
+            return super().step(prepared, plan, stage, s_t, noise, uniform)
+        components = prepared.components
+        return planned_step(components, self.correction, plan, stage, s_t, noise, uniform)
 
     def step_at(
         self,

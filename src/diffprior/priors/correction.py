@@ -75,9 +75,9 @@ class Correction(eqx.Module, Serialisable):
         evidence_bias: Float[Array, " width"],
     ) -> Float[Array, " d"]:
         """The correction in units of (I + P)^(-1/2)."""
-        first = evidence_bias + responsibilities @ self.weights_component
-        first = first + bounded(x, LONGEST_INPUT) @ self.weights_mean
-        h = jax.nn.silu(first + bounded(y, LONGEST_MOVE) @ self.weights_move)
+        inputs = (responsibilities, bounded(x, LONGEST_INPUT), bounded(y, LONGEST_MOVE))
+        weights = (self.weights_component, self.weights_mean, self.weights_move)
+        h = jax.nn.silu(evidence_bias + jnp.concatenate(inputs) @ jnp.concatenate(weights))
         for weights, bias in zip(self.weights_hidden, self.bias_hidden, strict=True):
             h = h + jax.nn.silu(h @ weights + bias)
         out = h @ self.weights_out + self.bias_out

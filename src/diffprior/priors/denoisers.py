@@ -56,9 +56,15 @@ class AbstractDenoiser(eqx.Module, Serialisable):
         precision, shift = prepared
         return self.denoise(precision.shifted(snr), noisy_shift + shift)
 
+    def plan(self, prepared: Any, stages: Stages) -> Any:
+        """What `step` wants to know of each stage and a task's evidence, stacked over the stages;
+        nothing, unless a denoiser can compute something in advance."""
+        return ()
+
     def step(
         self,
         prepared: Any,
+        plan: Any,
         stage: Stages,
         s_t: Float[Array, " d"],
         noise: Float[Array, " d"],

@@ -15,6 +15,7 @@ from ..gaussian import Gaussian
 from ..linalg import eigh, solve_lower
 from ..representation import describe
 from ..schedule import Schedule, Stages
+from ..threefry import written_out
 from .adaptor import PriorDenoiser, as_prior, unit_coordinates
 from .base import AbstractPrior, checked_samples, natural_evidence
 from .corrected import CorrectedDenoiser
@@ -311,7 +312,7 @@ def _sample_unit(
     prior: DiffusionPrior, key: Key[Array, ""], num_samples: int
 ) -> Float[Array, "n d"]:
     process = prior.reverse_process()
-    start_key, chain_key = jax.random.split(key)
+    start_key, chain_key = jax.random.split(written_out(key))
     s_T = jax.random.normal(start_key, (num_samples, prior.dim), prior.offset.dtype)
     keys = jax.random.split(chain_key, process.residual.shape[0])
     step = _paper_step if prior.has_own_grid else _moment_step

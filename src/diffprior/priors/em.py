@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
+from ..threefry import written_out
 from .base import pick
 from .components import TIED, Components, log_joint, maximise, sufficient_statistics
 
@@ -152,7 +153,7 @@ class _Search(NamedTuple):
         """The start that comes to the greatest likelihood on the samples it was fitted to, padded
         with absent components."""
         padded = next(size for size in (*PADDED, k) if size >= k)
-        keys = jax.random.split(jax.random.key(self.seed), starts)
+        keys = jax.random.split(written_out(jax.random.key(self.seed)), starts)
         counts = jnp.asarray(weights, self.rows.dtype)
         runs = [
             _fit(self.statistics, self.rows, counts, key, jnp.asarray(k), pooling, padded)

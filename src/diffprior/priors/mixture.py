@@ -13,6 +13,7 @@ from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import cholesky
 from ..representation import describe
+from ..threefry import written_out
 from .base import (
     AbstractClosedFormPrior,
     Centred,
@@ -180,7 +181,7 @@ def _varying_whitening(
 
 @eqx.filter_jit
 def _sample(prior: MixturePrior, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
-    which_key, noise_key = jax.random.split(key)
+    which_key, noise_key = jax.random.split(written_out(key))
     which = jax.random.categorical(which_key, jnp.log(prior.weights), shape=(num_samples,))
     noise = jax.random.normal(noise_key, (num_samples, prior.dim), prior.means.dtype)
     trils = jax.vmap(cholesky)(prior.covs)

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from ..schedule import Schedule, Stages
+from ..threefry import written_out
 from .denoisers import AbstractDenoiser
 
 RESIDUAL_DRAWS = 4096  # of held-out samples, for the residuals of a learned denoiser
@@ -69,7 +70,7 @@ def _over_stages(
     dtype: jnp.dtype,
 ) -> Float[Array, " r"]:
     stages = grid.stages(dtype)
-    keys = jax.random.split(key, grid.num_stages)
+    keys = jax.random.split(written_out(key), grid.num_stages)
     stage_inputs = denoiser.stages(grid)
     stage_inputs = jax.tree.map(lambda leaf: leaf.astype(dtype), stage_inputs)
     return jax.lax.map(lambda args: function(*args), (stage_inputs, stages, keys))

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from ..schedule import Schedule
+from ..threefry import written_out
 from .descent import Fitted, Recipe, Rows, optimise
 from .stagewise import StagewiseDenoiser
 
@@ -38,7 +39,7 @@ def fit_stagewise(
         num_steps: of the optimiser; 1,250 by default.
         width: of the hidden layers; 100 by default.
     """
-    init_key, held_out_key, key = jax.random.split(jax.random.key(seed), 3)
+    init_key, held_out_key, key = jax.random.split(written_out(jax.random.key(seed)), 3)
     regressors = initial or StagewiseDenoiser.initialise(
         init_key, train.shape[1], grid, width=width or 100
     )

@@ -11,6 +11,7 @@ from ..gaussian import Gaussian
 from ..linalg import cholesky
 from ..priors.diffusion import DiffusionPrior, ReverseProcess
 from ..schedule import Schedule
+from ..threefry import written_out
 
 
 def chosen_schedule(
@@ -44,7 +45,7 @@ def first_belief(local: AbstractEvidence) -> Gaussian:
 def chain_noise(key: Key[Array, ""], process: ReverseProcess, dim: int) -> tuple[Array, Array]:
     """All the normal numbers of one chain at once: for its start, and for each stage."""
     num_stages = process.residual.shape[0]
-    noise = jax.random.normal(key, (num_stages + 1, dim), process.residual.dtype)
+    noise = jax.random.normal(written_out(key), (num_stages + 1, dim), process.residual.dtype)
     return noise[0], noise[1:]
 
 

@@ -14,6 +14,7 @@ from ..linalg import eigh
 from ..priors.denoisers import AbstractDenoiser, reverse_law
 from ..priors.diffusion import DiffusionPrior
 from ..schedule import Schedule, Stages
+from ..threefry import written_out
 from .base import AbstractSampler, Info, checked_temperature
 from .chain import chain_noise, draw_from, first_belief, from_unit, to_unit
 
@@ -59,7 +60,7 @@ class EvidenceDPS(AbstractSampler):
         first_noise, noises = chain_noise(key, process, prior.dim)
         run = _linear_chain if local.quadratic else _expanding_chain
         count = noises.shape[:1]
-        uniforms = jax.random.uniform(jax.random.fold_in(key, 1), count, noises.dtype)
+        uniforms = jax.random.uniform(jax.random.fold_in(written_out(key), 1), count, noises.dtype)
         z = run(prior.denoiser, local, process.stages, first_noise, (noises, uniforms))
         theta = from_unit(prior, z)
         return theta, Info.of(theta)
@@ -78,11 +79,11 @@ def _linear_chain(
     clean = denoiser.denoise_with(prepared, zero[0], zero)
 
     def step(s_t: Array, inputs: Any) -> tuple[Array, None]:
-        stage, (noise, uniform) = inputs
-        return denoiser.step(prepared, stage, s_t, noise, uniform), None
+        plan, stage, (noise, uniform) = inputs
+        return denoiser.step(prepared, plan, stage, s_t, noise, uniform), None
 
     start = draw_from(_start(stages, clean), first_noise)
-    return jax.lax.scan(step, start, (stages, random))[0]
+    return jax.lax.scan(step, start, (denoiser.plan(prepared, stages), stages, random))[0]
 
 
 def _expanding_chain(

@@ -13,6 +13,7 @@ from ..linalg import cholesky
 from ..priors.base import AbstractClosedFormPrior, log_normalise, pick
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
+from ..threefry import written_out
 from .base import AbstractSampler, Info, checked_temperature
 
 PROPOSALS = 32  # of which one is drawn, where the posterior is not Gaussian
@@ -82,7 +83,7 @@ def _resampled(
     units = jax.vmap(evidence.reparameterise)
     fitted = jax.vmap(variational)(units(prior.means, trils))
     weights, log_bound = log_normalise(prior.log_weights + fitted.bound)
-    uniform_key, normal_key = jax.random.split(key)
+    uniform_key, normal_key = jax.random.split(written_out(key))
     first, last = jax.random.uniform(uniform_key, (2,), weights.dtype)
     which = pick(weights, (jnp.arange(PROPOSALS, dtype=weights.dtype) + first) / PROPOSALS)
     z, log_proposal = _heavy_tailed(normal_key, fitted, which)

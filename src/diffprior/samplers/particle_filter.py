@@ -11,6 +11,7 @@ from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
 from ..priors.base import log_normalise
 from ..priors.diffusion import DiffusionPrior
+from ..threefry import written_out
 from .base import AbstractSampler, Info, checked_temperature
 from .chain import from_unit, to_unit
 from .twisted_smc import systematic
@@ -80,7 +81,7 @@ class ParticleFilter(AbstractSampler):
             return z[systematic(weights, uniform)], jnp.stack([log_mean, size])
 
         numbers = jnp.arange(1, self.num_rounds + 1, dtype=self.particles.dtype)
-        keys = jax.random.split(key, self.num_rounds + 1)
+        keys = jax.random.split(written_out(key), self.num_rounds + 1)
         chosen_key, inputs = keys[0], (keys[1:], numbers)
         particles, trace = jax.lax.scan(one_round, self.particles, inputs)
         chosen = jax.random.randint(chosen_key, (), 0, particles.shape[0])

@@ -14,6 +14,7 @@ from ..priors.base import log_normalise, pick
 from ..priors.denoisers import reverse_law
 from ..priors.diffusion import DiffusionPrior, ReverseProcess
 from ..schedule import Schedule, Stages
+from ..threefry import written_out
 from .base import AbstractSampler, Info, checked_temperature
 from .chain import chosen_schedule, draw_from, first_belief, from_unit, to_unit
 
@@ -69,7 +70,7 @@ class TwistedSMC(AbstractSampler):
         """One run, and one particle of it drawn by the final weights."""
         prior, local = self.prior, to_unit(self.prior, evidence)
         process = prior.reverse_process(self.schedule)
-        start_key, chain_key, last_key = jax.random.split(key, 3)
+        start_key, chain_key, last_key = jax.random.split(written_out(key), 3)
         shape = (self.num_particles, prior.dim)
         s_T = jax.random.normal(start_key, shape, process.residual.dtype)
         first, rest = _split_first(process)

@@ -1,0 +1,131 @@
+"""What the stages of a chain know of a task before they have seen their noisy samples.
+
+A step of a chain for one decision is a few small products, so that calling them costs more than
+they do. All that does not depend on s_t is therefore computed for all stages at once, and what is
+left of a step is put into as few products as there can be.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..linalg import Spectral
+from ..schedule import Stages
+from .base import pick
+from .correction import LOG_PRECISION, Correction
+from .mixture_base import SMALLEST_SNR, Conditioned, gaussian_mean
+
+
+class ComponentPlan(NamedTuple):
+    """Of components given a task's evidence, in the eigenbasis of each: see `Conditioned.given`."""
+
+    log_weights: Float[Array, "*t k"]
+    centres: Float[Array, "*t k d"]  # shifts that leave the means where they are
+    gains: Float[Array, "*t k d"]  # variances given the noisy sample
+    curvatures: Float[Array, "*t k d"]  # of minus the log weight in the shift
+    stds: Float[Array, "*t k d"]  # of the random part of the step
+
+
+class CorrectionPlan(NamedTuple):
+    """Of a correction: x = offset + inverse (shift_scale s_t), y = root (m - x), and what the
+    network adds to the mean, back F."""
+
+    offset: Float[Array, "*t d"]
+    inverse: Float[Array, "*t d d"]
+    root: Float[Array, "*t d d"]
+    back: Float[Array, "*t d d"]
+    bias: Float[Array, "*t width"]
+
+
+class Plan(NamedTuple):
+    """Both, stacked over the stages; no correction where there is none."""
+
+    components: ComponentPlan
+    correction: CorrectionPlan | None
+
+
+def component_plan(
+    components: Conditioned, stage: Stages, ratio: Float[Array, " d"]
+) -> ComponentPlan:
+    """Of one stage; variances are `ratio` times what they would be."""
+    snr = jnp.maximum(stage.snr, SMALLEST_SNR)
+    left = 1.0 + snr * components.variances
+    gains = components.variances / left
+    rotated = jnp.einsum("ki,kij->kj", components.means, components.vectors)
+    return ComponentPlan(
+        components.log_weights - 0.5 * jnp.sum(jnp.log(left), axis=1),
+        snr * rotated,
+        gains,
+        0.5 / (snr * left),
+        jnp.sqrt(stage.beta_tilde + stage.weight_clean**2 * ratio[None] * gains),
+    )
+
+
+def correction_plan(
+    correction: Correction, precision: Spectral, shift: Float[Array, " d"]
+) -> CorrectionPlan:
+    """Of one stage, whose evidence has this precision, and this shift without its noisy sample."""
+    strongest = float(np.exp(LOG_PRECISION[1]))
+
+    def faded(p: Float[Array, " d"]) -> Float[Array, " d"]:
+        fade = jnp.minimum(1.0, strongest / jnp.maximum(p, 1.0))
+        return jnp.sqrt(fade / (1.0 + p))
+
+    return CorrectionPlan(
+        gaussian_mean(precision, shift),
+        precision.apply(lambda p: 1.0 / (1.0 + p)),
+        precision.apply(lambda p: jnp.sqrt(1.0 + p)),
+        precision.apply(faded),
+        correction.evidence_bias(precision.vectors, precision.values),
+    )
+
+
+def planned_step(
+    components: Conditioned,
+    correction: Correction | None,
+    plan: Plan,
+    stage: Stages,
+    s_t: Float[Array, " d"],
+    noise: Float[Array, " d"],
+    uniform: Float[Array, ""],
+) -> Float[Array, " d"]:
+    """A draw of s_{t-1}: of a component by its responsibility, then of what it holds s_0 to be,
+    moved as the mean is corrected."""
+    own, (k, d) = plan.components, components.means.shape
+    basis = jnp.swapaxes(components.vectors, 0, 1).reshape(d, k * d)
+    noisy_shift = stage.shift_scale * s_t
+    away = (noisy_shift @ basis).reshape(k, d) - own.centres
+    log_weights = own.log_weights - jnp.sum(own.curvatures * away**2, axis=1)
+    responsibilities = jax.nn.softmax(log_weights)
+    moved = own.gains * away
+    index = pick(responsibilities, uniform[None])[0]
+    random = stage.weight_clean * moved[index] + own.stds[index] * noise
+    clean = components.means[index]
+    if correction is not None and plan.correction is not None:
+        inside = (responsibilities[:, None] * moved).reshape(-1)
+        mean = responsibilities @ components.means + basis @ inside
+        clean = clean + _correct(correction, plan.correction, noisy_shift, responsibilities, mean)
+    drawn = _times(components.vectors[index], random)
+    return stage.weight_clean * clean + stage.weight_noisy * s_t + drawn
+
+
+def _correct(
+    correction: Correction,
+    plan: CorrectionPlan,
+    noisy_shift: Float[Array, " d"],
+    responsibilities: Float[Array, " k"],
+    mean: Float[Array, " d"],
+) -> Float[Array, " d"]:
+    """What the network adds to the mean."""
+    x = plan.offset + _times(plan.inverse, noisy_shift)
+    y = _times(plan.root, mean - x)
+    f = correction(x, y, responsibilities, plan.bias)
+    return _times(plan.back, f)
+
+
+def _times(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, " d"]:
+    """A product so small that it is best computed with what stands around it."""
+    return jnp.sum(matrix * vector[None], axis=1)

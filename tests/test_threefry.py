@@ -1,0 +1,60 @@
+"""Random numbers without loops are JAX's own, bit for bit."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from diffprior.threefry import fold_in, written_out
+
+pytestmark = pytest.mark.float32
+
+DRAWS: dict[str, Callable[[Any], Any]] = {
+    "normal": lambda key: jax.random.normal(key, (7, 3)),
+    "normal of single precision": lambda key: jax.random.normal(key, (5,), jnp.float32),
+    "uniform": lambda key: jax.random.uniform(key, (4, 0, 2)),
+    "integers": lambda key: jax.random.randint(key, (9,), 0, 1000),
+    "bytes": lambda key: jax.random.bits(key, (5,), jnp.uint8),
+    "short": lambda key: jax.random.bits(key, (5,), jnp.uint16),
+    "choice": lambda key: jax.random.permutation(key, 11),
+    "split": lambda key: jax.random.key_data(jax.random.split(key, (2, 3))),
+    "fold_in": lambda key: jax.random.key_data(jax.random.fold_in(key, 2**32 - 1)),
+    "many": lambda key: jax.vmap(lambda k: jax.random.normal(k, (2,)))(jax.random.split(key, 5)),
+    "numbered": lambda key: jax.random.key_data(
+        jax.vmap(lambda n: jax.random.fold_in(key, n))(jnp.arange(4))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_numbers_are_those_of_jax(name: str) -> None:
+    for seed in (0, 2**31 + 5):
+        key = jax.random.key(seed)
+        ours = jax.jit(lambda key: DRAWS[name](written_out(key)))(key)
+        np.testing.assert_array_equal(ours, jax.jit(DRAWS[name])(key))
+
+
+def test_it_is_one_kernel() -> None:
+    """No loops, which is the point of it."""
+    program = jax.jit(lambda key: jax.random.uniform(jax.random.fold_in(written_out(key), 1), (9,)))
+    assert "while" not in program.lower(jax.random.key(0)).compile().as_text()
+
+
+def test_keys_of_other_generators_stay() -> None:
+    key = jax.random.key(0, impl="rbg")
+    assert written_out(key) is key
+    ours = written_out(jax.random.key(0))
+    assert written_out(ours) is ours
+    with jax.threefry_partitionable(False):
+        assert written_out(jax.random.key(0)).dtype == jax.random.key(0).dtype
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_a_key_with_a_number_folded_in_is_of_the_same_generator(impl: str) -> None:
+    key = jax.random.key(3, impl=impl)
+    ours, theirs = fold_in(key, 5), jax.random.fold_in(key, 5)
+    assert ours.dtype == theirs.dtype
+    np.testing.assert_array_equal(jax.random.key_data(ours), jax.random.key_data(theirs))
