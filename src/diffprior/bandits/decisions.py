@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 from ..evidence.base import AbstractEvidence
 from ..partition import Structure, partition
 from .agents import AbstractAgent
+from .host import Layout, packed, unpacked
 from .requests import Block
 from .streams import Streams, decision_key
 from .updates import State
@@ -36,9 +37,15 @@ class DecisionPrograms:
     def decide(self, state: State, number: int, block: Block) -> Float[Array, "b numbers"]:
         """Preferences, mean rewards and failures of a block of a request, whose first decision has
         this number; they may still be computed."""
-        program = self._program(_decision_program, state, *block.actions.shape[:2])
-        first = _as_number(number + block.first)
-        return program((self._agent, state.leaves), self._decisions, first, block.actions)
+        sizes, actions, first = block.actions.shape[:2], block.actions, number + block.first
+        if state.layout is None:
+            program = self._program(_decision_program, state, *sizes)
+            leaves = (self._agent, state.leaves)
+            return program(leaves, self._decisions, _as_number(first), actions)
+        program = self._program(_packed_decision_program, state, *sizes, state.layout)
+        halves = np.array((first >> 16 & 0xFFFF, first & 0xFFFF), actions.dtype)
+        numbers = packed((halves, *state.leaves, actions), actions.dtype)
+        return program(self._agent, self._decisions, numbers)
 
     def count_hits(
         self, state: State, number: int, block: Block, top_k: int, num_draws: int
@@ -62,13 +69,13 @@ class DecisionPrograms:
         thetas, failed = program((self._agent, state.leaves), jax.random.key_data(key))
         return np.asarray(thetas)[:num_draws], np.asarray(failed)[:num_draws]
 
-    def _program(self, make: Callable[..., Any], state: State, *sizes: int) -> Callable[..., Any]:
+    def _program(self, make: Callable[..., Any], state: State, *sizes: Any) -> Callable[..., Any]:
         return compiled(make, self._agent_structure, state.structure, sizes)
 
 
 @functools.lru_cache(maxsize=MAX_PROGRAMS)
 def compiled(
-    make: Callable[..., Any], agent: Structure, evidence: Structure, sizes: tuple[int, ...]
+    make: Callable[..., Any], agent: Structure, evidence: Structure, sizes: tuple[Any, ...]
 ) -> Callable[..., Any]:
     """The program for every agent and evidence of these structures, compiled when it is called;
     those that were not used for long are freed."""
@@ -99,6 +106,30 @@ def _decision_program(
 
         numbers = first + jnp.arange(num_decisions, dtype=jnp.uint32)
         return jax.vmap(one)(numbers, actions)
+
+    return decide
+
+
+def _packed_decision_program(
+    agent_structure: Structure,
+    evidence_structure: Structure,
+    num_decisions: int,
+    num_actions: int,
+    layout: Layout,
+) -> Callable[..., Any]:
+    """The same, with all that changes between decisions in one array: the number of the decision in
+    halves, the evidence and the actions."""
+    answer = _decision_program(agent_structure, evidence_structure, num_decisions, num_actions)
+
+    @jax.jit
+    def decide(
+        agent: list[Any], stream: UInt32[Array, "..."], numbers: Float[Array, " n"]
+    ) -> Float[Array, "b numbers"]:
+        length = sum(math.prod(shape) for shape, _ in layout)
+        high, low = numbers[:2].astype(jnp.uint32)
+        evidence = unpacked(numbers[2 : 2 + length], layout)
+        actions = numbers[2 + length :].reshape(num_decisions, num_actions, -1)
+        return answer((agent, evidence), stream, (high << 16) | low, actions)
 
     return decide
 

@@ -58,7 +58,7 @@ class Forgetting:
         if temperature == 1.0:
             return state
         leaves = fade_program(state.structure)(state.leaves, temperature)
-        return state._replace(leaves=leaves, moment=now)
+        return state.with_leaves(leaves)._replace(moment=now)
 
 
 @functools.lru_cache(maxsize=MAX_PROGRAMS)

@@ -1,7 +1,7 @@
 """Rewards taken into evidence: all of them or none, in few compiled programs."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +14,7 @@ from ..evidence.base import AbstractEvidence
 from ..evidence.glm import GLMEvidence
 from ..gaussian import Gaussian
 from ..partition import Structure, partition
+from .host import Layout, Learn, layout_of, learning_on_host
 from .requests import dimensions
 
 MIN_ROWS = 128  # fewer are too few for a Gaussian term to be accurate
@@ -60,13 +61,15 @@ def ordinary(stds: Float[np.ndarray, " d"], dtype: np.dtype) -> Iterator[Observa
 
 class State(NamedTuple):
     """Evidence, partitioned, so that neither decisions nor updates walk through it; how many rows
-    can be added before it has to be made smaller, None if any number can; and the moment that it
-    has faded to, where it does."""
+    can be added before it has to be made smaller, None if any number can; the moment that it has
+    faded to, where it does; and if it is kept on the host, how it learns and is laid out there."""
 
     leaves: list[Any]
     structure: Structure
     room: int | None
     moment: float = 0.0
+    learn: Learn | None = None
+    layout: Layout | None = None
 
     @staticmethod
     def of(
@@ -78,27 +81,37 @@ class State(NamedTuple):
         if like is not None and like.structure == structure:
             structure = like.structure  # the same object is found faster
         moment = 0.0 if like is None else like.moment
-        if not isinstance(evidence, GLMEvidence):
-            return State(leaves, structure, None, moment)
-        limit = evidence.capacity if max_rows is None else max_rows
-        return State(leaves, structure, limit - int(evidence.num_rows), moment)
+        room = None
+        if isinstance(evidence, GLMEvidence):
+            room = (max_rows or evidence.capacity) - int(evidence.num_rows)
+        learn = learning_on_host(evidence)
+        if learn is None:
+            return State(leaves, structure, room, moment)
+        state = State(leaves, structure, room, moment, learn, layout_of(leaves))
+        return state.with_leaves(leaves)
+
+    def with_leaves(self, leaves: Sequence[Any]) -> "State":
+        """The state with other numbers, on the host if it is."""
+        if self.learn is None:
+            return self._replace(leaves=list(leaves))
+        return self._replace(leaves=[np.asarray(leaf) for leaf in leaves])
 
     @property
     def evidence(self) -> AbstractEvidence:
         """The evidence as one object."""
-        return self.structure.combine(self.leaves)
+        return self.structure.combine([on_device(leaf) for leaf in self.leaves])
 
     def add(self, new: Observations, max_rows: int | None, moments: Gaussian) -> "State":
         """The state with these observations, in at most `max_rows` rows."""
         state = self
         for piece in _binary_pieces(len(new), max_rows // 2 if max_rows else len(new)):
-            rows = (new.features[piece], new.rewards[piece])
             length = piece.stop - piece.start
             if state.room is not None and state.room < length:
                 state = state._with_room(length, max_rows, moments)
-            leaves = update_program(state.structure, length)(state.leaves, *rows)
+            learn = state.learn or update_program(state.structure, length)
+            leaves = learn(state.leaves, new.features[piece], new.rewards[piece])
             left = None if state.room is None else state.room - length
-            state = State(leaves, state.structure, left, state.moment)
+            state = state._replace(leaves=leaves, room=left)
         return state
 
     def _with_room(self, length: int, max_rows: int | None, moments: Gaussian) -> "State":

@@ -1,36 +1,17 @@
 """Evidence of a task as arrays on the host, small in memory and quick to put side by side."""
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..bandits.forgetting import fade_program
-from ..bandits.updates import Observations, update_program
+from ..bandits.host import RowPlaces, add_to_sums, put_rows
+from ..bandits.updates import Observations
 from ..checks import on_device
 from ..evidence.base import AbstractEvidence
-from ..evidence.glm import GLMEvidence
 from ..gaussian import Gaussian
 from ..partition import Structure, partition
-
-
-class RowPlaces(NamedTuple):
-    """Where among the arrays of evidence with rows these are."""
-
-    features: int
-    rewards: int
-    weights: int
-    num_rows: int
-
-    @staticmethod
-    def of(evidence: AbstractEvidence) -> "RowPlaces | None":
-        """The places of an evidence's rows; None for evidence without rows."""
-        if not isinstance(evidence, GLMEvidence):
-            return None
-        first, *names = [field.name for field in dataclasses.fields(GLMEvidence)]
-        before = len(partition(getattr(evidence, first))[0])  # of the family; then one array each
-        return RowPlaces(*(before + names.index(name) for name in RowPlaces._fields))
 
 
 class EvidenceArrays(NamedTuple):
@@ -71,23 +52,13 @@ class EvidenceArrays(NamedTuple):
     def add(self, new: Observations, max_rows: int, moments: Gaussian) -> "EvidenceArrays":
         """With one observation more, in at most `max_rows` rows: a function of these alone."""
         if self.places is None:
-            leaves = update_program(self.structure, 1)(self.leaves, new.features, new.rewards)
-            return self._replace(leaves=[np.asarray(leaf) for leaf in leaves])
+            return self._replace(leaves=add_to_sums(self.leaves, new.features, new.rewards))
         num_rows = int(self.leaves[self.places.num_rows])
         if num_rows < min(len(self.leaves[self.places.rewards]), max_rows):
-            return self._with_row(num_rows, new, self.places)
+            rows = (new.features, new.rewards)
+            return self._replace(leaves=put_rows(self.places, self.leaves, *rows))
         evidence: Any = self.evidence
         if num_rows >= max_rows:
             evidence = evidence.bounded(max_rows - 1, moments)
         roomy = evidence.with_capacity(int(evidence.num_rows) + 1)
         return EvidenceArrays.of(roomy).add(new, max_rows, moments)
-
-    def _with_row(self, number: int, new: Observations, places: RowPlaces) -> "EvidenceArrays":
-        """With a row put where there is room for it, as `AbstractEvidence.put` does."""
-        leaves = list(self.leaves)
-        row = (new.features[0], new.rewards[0], 1.0)
-        for place, value in zip(places[:3], row, strict=True):
-            leaves[place] = leaves[place].copy()
-            leaves[place][number] = value
-        leaves[places.num_rows] = np.asarray(number + 1, leaves[places.num_rows].dtype)
-        return self._replace(leaves=leaves)
