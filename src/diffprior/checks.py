@@ -57,10 +57,13 @@ def real_numbers(
         raise ValueError(f"`{name}`: expected an array, got a ragged nest; {fix}") from error
     _check_real(name, array.dtype)
     _check_shape(name, array.shape, shape, fix)
-    with np.errstate(over="ignore"):
-        if not _floats(array) or array.dtype.itemsize > 8:  # longdouble, which JAX does not know
-            array = array.astype(np.float64)
-        finite = np.isfinite(array.astype(_default_float(), copy=False))
+    if array.dtype == _default_float():
+        finite = np.isfinite(array)
+    else:
+        with np.errstate(over="ignore"):
+            if not _floats(array) or array.dtype.itemsize > 8:  # longdouble is not known to JAX
+                array = array.astype(np.float64)
+            finite = np.isfinite(array.astype(_default_float(), copy=False))
     if not finite.all():
         raise ValueError(
             f"`{name}`: expected finite numbers, got {np.sum(~finite)} NaN, infinite or beyond "

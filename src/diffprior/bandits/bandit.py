@@ -162,6 +162,11 @@ class Bandit(AbstractStoredBandit):
             self._num_decisions += request.size
         state = self._present(state, number)
         found = [self._programs.decide(state, number, block) for block in blocks]
+        if request.plain:
+            decision = request.decision(np.asarray(found[0])[0], blocks[0])
+            if throw and decision.failed:
+                raise RuntimeError(_FAILURE.format("decide"))
+            return decision
         preferences, scores, failures = request.joined(found, blocks)
         failed = failures > 0
         actions = request.best(preferences)

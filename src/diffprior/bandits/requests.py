@@ -97,6 +97,17 @@ class Request:
         starts = range(0, whole.shape[1] - 1, padded)
         return [*(whole[:, start : start + k] for start in starts), whole[:, -1]]
 
+    @property
+    def plain(self) -> bool:
+        """Whether one action is asked for, and nothing else, as most requests do."""
+        return self.single and not self.ranked and self.num_draws is None
+
+    def decision(self, row: Float[np.ndarray, " numbers"], block: Block) -> Decision:
+        """What a plain request is answered, from the one row of results."""
+        k, padded = self.features.shape[1], block.actions.shape[1]
+        scores = row[padded : padded + k]
+        return Decision(int(row[:k].argmax()), scores, None, None, bool(row[-1] > 0.0))
+
     def best(self, preferences: Float[np.ndarray, "b k"]) -> Int[np.ndarray, "b top_k"]:
         """The actions of the highest preferences, the first of equal ones first."""
         if self.top_k == 1:
