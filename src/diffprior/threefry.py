@@ -23,11 +23,13 @@ Words = tuple[Array, Array]
 def written_out(key: Key[Array, "*n"]) -> Key[Array, "*n"]:
     """The same key, or keys; what follows from it is the same, and is computed without loops.
 
-    Keys of other generators than JAX's default stay as they are. `jax.random.poisson` refuses keys
-    that are written out, so they are not handed to what users may have written.
+    Outside compiled programs, where it would be many, and of other generators than JAX's default,
+    keys stay as they are. `jax.random.poisson` refuses keys that are written out, so they are not
+    handed to what users may have written.
     """
     as_counted = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
-    if jax.random.key_impl(key) != "threefry2x32" or not as_counted:
+    ours = jax.random.key_impl(key) == "threefry2x32" and as_counted
+    if not ours or not isinstance(key, jax.core.Tracer):
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_WRITTEN_OUT)
 

@@ -32,7 +32,7 @@ def loss(base: MixtureBase | None) -> CorrectionLoss:
         precision = Spectral(pool.vectors[0], jnp.exp(pool.log_precision[0])).matrix()
         factored = jax.tree.map(lambda leaf: leaf[None], base.factor(precision))
         pool = pool._replace(factored=factored)
-    return CorrectionLoss(base, made.rotations, pool, NUM_OTHERS, made.middle)
+    return CorrectionLoss(base, made.rotations, pool, made.middle, NUM_OTHERS)
 
 
 def rows(blobs: Any, num: int) -> descent.Rows:
@@ -145,11 +145,11 @@ def test_the_best_evaluation_is_kept_and_patience_ends(
     params, fitted = descent.optimise(
         jnp.zeros((1, 1), jnp.float32),
         squares,
-        (descent.Rows.of(np.full((4, 1), 1.0), None), descent.Rows.of(np.full((4, 1), 0.5), None)),
+        descent.Rows.of(np.full((4, 1), 1.0), None),
         descent.Recipe(5000, 1, 2e-2, orthogonal),
         (jax.random.key(0), jax.random.key(1)),
         False,
-        1,
+        lambda p: float((p[0, 0] - 0.5) ** 2),
     )
     assert fitted.best == int(np.argmin(fitted.losses))
     assert 0 < fitted.best == len(fitted.losses) - 1 - descent.PATIENCE

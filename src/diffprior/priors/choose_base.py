@@ -1,5 +1,6 @@
 """Which base a denoiser stands on, and whether a correction adds to it: by held-out loss."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -8,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ..threefry import written_out
 from .corrected import SPREAD_AT, CorrectedDenoiser
 from .correction import Correction
 from .correction_loss import CorrectionLoss, Errors
@@ -41,6 +41,12 @@ class _Trained(NamedTuple):
     fitted: Fitted
     errors: Float[np.ndarray, " m"]  # of each held-out sample, mean over evidence
     candidate: Candidate
+
+    def as_gaussian(self) -> "_Trained":
+        """What was judged as a mixture of one Gaussian, as that."""
+        denoiser = CorrectedDenoiser(None, None, None, self.denoiser.dim)
+        candidate = dataclasses.replace(self.candidate, base="Gaussian", num_components=1)
+        return self._replace(denoiser=denoiser, candidate=candidate)
 
 
 class Plan(NamedTuple):
@@ -95,7 +101,8 @@ def fit_corrected(
     rotations = random_rotations(dim, seed)
     sizes = {"num_steps": num_steps, "width": width, "depth": depth}
     trainer = _Trainer(rotations, train, held_out, seed, progress, sizes)
-    tried = [trainer.alone(base) for base in _bases(train, groups, seed, initial)]
+    bases = _bases(train, groups, seed, initial)
+    tried = [trainer.alone(base, like=bases[-1]) for base in bases]
     worth = [t.denoiser.base for t in tried]
     if len(tried) == 2:
         taken = 1.0 - tried[1].candidate.loss / tried[0].candidate.loss
@@ -133,10 +140,13 @@ class _Trainer(NamedTuple):
     progress: bool | None
     sizes: dict[str, int | None]
 
-    def alone(self, base: MixtureBase | None) -> _Trained:
-        """The base without a correction."""
-        correction = self._start(base, self._plan(base))
-        return self._judged(base, correction, 0.0, Fitted((), 0))[0]
+    def alone(self, base: MixtureBase | None, like: MixtureBase | None) -> _Trained:
+        """The base without a correction. One Gaussian is judged as a mixture `like` another, by the
+        same program."""
+        judged_as = like.of_one() if base is None and like is not None else base
+        correction = self._start(judged_as, self._plan(judged_as))
+        (found,) = self._judged(judged_as, correction, 0.0, Fitted((), 0))
+        return found if judged_as is base else found.as_gaussian()
 
     def corrected(self, base: MixtureBase | None, start: Correction | None) -> list[_Trained]:
         """The base with a correction trained on it, as far as held-out samples justify it."""
@@ -144,15 +154,19 @@ class _Trainer(NamedTuple):
         recipe = plan.recipe._replace(num_steps=self.sizes["num_steps"] or plan.recipe.num_steps)
         _, held_out_key, key = self._keys()
         loss = CorrectionLoss.of(base, self.rotations, recipe.num_others, key, middle=plan.middle)
+        judge = self._judge(base)
+
+        def judged(correction: Correction) -> Errors:
+            return _errors(judge, correction, held_out_key, self.held_out, HELD_OUT_DRAWS)[0]
+
         correction, fitted = optimise(
             start or self._start(base, plan),
             loss,
-            (self.train, self.held_out),
+            self.train,
             recipe,
             (key, held_out_key),
             self.progress,
-            HELD_OUT_DRAWS,
-            self._judge(base),
+            lambda correction: float(jnp.mean(judged(correction).shrunk(1.0))),
         )
         return self._judged(base, correction, None, fitted)
 
@@ -166,7 +180,7 @@ class _Trainer(NamedTuple):
         return Correction.initialise(self._keys()[0], dim, components, **size)
 
     def _keys(self) -> Any:
-        return jax.random.split(written_out(jax.random.key(self.seed)), 3)
+        return jax.random.split(jax.random.key(self.seed), 3)
 
     def _judge(self, base: MixtureBase | None) -> CorrectionLoss:
         others, key = self._plan(base).recipe.num_others, self._keys()[1]
@@ -188,9 +202,8 @@ class _Trainer(NamedTuple):
         squares = np.asarray(errors.shrunk(factor), np.float64)
         by_row = _by_row(squares, np.asarray(index), len(self.held_out.samples))
         kept = correction.shrunk(factor) if fitted.losses else None
-        denoiser = CorrectedDenoiser(
-            base, kept, _spread_table(*spread) if base is None and kept else None, judge.dim
-        )
+        table = _spread_table(*spread) if base is None and kept else None
+        denoiser = CorrectedDenoiser(base, kept, table, judge.dim)
         losses = fitted.losses if kept else (float(np.mean(squares)),)
         candidate = Candidate(
             "Gaussian" if base is None else "mixture",
@@ -216,7 +229,7 @@ def _errors(
     judge: CorrectionLoss, correction: Correction, key: Any, held_out: Rows, size: int
 ) -> tuple[Errors, Any, Any]:
     drawn = judge.drawn(key, held_out, size)
-    spread = judge.spread(correction, key, held_out, size)
+    spread = None if judge.base else judge.spread(correction, key, held_out, size)
     return judge.errors(correction, key, held_out, size), drawn, spread
 
 

@@ -25,6 +25,7 @@ class Components(NamedTuple):
     covs: Float[Array, "k d d"]
 
 
+@jax.jit
 def sufficient_statistics(x: Float[Array, "n d"]) -> Float[Array, "n p"]:
     """T(x) of each row, p = 1 + d + d (d + 1) / 2."""
     rows, columns = np.triu_indices(x.shape[1])

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from ..files.base import Serialisable
+from ..threefry import written_out
 
 LOG_PRECISION = (-7.0, 9.0)  # the evidence that a network is trained on
 LONGEST_INPUT = 3.0  # lengths that inputs and output are bounded by, in units of sqrt(d)
@@ -39,22 +40,7 @@ class Correction(eqx.Module, Serialisable):
         key: Key[Array, ""], dim: int, num_components: int, *, width: int, depth: int
     ) -> "Correction":
         """Random weights, and F = 0: the base alone."""
-        keys = jax.random.split(key, 5)
-
-        def normal(index: int, *shape: int, scale: float) -> Array:
-            return scale * jax.random.normal(keys[index], shape, jnp.float32)
-
-        return Correction(
-            normal(0, dim, width, scale=dim**-0.5),
-            normal(1, dim, width, scale=dim**-0.5),
-            normal(2, num_components, width, scale=1.0),
-            normal(3, dim * (dim + 1), width, scale=(2 * dim) ** -0.5),
-            jnp.zeros(width, jnp.float32),
-            normal(4, depth - 1, width, width, scale=width**-0.5),
-            jnp.zeros((depth - 1, width), jnp.float32),
-            jnp.zeros((width, dim), jnp.float32),
-            jnp.zeros(dim, jnp.float32),
-        )
+        return _initial(key, dim, num_components, width, depth)
 
     def evidence_bias(
         self, vectors: Float[Array, "d d"], precisions: Float[Array, " d"]
@@ -93,3 +79,25 @@ class Correction(eqx.Module, Serialisable):
 def bounded(x: Float[Array, " d"], longest: float) -> Float[Array, " d"]:
     """x where it is short; never longer than `longest` sqrt(d)."""
     return x * jax.lax.rsqrt(1.0 + jnp.sum(x**2) / (longest**2 * x.shape[0]))
+
+
+@eqx.filter_jit
+def _initial(
+    key: Key[Array, ""], dim: int, num_components: int, width: int, depth: int
+) -> Correction:
+    keys = jax.random.split(written_out(key), 5)
+
+    def normal(index: int, *shape: int, scale: float) -> Array:
+        return scale * jax.random.normal(keys[index], shape, jnp.float32)
+
+    return Correction(
+        normal(0, dim, width, scale=dim**-0.5),
+        normal(1, dim, width, scale=dim**-0.5),
+        normal(2, num_components, width, scale=1.0),
+        normal(3, dim * (dim + 1), width, scale=(2 * dim) ** -0.5),
+        jnp.zeros(width, jnp.float32),
+        normal(4, depth - 1, width, width, scale=width**-0.5),
+        jnp.zeros((depth - 1, width), jnp.float32),
+        jnp.zeros((width, dim), jnp.float32),
+        jnp.zeros(dim, jnp.float32),
+    )

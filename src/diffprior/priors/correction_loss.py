@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
+from ..threefry import written_out
 from .correction import Correction
 from .descent import AbstractPooledLoss, Rows
 from .mixture_base import Factored, MixtureBase
@@ -61,8 +62,8 @@ class CorrectionLoss(AbstractPooledLoss):
     base: MixtureBase | None
     rotations: Float[Array, "r d d"]
     pool: Pool
+    middle: Float[Array, " 2"]
     num_others: int = eqx.field(static=True)
-    middle: tuple[float, float] = eqx.field(static=True)
 
     @staticmethod
     def of(
@@ -77,8 +78,11 @@ class CorrectionLoss(AbstractPooledLoss):
         log precisions are mostly in the range `middle`."""
         numbers = 1 if base is None else base.vectors.size
         usual = int(np.clip(POOL_NUMBERS // numbers, SMALLEST_POOL, LARGEST_POOL))
-        pool = _random_pool(base, rotations, key, pool_size or usual, middle)
-        return CorrectionLoss(base, rotations, pool, num_others, middle)
+        dwelt_on = jnp.asarray(middle, jnp.float32)
+        pool = _random_pool(base, rotations, key, usual, dwelt_on)
+        if pool_size is not None:
+            pool = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[:pool_size]), pool)
+        return CorrectionLoss(base, rotations, pool, dwelt_on, num_others)
 
     @property
     def dim(self) -> int:
@@ -130,11 +134,11 @@ class CorrectionLoss(AbstractPooledLoss):
 
     def drawn(self, key: Key[Array, ""], rows: Rows, size: int) -> Int[Array, " b"]:
         """Which rows the samples of a batch are."""
-        return rows.indices(jax.random.split(key, 4)[0], size // GROUP * GROUP)
+        return rows.indices(_parts(key)[0], size // GROUP * GROUP)
 
     def batch(self, key: Key[Array, ""], rows: Rows, size: int) -> tuple[Pool, Batch]:
         """Samples hidden in noise, in groups under one piece of evidence each."""
-        _, others_key, pool_key, noise_key = jax.random.split(key, 4)
+        _, others_key, pool_key, noise_key = _parts(key)
         groups, dim = size // GROUP, self.rotations.shape[-1]
         index = jax.random.randint(pool_key, (groups,), 0, self.pool.log_precision.shape[0])
         pool = self.pool.pick(index)
@@ -168,6 +172,11 @@ class CorrectionLoss(AbstractPooledLoss):
         return jax.vmap(in_group)(pool.factored, x)
 
 
+def _parts(key: Key[Array, ""]) -> Key[Array, " 4"]:
+    """Keys of samples, of others, of evidence and of noise."""
+    return jax.random.split(written_out(key), 4)
+
+
 def posterior_means(
     u: Float[Array, "g s d"], pool: Pool, s_0: Float[Array, "g s d"], others: Float[Array, "m d"]
 ) -> Float[Array, "g s d"]:
@@ -197,7 +206,7 @@ def _random_pool(
     rotations: Float[Array, "r d d"],
     key: Key[Array, ""],
     size: int,
-    middle: tuple[float, float],
+    middle: Float[Array, " 2"],
 ) -> Pool:
     vectors, log_precision = random_evidence(key, rotations, size, middle)
     if base is None:

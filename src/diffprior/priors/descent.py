@@ -78,27 +78,24 @@ class Rows(NamedTuple):
 def optimise(
     params: Params,
     loss: Loss,
-    data: tuple[Rows, Rows],
+    train: Rows,
     recipe: Recipe,
     keys: tuple[Key[Array, ""], Key[Array, ""]],
     progress: bool | None,
-    held_out_draws: int,
-    judge: Loss | None = None,
+    evaluate: Callable[[Params], float],
 ) -> tuple[Params, Fitted]:
-    """Descent with cosine decay and averaged weights; the held-out loss picks when to stop.
+    """Descent with cosine decay and averaged weights; `evaluate`, a loss over held-out samples,
+    picks when to stop.
 
-    Held-out samples are judged by `judge`, by default the loss itself. Data, keys and the number of
-    steps are arguments of the compiled programs, so that fits of the same shapes share them.
+    Data, keys and the number of steps are arguments of the compiled programs, so that fits of the
+    same shapes share them.
     """
-    train, held_out = data
     key, held_out_key = keys
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
     steps, shared = jnp.asarray(recipe.num_steps, jnp.int32), recipe._replace(num_steps=0)
-    judge = judge or loss
-    evaluate = lambda p: float(_evaluate(judge, p, held_out_key, held_out, held_out_draws))  # noqa: E731
     bar = show_progress("learning the prior", recipe.num_steps, visible=progress)
     with jax.numpy_dtype_promotion("standard"), bar as told:
-        state = (params, params, _optimiser(recipe, steps).init(params))
+        state = (params, params, _initial(shared, steps, params))
         best_params, losses, best = params, [evaluate(params)], 0
         for index in range(-(-recipe.num_steps // CHUNK)):
             count = min(CHUNK, recipe.num_steps - index * CHUNK)
@@ -121,10 +118,17 @@ def _refreshed(loss: Loss, key: Key[Array, ""]) -> Loss:
 
 
 @eqx.filter_jit
-def _evaluate(
+def loss_over(
     loss: Loss, params: Params, key: Key[Array, ""], rows: Rows, size: int
 ) -> Float[Array, ""]:
+    """The loss over a random batch."""
     return loss(params, key, rows, size)
+
+
+@eqx.filter_jit
+def _initial(recipe: Recipe, num_steps: Int[Array, ""], params: Params) -> Any:
+    """The optimiser's own numbers at the start."""
+    return _optimiser(recipe, num_steps).init(params)
 
 
 @eqx.filter_jit

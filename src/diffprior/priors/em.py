@@ -153,10 +153,10 @@ class _Search(NamedTuple):
         """The start that comes to the greatest likelihood on the samples it was fitted to, padded
         with absent components."""
         padded = next(size for size in (*PADDED, k) if size >= k)
-        keys = jax.random.split(written_out(jax.random.key(self.seed)), starts)
-        counts = jnp.asarray(weights, self.rows.dtype)
+        keys = jax.random.split(jax.random.key(self.seed), starts)
+        counts, strength = (jnp.asarray(a, self.rows.dtype) for a in (weights, pooling))
         runs = [
-            _fit(self.statistics, self.rows, counts, key, jnp.asarray(k), pooling, padded)
+            _fit(self.statistics, self.rows, counts, key, jnp.asarray(k), strength, padded)
             for key in keys
         ]
         return max(runs, key=lambda run: float(run[1]))[0]
@@ -193,7 +193,7 @@ def _fit(
     weights: Float[Array, " n"],
     key: Key[Array, ""],
     k: Int[Array, ""],
-    pooling: float | Float[Array, ""],
+    pooling: Float[Array, ""],
     padded: int,
 ) -> tuple[Components, Float[Array, ""]]:
     """EM from one start, and the mean log density that it comes to."""
@@ -229,7 +229,7 @@ def _start(
     alive: Array,
 ) -> Float[Array, "n k"]:
     """Responsibilities from k-means, its centres spread by greedy k-means++."""
-    place_key, subset_key = jax.random.split(key)
+    place_key, subset_key = jax.random.split(written_out(key))
     size = min(SEEDED_FROM, rows.shape[0])
     chosen = pick(weights, jax.random.uniform(subset_key, (size,), rows.dtype))
     centres = _spread(place_key, rows[chosen], k, alive.shape[0])

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from ..files.base import Serialisable
@@ -129,6 +130,13 @@ class MixtureBase(eqx.Module, Serialisable):
         log_weights, means, covs = (jnp.asarray(leaf, jnp.float32) for leaf in components)
         variances, vectors = jnp.linalg.eigh(covs)
         return MixtureBase(log_weights, means, vectors, jnp.maximum(variances, 1e-6))
+
+    def of_one(self) -> "MixtureBase":
+        """A unit Gaussian as a mixture of as many components, of which the others weigh nothing."""
+        k, d = self.means.shape
+        others = np.where(np.arange(k) == 0, 0.0, -1e9)
+        arrays = (others, np.zeros((k, d)), np.tile(np.eye(d), (k, 1, 1)), np.ones((k, d)))
+        return MixtureBase(*(jnp.asarray(array, jnp.float32) for array in arrays))
 
     @property
     def num_components(self) -> int:

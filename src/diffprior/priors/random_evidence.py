@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
+from ..threefry import written_out
 from .correction import LOG_PRECISION
 
 NUM_ROTATIONS = 8192
@@ -15,14 +16,14 @@ def random_evidence(
     key: Key[Array, ""],
     rotations: Float[Array, "r d d"],
     size: int,
-    middle: tuple[float, float] = MIDDLE,
+    middle: Float[Array, " 2"] | tuple[float, float] = MIDDLE,
 ) -> tuple[Float[Array, "b d d"], Float[Array, "b d"]]:
     """Evidence of all strengths and ranks: a noisy sample, plus a task's own in some directions.
 
     That is what a chain meets: precision snr I + Lam, where the eigenvalues of Lam are of about one
     size (how many observations) or zero (directions not seen yet).
     """
-    keys = jax.random.split(key, 6)
+    keys = jax.random.split(written_out(key), 6)
     dim = rotations.shape[-1]
     noisy = _log_strength(keys[0], size, middle)
     strength = _log_strength(keys[1], size, middle)
@@ -36,13 +37,13 @@ def random_evidence(
 
 
 def _log_strength(
-    key: Key[Array, ""], size: int, dwelt_on: tuple[float, float]
+    key: Key[Array, ""], size: int, dwelt_on: Float[Array, " 2"] | tuple[float, float]
 ) -> Float[Array, "b 1"]:
     """Log precisions: most of them where neither the prior nor the evidence decides alone."""
     which_key, key = jax.random.split(key)
     unit = jax.random.uniform(key, (size, 1), jnp.float32)
     middle = jax.random.bernoulli(which_key, MIDDLE_SHARE, (size, 1))
-    (low, high), (mid_low, mid_high) = LOG_PRECISION, dwelt_on
+    (low, high), (mid_low, mid_high) = LOG_PRECISION, (dwelt_on[0], dwelt_on[1])
     return jnp.where(middle, mid_low + (mid_high - mid_low) * unit, low + (high - low) * unit)
 
 

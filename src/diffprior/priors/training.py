@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Key
 
 from ..schedule import Schedule
 from ..threefry import written_out
-from .descent import Fitted, Recipe, Rows, optimise
+from .descent import Fitted, Recipe, Rows, loss_over, optimise
 from .stagewise import StagewiseDenoiser
 
 
@@ -39,7 +39,7 @@ def fit_stagewise(
         num_steps: of the optimiser; 1,250 by default.
         width: of the hidden layers; 100 by default.
     """
-    init_key, held_out_key, key = jax.random.split(written_out(jax.random.key(seed)), 3)
+    init_key, held_out_key, key = jax.random.split(jax.random.key(seed), 3)
     regressors = initial or StagewiseDenoiser.initialise(
         init_key, train.shape[1], grid, width=width or 100
     )
@@ -48,8 +48,13 @@ def fit_stagewise(
         *(jnp.asarray(np.sqrt(a), jnp.float32) for a in (alpha_bar, 1 - alpha_bar))
     )
     recipe = Recipe(num_steps or 1250, 256, 3e-3, False)
-    data = (Rows.of(train, train_weights), Rows.of(held_out, held_out_weights))
-    return optimise(regressors, loss, data, recipe, (key, held_out_key), progress, 256)
+    judged = Rows.of(held_out, held_out_weights)
+
+    def evaluate(regressors: StagewiseDenoiser) -> float:
+        return float(loss_over(loss, regressors, held_out_key, judged, 256))
+
+    rows, keys = Rows.of(train, train_weights), (key, held_out_key)
+    return optimise(regressors, loss, rows, recipe, keys, progress, evaluate)
 
 
 class StagewiseLoss(eqx.Module):
@@ -62,7 +67,7 @@ class StagewiseLoss(eqx.Module):
         self, regressors: StagewiseDenoiser, key: Key[Array, ""], rows: Rows, size: int
     ) -> Float[Array, ""]:
         """For a batch of `size` samples at every stage."""
-        rows_key, noise_key = jax.random.split(key)
+        rows_key, noise_key = jax.random.split(written_out(key))
         num_stages = self.signal.shape[0]
         s_0 = rows.draw(rows_key, num_stages * size).reshape(num_stages, size, -1)
         noise = jax.random.normal(noise_key, s_0.shape, s_0.dtype)
