@@ -37,15 +37,22 @@ class DecisionPrograms:
     def decide(self, state: State, number: int, block: Block) -> Float[Array, "b numbers"]:
         """Preferences, mean rewards and failures of a block of a request, whose first decision has
         this number; they may still be computed."""
+        program, arguments = self.decision(state, number, block)
+        return program(*arguments)
+
+    def decision(
+        self, state: State, number: int, block: Block
+    ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """The program that decides a block of a request, and what to call it with."""
         sizes, actions, first = block.actions.shape[:2], block.actions, number + block.first
         if state.layout is None:
             program = self._program(_decision_program, state, *sizes)
             leaves = (self._agent, state.leaves)
-            return program(leaves, self._decisions, _as_number(first), actions)
+            return program, (leaves, self._decisions, _as_number(first), actions)
         program = self._program(_packed_decision_program, state, *sizes, state.layout)
         halves = np.array((first >> 16 & 0xFFFF, first & 0xFFFF), actions.dtype)
         numbers = packed((halves, *state.leaves, actions), actions.dtype)
-        return program(self._agent, self._decisions, numbers)
+        return program, (self._agent, self._decisions, numbers)
 
     def count_hits(
         self, state: State, number: int, block: Block, top_k: int, num_draws: int

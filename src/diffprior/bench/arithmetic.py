@@ -40,6 +40,12 @@ def multiply_adds(sampler: AbstractSampler) -> int:
     return chains * stages * once * (1 + dim if with_derivatives else 1)
 
 
+def over_limit(sampler: AbstractSampler, seconds: float, rate: float) -> float | str:
+    """Seconds of a draw over the least that its network can cost; words where there is none."""
+    least = multiply_adds(sampler) / rate
+    return seconds / least if least > 0 else "no network"
+
+
 def _network(denoiser: object) -> int:
     if isinstance(denoiser, CorrectedDenoiser):
         if denoiser.correction is None:

@@ -1,7 +1,7 @@
 """The sections of the benchmark by name, and how they are run."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..files.cache import ResultCache
@@ -9,12 +9,15 @@ from ..progress import progress
 from ..reporting.page import Block, Heading, Text
 from ..reporting.report import write_report
 from ..reporting.tables import Table
-from . import fitting, foundation, judging, quality, serve, speed
+from . import fitting, foundation, judging, pieces, quality, serve, speed
 from .section import Bench, Measurement, table
+from .summary import Sections, keep_run, read_last_run, summary
 
 SECTIONS: dict[str, Callable[[Bench], list[Measurement]]] = {
     "runs": speed.runs,
     "decisions": speed.decisions,
+    "updates": pieces.updates,
+    "pieces": pieces.pieces,
     "logistic": speed.logistic,
     "first-decision": speed.first_decision,
     "draws": speed.draws,
@@ -31,25 +34,28 @@ SECTIONS: dict[str, Callable[[Bench], list[Measurement]]] = {
     "serve": serve.serve,
     "serve-store": serve.serve_store,
 }
-USUAL = ("runs", "decisions", "logistic", "first-decision", "draws", "fit")
+USUAL = ("runs", "decisions", "updates", "pieces", "logistic", "first-decision", "draws", "fit")
 
 
 @dataclass(frozen=True)
 class BenchResult:
-    """Measurements by section."""
+    """Measurements by section, and those of the run before."""
 
     sections: dict[str, list[Measurement]]
+    before: Sections = field(default_factory=dict)
 
     @property
     def summary(self) -> list[Table]:
-        """A table for each section."""
-        return [table(_title(name), found) for name, found in self.sections.items()]
+        """A table for each section, and one of all."""
+        each = [table(_title(name), found) for name, found in self.sections.items()]
+        return [*each, summary(self.sections, self.before)]
 
 
 def run_bench(
     out: Path, cache: ResultCache, *, names: tuple[str, ...] = USUAL, quick: bool = False
 ) -> BenchResult:
-    """Measure, and write the report. Nothing but learned priors is kept from an earlier run."""
+    """Measure, and write the report. Learned priors are kept for later runs, and the figures, for
+    the next one to say what changed."""
     bench = Bench(cache, quick)
     found = {}
     with progress("", len(names)) as told:
@@ -57,9 +63,11 @@ def run_bench(
             told.describe(name)
             found[name] = SECTIONS[name](bench)
             told.advance()
-    result = BenchResult(found)
-    blocks: list[Block] = [Text(_INTRODUCTION)]
-    for name, shown in zip(found, result.summary, strict=True):
+    result = BenchResult(found, read_last_run(out))
+    keep_run(out, found)
+    *each, overview = result.summary
+    blocks: list[Block] = [Text(_INTRODUCTION), overview]
+    for name, shown in zip(found, each, strict=True):
         blocks += [Heading(name), shown]
     write_report(out, "Benchmarks", blocks, {"sections": ", ".join(names)}, cache)
     return result

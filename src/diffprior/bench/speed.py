@@ -23,7 +23,7 @@ from ..samplers.evidence_dps import EvidenceDPS
 from ..samplers.exact import Exact
 from ..samplers.laplace_dps import LaplaceDPS
 from ..samplers.twisted_smc import TwistedSMC
-from .arithmetic import matrix_rate, multiply_adds
+from .arithmetic import matrix_rate, over_limit
 from .peers import library_decision, numpy_thompson_sampling
 from .section import Bench, Measurement, milliseconds
 from .timing import Timing, take_turns
@@ -63,7 +63,7 @@ def runs(bench: Bench) -> list[Measurement]:
             "seconds": seconds,
             "NumPy TS, s": numpy_seconds,
             "over NumPy": seconds / numpy_seconds,
-            "over arithmetic limit": seconds * rate / (RUNS * ROUNDS * multiply_adds(sampler)),
+            "over arithmetic limit": over_limit(sampler, seconds / (RUNS * ROUNDS), rate),
             "compiling, s": compiling,
         }
         found.append(Measurement(name, quantities))
@@ -133,7 +133,7 @@ def draws(bench: Bench) -> list[Measurement]:
         timing = time_draws(sampler, number, 3 if bench.quick else 7)
         quantities = {
             "draws a second": number / timing.median,
-            "arithmetic limit": rate / multiply_adds(sampler),
+            "over arithmetic limit": over_limit(sampler, timing.median / number, rate),
         }
         found.append(Measurement(name, quantities))
     return found
