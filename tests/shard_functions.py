@@ -1,4 +1,4 @@
-"""Functions that workers import by name, for the tests of executors."""
+"""Functions that workers import by name, and logs in shards, for the tests of executors."""
 
 import functools
 import os
@@ -10,6 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+import diffprior as dp
+from diffprior.learning.source import by_hash
+from diffprior.logs.labels import Selection
+
+COLUMNS: Any = {"task": "task", "reward": "reward", "features": "x*"}
+DIM = 4  # in which no kernels are tried
 
 
 def scaled(factor: float, shard: int) -> np.ndarray:
@@ -86,3 +93,31 @@ def both_places(executor: Any) -> dict[int, int]:
     while len(places) < 2 and time.monotonic() < deadline:
         places |= dict(executor.map(place, range(4)))
     return places
+
+
+def make_logs(path: Path, num_tasks: int, family: str = "linear") -> dp.Logs:
+    """Logs of two kinds of tasks, in a Parquet file as well; in the order of hashes."""
+    import pyarrow
+    from pyarrow import parquet
+
+    from worlds_of_tasks import rows
+
+    rng = np.random.default_rng(5)
+    thetas = 2.0 * rng.choice([-1.0, 1.0], (num_tasks, 1)) + 0.3 * rng.standard_normal(
+        (num_tasks, DIM)
+    )
+    tasks, features, rewards = rows(rng, thetas, 6.0, 0.5)
+    if family == "logistic":
+        features, rewards = 2 * features, 2 * rewards
+        rewards = (rng.random(len(rewards)) < 1 / (1 + np.exp(-rewards))).astype(float)
+    columns = {f"x{i}": features[:, i] for i in range(DIM)}
+    table = pyarrow.table({"task": [f"t{t}" for t in tasks], "reward": rewards, **columns})
+    parquet.write_table(table, path)
+    return by_hash(dp.Logs.read(path, **COLUMNS), Selection())
+
+
+def sharded(path: Path, tasks_per_file: int) -> dp.ShardedLogs:
+    folder = path.with_suffix(".shards")
+    if not folder.exists():
+        dp.ShardedLogs.write(path, folder, task="task", tasks_per_file=tasks_per_file)
+    return dp.ShardedLogs.read(folder, **COLUMNS)

@@ -16,7 +16,7 @@ class Progress:
         self, description: str, total: int, show: Callable[[int, str], None] | None = None
     ) -> None:
         self.description, self.total, self.done = description, total, 0
-        self._show = show or (lambda done, description: None)
+        self._show = show or _silently
 
     def describe(self, description: str) -> None:
         """Say what is being done now."""
@@ -27,6 +27,10 @@ class Progress:
         """So many steps further."""
         self.done += steps
         self._show(self.done, self.description)
+
+
+def _silently(done: int, description: str) -> None:
+    """Show nothing."""
 
 
 @contextlib.contextmanager

@@ -1,6 +1,8 @@
 """On a Ray cluster of two nodes: the same digits as in one process, whoever dies."""
 
+import dataclasses
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,41 +14,14 @@ import pytest
 import diffprior as dp
 import shard_functions as functions
 from diffprior.executors import AbstractExecutor, InProcess, Ray, ShardError
+from diffprior.files.cache import ResultCache
 from diffprior.learning import diffusion
 from diffprior.learning.diffusion import learning_tasks, polish
 from diffprior.learning.passes import Passes
-from diffprior.learning.source import InMemory, InShards, by_hash
-from diffprior.logs.labels import Selection
-from worlds_of_tasks import rows
-
-COLUMNS: Any = {"task": "task", "reward": "reward", "features": "x*"}
-DIM = 4  # in which no kernels are tried
-
-
-def make_logs(path: Path, num_tasks: int, family: str = "linear") -> dp.Logs:
-    """Logs of two kinds of tasks, in a Parquet file as well; in the order of hashes."""
-    import pyarrow
-    from pyarrow import parquet
-
-    rng = np.random.default_rng(5)
-    thetas = 2.0 * rng.choice([-1.0, 1.0], (num_tasks, 1)) + 0.3 * rng.standard_normal(
-        (num_tasks, DIM)
-    )
-    tasks, features, rewards = rows(rng, thetas, 6.0, 0.5)
-    if family == "logistic":
-        features, rewards = 2 * features, 2 * rewards
-        rewards = (rng.random(len(rewards)) < 1 / (1 + np.exp(-rewards))).astype(float)
-    columns = {f"x{i}": features[:, i] for i in range(DIM)}
-    table = pyarrow.table({"task": [f"t{t}" for t in tasks], "reward": rewards, **columns})
-    parquet.write_table(table, path)
-    return by_hash(dp.Logs.read(path, **COLUMNS), Selection())
-
-
-def sharded(path: Path, tasks_per_file: int) -> dp.ShardedLogs:
-    folder = path.with_suffix(".shards")
-    if not folder.exists():
-        dp.ShardedLogs.write(path, folder, task="task", tasks_per_file=tasks_per_file)
-    return dp.ShardedLogs.read(folder, **COLUMNS)
+from diffprior.learning.source import InMemory, InShards
+from diffprior.reproduce.experiment import Effort
+from diffprior.reproduce.synthetic import run_synthetic
+from shard_functions import DIM, make_logs, sharded
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +118,36 @@ def test_simulated_runs_have_the_same_digits(executor: AbstractExecutor) -> None
         np.testing.assert_array_equal(there.actions[name], here.actions[name])
         np.testing.assert_array_equal(there.regret[name], again.regret[name])
         np.testing.assert_allclose(there.regret[name], here.regret[name], atol=1e-6)
+
+
+def test_an_experiment_has_the_same_digits(
+    executor: AbstractExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Priors first, then parts; they are kept here, and only what is missing is sent."""
+    effort = Effort(4, 6, (0.5,), 4, num_samples=300, sizes=(5,), num_tasks=4, num_draws=19,
+                    coverage_tasks=4, coverage_draws=19)  # fmt: skip
+
+    def run(folder: str, executor: AbstractExecutor | None) -> tuple[Any, list[bool]]:
+        cache = ResultCache(tmp_path / folder)
+        found = run_synthetic(
+            tmp_path, cache, names=("cross",), agents=("TS", "MixTS"), effort=effort,
+            executor=executor,
+        )  # fmt: skip
+        return found.problems, [entry.reused for entry in cache.entries]
+
+    here, there, threads = run("here", None), run("there", executor), run("threads", InProcess())
+    assert digits(there[0]) == digits(here[0]) == digits(threads[0])
+    assert not any(there[1])  # computed in this run, if elsewhere
+    sent: list[Any] = []
+    monkeypatch.setattr(Ray, "map", lambda self, function, shards: sent.extend(shards) or iter(()))
+    again = run("there", executor)
+    assert digits(again[0]) == digits(here[0]) and all(again[1]) and not sent
+
+
+def digits(problems: Any) -> str:
+    """All numbers but times."""
+    plain = [dataclasses.asdict(problem) for problem in problems]
+    return re.sub(r"'(compile_)?seconds': [\d.e-]+", "", repr(plain))
 
 
 @pytest.mark.filterwarnings("ignore:os.fork")

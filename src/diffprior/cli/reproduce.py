@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import Json, Seed, check_output
+from .options import Json, Ray, Seed, check_cluster, check_output, executor_of
 from .terminal import friendly_errors, say, say_table
 
 if TYPE_CHECKING:
+    from ..executors import AbstractExecutor
     from ..files.cache import ResultCache
     from ..reporting.tables import Table
 
@@ -42,10 +43,11 @@ def synthetic(
     logistic: Annotated[bool, typer.Option("--logistic", help="Rewards of 0 and 1.")] = False,
     fresh: Fresh = False,
     seed: Seed = 0,
+    ray: Ray = None,
 ) -> None:
     """Regret on the six synthetic problems (Section 6.2 and Appendix C.1)."""
 
-    def run(cache: "ResultCache") -> tuple[Any, list["Table"]]:
+    def run(cache: "ResultCache", executor: "AbstractExecutor | None") -> tuple[Any, list["Table"]]:
         from ..problems.synthetic import SYNTHETIC
         from ..reproduce.agents import NAMES
         from ..reproduce.experiment import Effort
@@ -59,10 +61,11 @@ def synthetic(
             effort=Effort.of(runs, quick),
             logistic=logistic,
             seed=seed,
+            executor=executor,
         )
         return result, result.summary
 
-    conduct(run, out, json_file, fresh)
+    conduct(run, out, json_file, fresh, ray)
 
 
 @app.command()
@@ -73,18 +76,19 @@ def ablation(
     runs: Runs = None,
     fresh: Fresh = False,
     seed: Seed = 0,
+    ray: Ray = None,
 ) -> None:
     """Regret by training samples and by stages, and the time of stages (Appendix C.3)."""
 
-    def run(cache: "ResultCache") -> tuple[Any, list["Table"]]:
+    def run(cache: "ResultCache", executor: "AbstractExecutor | None") -> tuple[Any, list["Table"]]:
         from ..reproduce.ablation import run_ablation
         from ..reproduce.experiment import Effort
 
         effort = Effort.of(runs, quick)
-        result = run_ablation(out, cache, effort=effort, quick=quick, seed=seed)
+        result = run_ablation(out, cache, effort=effort, quick=quick, seed=seed, executor=executor)
         return result, result.summary
 
-    conduct(run, out, json_file, fresh)
+    conduct(run, out, json_file, fresh, ray)
 
 
 @app.command()
@@ -95,17 +99,18 @@ def posterior(
     problem: Problems = None,
     fresh: Fresh = False,
     seed: Seed = 0,
+    ray: Ray = None,
 ) -> None:
     """Distance of every sampler from the exact posterior (Appendix C.4)."""
 
-    def run(cache: "ResultCache") -> tuple[Any, list["Table"]]:
+    def run(cache: "ResultCache", executor: "AbstractExecutor | None") -> tuple[Any, list["Table"]]:
         from ..reproduce.posterior import NAMES, run_posterior
 
         names = tuple(problem or NAMES)
-        result = run_posterior(out, cache, names=names, quick=quick, seed=seed)
+        result = run_posterior(out, cache, names=names, quick=quick, seed=seed, executor=executor)
         return result, result.summary
 
-    conduct(run, out, json_file, fresh)
+    conduct(run, out, json_file, fresh, ray)
 
 
 @app.command()
@@ -121,18 +126,19 @@ def movielens(
     download: Download = False,
     fresh: Fresh = False,
     seed: Seed = 0,
+    ray: Ray = None,
 ) -> None:
     """Regret on MovieLens 1M, and what a diffusion prior is worth there (Section 6.3)."""
 
-    def run(cache: "ResultCache") -> tuple[Any, list["Table"]]:
+    def run(cache: "ResultCache", executor: "AbstractExecutor | None") -> tuple[Any, list["Table"]]:
         from ..reproduce.movielens import movielens_data
 
         loaded = movielens_data(
             cache, data, noise_std=noise_of(noise), seed=seed, download=download
         )
-        return data_result(out, cache, loaded, runs, quick, seed)
+        return data_result(out, cache, loaded, runs, quick, seed, executor)
 
-    conduct(run, out, json_file, fresh)
+    conduct(run, out, json_file, fresh, ray)
 
 
 @app.command()
@@ -145,26 +151,35 @@ def mnist(
     download: Download = False,
     fresh: Fresh = False,
     seed: Seed = 0,
+    ray: Ray = None,
 ) -> None:
     """Regret on MNIST, and what a diffusion prior is worth there (Appendix C.2)."""
 
-    def run(cache: "ResultCache") -> tuple[Any, list["Table"]]:
+    def run(cache: "ResultCache", executor: "AbstractExecutor | None") -> tuple[Any, list["Table"]]:
         from ..reproduce.mnist import mnist_data
 
         loaded = mnist_data(cache, data, seed=seed, download=download)
-        return data_result(out, cache, loaded, runs, quick, seed)
+        return data_result(out, cache, loaded, runs, quick, seed, executor)
 
-    conduct(run, out, json_file, fresh)
+    conduct(run, out, json_file, fresh, ray)
 
 
 def data_result(
-    out: Path, cache: "ResultCache", data: Any, runs: int | None, quick: bool, seed: int
+    out: Path,
+    cache: "ResultCache",
+    data: Any,
+    runs: int | None,
+    quick: bool,
+    seed: int,
+    executor: "AbstractExecutor | None",
 ) -> tuple[Any, list["Table"]]:
     """The experiment on loaded data, and what to say of it."""
     from ..reproduce.data import Measures, data_effort, run_data, summary
 
     effort, measures = data_effort(runs, quick), Measures.of(quick)
-    result = run_data(out, cache, data, effort=effort, measures=measures, seed=seed)
+    result = run_data(
+        out, cache, data, effort=effort, measures=measures, seed=seed, executor=executor
+    )
     return result, summary(result)
 
 
@@ -184,16 +199,18 @@ def noise_of(text: str) -> float | None:
 
 
 def conduct(
-    run: Callable[["ResultCache"], tuple[Any, list["Table"]]],
+    run: Callable[["ResultCache", "AbstractExecutor | None"], tuple[Any, list["Table"]]],
     out: Path,
     json_file: Path | None,
     fresh: bool,
+    ray: str | None,
 ) -> None:
     """Check what an experiment needs, run it, and say where its results are."""
     with friendly_errors():
         from ..extras import require
 
         require("experiments", "matplotlib", "ot")
+        check_cluster(ray)
         if json_file is not None:
             check_output("json", json_file)
         out.mkdir(parents=True, exist_ok=True)
@@ -201,7 +218,8 @@ def conduct(
         from ..files.cache import ResultCache
         from ..reporting.report import REPORT
 
-        result, tables = run(ResultCache(out / "kept", fresh=fresh))
+        with executor_of(ray) as executor:
+            result, tables = run(ResultCache(out / "kept", fresh=fresh), executor)
         if json_file is not None:
             numbers = json.dumps(dataclasses.asdict(result), indent=1)
             write_whole(json_file, numbers)

@@ -57,6 +57,8 @@ class ResultCache:
         self.entries: list[Entry] = []
         self._fresh = fresh
         self._seen: set[Path] = set()
+        self._adopted: set[Path] = set()
+        self._only_look = False
 
     def numbers(
         self,
@@ -101,6 +103,40 @@ class ResultCache:
 
         return self._get(name, settings, ".kept", compute, load, save)
 
+    def holds(self, part: Callable[[], Any]) -> bool:
+        """Whether all results that a function asks this cache for are kept; none is computed."""
+        entries, self._only_look = list(self.entries), True
+        try:
+            part()
+        except _MissingError:
+            return False
+        finally:
+            self.entries, self._only_look = entries, False
+        return True
+
+    def adopt(self, files: Mapping[str, bytes]) -> None:
+        """Keep results that the cache of another process has kept, as computed in this run."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            path = self.folder / name
+            if path not in self._seen or not path.is_file():
+                write_whole(path, content)
+            self._seen.add(path)
+            self._adopted.add(path)
+
+    def move(self, folder: str | Path) -> None:
+        """Go on in another folder, with what is there."""
+        self.folder, self.entries, self._fresh = Path(folder), [], False
+        self._seen, self._adopted = set(), set()
+
+    def files(self, pattern: str = "*") -> dict[str, bytes]:
+        """The files of kept results that may be used, by name."""
+        return {
+            path.name: path.read_bytes()
+            for path in sorted(self.folder.glob(pattern))
+            if not self._fresh or {path, path.with_suffix(".kept")} & self._seen
+        }
+
     def _get(
         self,
         name: str,
@@ -113,6 +149,8 @@ class ResultCache:
         path = self._path(name, settings, ending)
         found = self._load(path, load)
         if found is None:
+            if self._only_look:
+                raise _MissingError(name)
             begin = time.perf_counter()
             result = compute()
             seconds = time.perf_counter() - begin
@@ -120,14 +158,15 @@ class ResultCache:
             save(path, result, seconds)
             self.entries.append(Entry(name, seconds, False))
             return result
-        self.entries.append(Entry(name, found[1], True))
+        self.entries.append(Entry(name, found[1], path not in self._adopted))
         return found[0]
 
     def _load(
         self, path: Path, load: Callable[[Path], tuple[Result, float]]
     ) -> tuple[Result, float] | None:
         usable = path.is_file() and not (self._fresh and path not in self._seen)
-        self._seen.add(path)
+        if not self._only_look:
+            self._seen.add(path)
         if not usable:
             return None
         try:
@@ -140,6 +179,10 @@ class ResultCache:
         about = {"name": name, "settings": settings, **_circumstances()}
         key = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
         return self.folder / f"{words}-{key}{ending}"
+
+
+class _MissingError(Exception):
+    """A result is not kept."""
 
 
 def array_digest(array: np.ndarray) -> str:

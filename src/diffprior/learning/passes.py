@@ -12,6 +12,8 @@ from ..executors.base import AbstractExecutor, Result, Shard
 from ..files.base import Serialisable
 from ..files.cache import Kept, ResultCache, array_digest
 
+UNSIGNED = "unsigned_"
+
 
 class Passes(AbstractExecutor):
     """An executor whose sums are kept in a folder, so that a run that was ended goes on from them.
@@ -61,13 +63,22 @@ class Passes(AbstractExecutor):
 
 
 def _as_arrays(result: Any) -> dict[str, np.ndarray]:
-    fields = dataclasses.fields(result)
-    return {field.name: np.asarray(getattr(result, field.name)) for field in fields}
+    """The fields as arrays of kinds that files have: hashes as signed numbers of the same bits."""
+    found = {}
+    for field in dataclasses.fields(result):
+        array = np.asarray(getattr(result, field.name))
+        unsigned = array.dtype == np.uint64
+        found[UNSIGNED * unsigned + field.name] = array.view(np.int64) if unsigned else array
+    return found
 
 
 def _from_arrays(kind: Any, arrays: dict[str, np.ndarray]) -> Any:
     """Numbers are kept as arrays without axes."""
-    return kind(**{name: a if a.ndim else a.item() for name, a in arrays.items()})
+    fields = {}
+    for name, array in arrays.items():
+        value = array.view(np.uint64) if name.startswith(UNSIGNED) else array
+        fields[name.removeprefix(UNSIGNED)] = value if value.ndim else value.item()
+    return kind(**fields)
 
 
 def _told(value: Any) -> Any:

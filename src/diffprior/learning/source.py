@@ -24,7 +24,7 @@ from ..priors.from_tasks.shards import KEPT, ShardBlock
 from .passes import Passes
 
 SAMPLE_TASKS = 50_000  # in memory, to choose and to judge with; all tasks refine the result
-SAMPLE_ROWS = 5_000_000
+SAMPLE_NUMBERS = 50_000_000  # in their rows, at most
 PIECE = 1024  # tasks of logs in memory that are drawn at once
 
 
@@ -107,7 +107,8 @@ class InShards(AbstractSource):
     """Logs in files, of which a first pass has taken a sample."""
 
     def __init__(self, logs: ShardedLogs, likelihood: Any, passes: Passes) -> None:
-        share = min(1.0, SAMPLE_TASKS / logs.num_tasks, SAMPLE_ROWS / logs.num_rows)
+        numbers = logs.num_rows * (len(logs.feature_names) + 2)
+        share = min(1.0, SAMPLE_TASKS / logs.num_tasks, SAMPLE_NUMBERS / numbers)
         census = passes.total(Census, partial(survey, share, likelihood), logs.shards)
         check_several_rows(census.num_tasks, census.num_rows)
         check_varying(census.low, census.high, logs.feature_names)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..bandits.agents import ThompsonSampling
+from ..executors.base import AbstractExecutor
 from ..files.cache import ResultCache
 from ..problems.synthetic import synthetic
 from ..progress import Progress, progress
@@ -21,6 +22,7 @@ from ..schedule import Schedule
 from .agents import CHOSEN, LearnedPriors, true_prior
 from .experiment import Effort, past_tasks, play
 from .figures import Curve, Panel, panels_figure
+from .parts import Part, share_out
 from .results import Regret
 
 PROBLEM = "cross"
@@ -59,6 +61,19 @@ class Ablation:
         self.problem, self.cache, self.told = synthetic(PROBLEM), cache, told
         self.effort, self.seed = effort, seed
         self.samples = past_tasks(self.problem, effort.num_samples, seed)
+
+    def prior_parts(self, samples: tuple[int, ...]) -> list[Part]:
+        """What learns priors that several parts need."""
+        counts = dict.fromkeys((*samples, len(self.samples)))
+        names = (CHOSEN, "paper", "default")
+        every = [self.priors(count) for count in counts]
+        return [functools.partial(priors.__getitem__, name) for priors in every for name in names]
+
+    def parts(self, samples: tuple[int, ...], stages: tuple[int, ...]) -> list[Part]:
+        """Every column of the tables, as a function that asks the cache for its numbers."""
+        by_samples = [functools.partial(self.by_samples, count) for count in samples]
+        by_stages = [functools.partial(self.by_stages, count) for count in stages]
+        return [self.levels, *by_samples, *by_stages]
 
     def levels(self) -> dict[str, Regret]:
         """TS, and exact sampling with the true prior."""
@@ -121,10 +136,14 @@ def run_ablation(
     effort: Effort | None = None,
     quick: bool = False,
     seed: int = 0,
+    executor: AbstractExecutor | None = None,
 ) -> AblationResult:
     """Run what is missing, draw the figure and write the report."""
     effort = effort or Effort()
     samples, stages = (SAMPLES[::2], (1, 5, 20)) if quick else (SAMPLES, STAGES)
+    silent = Ablation(cache, effort, seed, Progress("", 0))
+    share_out(cache, silent.prior_parts(samples), executor, "priors")
+    share_out(cache, silent.parts(samples, stages), executor, "parts")
     with progress("", 1 + len(samples) + len(stages)) as told:
         ablation = Ablation(cache, effort, seed, told)
         settings = {"problem": PROBLEM, "runs": str(effort.num_runs), "seed": str(seed)}

@@ -14,6 +14,7 @@ from ..evaluate.tasks import Tasks
 from ..evidence.base import AbstractLikelihood
 from ..evidence.families import Logistic
 from ..evidence.linear import Linear
+from ..executors.base import AbstractExecutor
 from ..files.cache import ResultCache, array_digest
 from ..problems.rows import RowProblem
 from ..progress import Progress, progress
@@ -24,6 +25,7 @@ from .data_report import data_blocks, distances_table, log_evidence_table
 from .data_results import DataResult, LogEvidenceNumbers, PriorDistance, RewardsResult
 from .embedding import method, on_plane
 from .experiment import Effort, Experiment, in_words
+from .parts import Part, share_out
 from .tables import regret_table
 
 AGENTS = tuple(name for name in NAMES if name not in ("EpsilonGreedy", "Exact"))
@@ -100,8 +102,10 @@ class DataExperiment:
         """How many steps of progress there are for one kind of rewards."""
         return 2 * len(self.agents) + 1
 
-    def rewards(self, name: str, likelihood: AbstractLikelihood, told: Progress) -> RewardsResult:
-        """All numbers of one kind of rewards."""
+    def experiments(
+        self, name: str, likelihood: AbstractLikelihood
+    ) -> tuple[Experiment, Experiment]:
+        """Agents on all tasks, and on those held out with priors that have not seen them."""
         whole, held_out = (
             Experiment(
                 label,
@@ -117,6 +121,22 @@ class DataExperiment:
                 (f"{name}, held out", self.held_out.parameters, self.seen_priors),
             )
         )
+        return whole, held_out
+
+    def prior_parts(self) -> list[Part]:
+        """What learns the priors, whatever the rewards."""
+        every = (self.priors, self.seen_priors)
+        return [functools.partial(priors.__getitem__, name) for priors in every for name in PRIORS]
+
+    def parts(self, name: str, likelihood: AbstractLikelihood) -> list[Part]:
+        """What computes the numbers of one kind of rewards, and the distances."""
+        whole, held_out = self.experiments(name, likelihood)
+        explained = [functools.partial(self.log_evidence, held_out, prior) for prior in EXPLAINED]
+        return [*whole.parts(), *held_out.parts(), *explained, self.distances]
+
+    def rewards(self, name: str, likelihood: AbstractLikelihood, told: Progress) -> RewardsResult:
+        """All numbers of one kind of rewards."""
+        whole, held_out = self.experiments(name, likelihood)
         both = whole.run(told), held_out.run(told)
         told.describe(f"{name}, log evidence")
         explained = {prior: self.log_evidence(held_out, prior) for prior in EXPLAINED}
@@ -221,6 +241,7 @@ def run_data(
     effort: Effort | None = None,
     measures: Measures | None = None,
     seed: int = 0,
+    executor: AbstractExecutor | None = None,
 ) -> DataResult:
     """Run what is missing, draw the figure and write the report."""
     effort, measures = effort or Effort(), measures or Measures()
@@ -228,6 +249,9 @@ def run_data(
         data, cache, effort=effort, measures=measures, agents=agents, seed=seed
     )
     kinds = {"linear": Linear(noise_std=data.noise_std), "logistic": Logistic()}
+    share_out(cache, experiment.prior_parts(), executor, "priors")
+    parts = [part for kind in kinds.items() for part in experiment.parts(*kind)]
+    share_out(cache, parts, executor, "parts")
     with progress("", 2 * experiment.num_steps) as told:
         rewards = tuple(experiment.rewards(name, kind, told) for name, kind in kinds.items())
     settings = {**data.facts, **in_words(effort), **in_words(measures), "seed": str(seed)}

@@ -18,6 +18,7 @@ from ..problems.base import AbstractProblem
 from ..progress import Progress
 from ..samplers.exact import Exact
 from .agents import NAMES, TRUE, AgentSpec, LearnedPriors, agent_specs, true_prior
+from .parts import Part
 from .results import AgentResult, PosteriorError, ProblemResult, Regret
 
 FEWEST_TASKS = 8  # that a slow sampler is judged on
@@ -97,6 +98,23 @@ class Experiment:
         self.effort, self.seed, self.judge_posteriors = effort, seed, judge_posteriors
         self.specs = agent_specs(agents)
         self.cache = priors.cache
+
+    def prior_parts(self) -> list[Part]:
+        """What learns the priors that its agents need; each asks the cache for one."""
+        names = dict.fromkeys(spec.prior for spec in self.specs if spec.prior != TRUE)
+        return [functools.partial(self.priors.__getitem__, name) for name in names]
+
+    def parts(self) -> list[Part]:
+        """Every regret and every posterior, as functions that ask the cache for one."""
+        effort, found = self.effort, list[Part]()
+        for spec in self.specs:
+            found.append(functools.partial(self.regret, spec, effort.num_runs))
+            if spec.sampler is not None:
+                runs = effort.temperature_runs
+                for t in effort.temperatures:
+                    found.append(functools.partial(self.regret, spec, runs, t))
+                found.append(functools.partial(self.posterior, spec))
+        return found
 
     def run(self, progress: Progress) -> ProblemResult:
         """All agents; `progress` is told of each."""

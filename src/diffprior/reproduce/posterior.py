@@ -9,6 +9,7 @@ import numpy as np
 from scipy.stats import sem
 
 from ..evaluate.posterior import posterior_quality
+from ..executors.base import AbstractExecutor
 from ..files.cache import ResultCache
 from ..problems.mixtures import mixture
 from ..progress import Progress, progress
@@ -19,6 +20,7 @@ from ..samplers.base import AbstractSampler
 from ..samplers.particle_filter import ParticleFilter
 from .agents import LearnedPriors, agent_specs
 from .figures import Clouds, Curve, Panel, panels_figure
+from .parts import Part, share_out
 
 NAMES = ("cross", "H", "triangles")
 SIZES = (0, 1, 2, 5, 10, 20, 50, 100, 200)
@@ -82,15 +84,17 @@ def run_posterior(
     names: tuple[str, ...] = NAMES,
     quick: bool = False,
     seed: int = 0,
+    executor: AbstractExecutor | None = None,
 ) -> PosteriorResult:
     """Run what is missing, draw the figure and write the report."""
     sizes = SIZES[1::3] if quick else SIZES
-    histories, draws = (4, 200) if quick else (20, 500)
+    histories, draws = effort_of(quick)
     learned = {name: _priors(name, cache, seed) for name in names}
+    judges = [_Judge(name, learned[name], sizes, quick, seed) for name in names]
+    share_out(cache, [p for judge in judges for p in judge.prior_parts()], executor, "priors")
+    share_out(cache, [p for judge in judges for p in judge.parts()], executor, "parts")
     with progress("", len(names) * len(sampler_names())) as told:
-        results = tuple(
-            _judge(name, learned[name], sizes, histories, draws, seed, told) for name in names
-        )
+        results = tuple(judge.run(told) for judge in judges)
     settings = {
         "histories of each size": str(histories),
         "draws of each posterior": str(draws),
@@ -109,25 +113,49 @@ def _priors(name: str, cache: ResultCache, seed: int) -> LearnedPriors:
     return LearnedPriors(name, samples, cache, seed)
 
 
-def _judge(
-    name: str,
-    priors: LearnedPriors,
-    sizes: tuple[int, ...],
-    num_histories: int,
-    num_draws: int,
-    seed: int,
-    told: Progress,
-) -> MixtureResult:
-    settings = {"sizes": sizes, "histories": num_histories, "draws": num_draws, "seed": seed}
+class _Judge:
+    """Samplers on one mixture; asks the cache for each."""
 
-    def compute(sampler: str) -> SamplerQuality:
+    def __init__(
+        self, name: str, priors: LearnedPriors, sizes: tuple[int, ...], quick: bool, seed: int
+    ) -> None:
+        self.name, self.priors, self.sizes, self.seed = name, priors, sizes, seed
+        self.num_histories, self.num_draws = effort_of(quick)
+
+    def prior_parts(self) -> list[Part]:
+        return [functools.partial(self.priors.__getitem__, name) for name in ("default", "paper")]
+
+    def parts(self) -> list[Part]:
+        return [functools.partial(self.quality, sampler) for sampler in sampler_names()]
+
+    def run(self, told: Progress) -> MixtureResult:
+        found = {}
+        for sampler in sampler_names():
+            told.describe(f"{self.name}, {sampler}")
+            found[sampler] = self.quality(sampler)
+            told.advance()
+        return MixtureResult(self.name, self.sizes, found)
+
+    def quality(self, sampler: str) -> SamplerQuality:
+        settings = {
+            "sizes": self.sizes,
+            "histories": self.num_histories,
+            "draws": self.num_draws,
+            "seed": self.seed,
+            "samples": self.priors.digest,
+        }
+        name = f"posteriors, {self.name}, {sampler}"
+        compute = functools.partial(self._quality, sampler)
+        return self.priors.cache.numbers(SamplerQuality, name, settings, compute)
+
+    def _quality(self, sampler: str) -> SamplerQuality:
         rows = posterior_quality(
-            mixture(name),
-            {sampler: make_sampler(sampler, priors)},
-            sizes,
-            num_histories=num_histories,
-            num_draws=num_draws,
-            seed=seed,
+            mixture(self.name),
+            {sampler: make_sampler(sampler, self.priors)},
+            self.sizes,
+            num_histories=self.num_histories,
+            num_draws=self.num_draws,
+            seed=self.seed,
         )
         return SamplerQuality(
             distance=[float(row.distance.distances.mean()) for row in rows],
@@ -138,17 +166,10 @@ def _judge(
             floor=[float(row.distance.floors.mean()) for row in rows],
         )
 
-    found = {}
-    for sampler in sampler_names():
-        told.describe(f"{name}, {sampler}")
-        found[sampler] = priors.cache.numbers(
-            SamplerQuality,
-            f"posteriors, {name}, {sampler}",
-            {**settings, "samples": priors.digest},
-            functools.partial(compute, sampler),
-        )
-        told.advance()
-    return MixtureResult(name, sizes, found)
+
+def effort_of(quick: bool) -> tuple[int, int]:
+    """Histories of each size, and draws of each posterior."""
+    return (4, 200) if quick else (20, 500)
 
 
 def ratio_table(result: MixtureResult) -> Table:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from ..evidence.families import Logistic
+from ..executors.base import AbstractExecutor
 from ..files.cache import ResultCache
 from ..problems.synthetic import SYNTHETIC, synthetic
 from ..progress import progress
@@ -18,6 +19,7 @@ from .agents import NAMES, SAMPLED, LearnedPriors, agents_table
 from .experiment import Effort, Experiment, in_words, past_tasks
 from .figures import Clouds, regret_figure
 from .next_steps import next_steps
+from .parts import share_out
 from .results import ProblemResult
 from .tables import (
     cost_table,
@@ -55,11 +57,14 @@ def run_synthetic(
     effort: Effort | None = None,
     logistic: bool = False,
     seed: int = 0,
+    executor: AbstractExecutor | None = None,
 ) -> SyntheticResult:
     """Run what is missing, draw the figures and write the report."""
     effort = effort or Effort()
     rewards = "logistic" if logistic else "linear"
     experiments = [_experiment(name, cache, effort, agents, logistic, seed) for name in names]
+    share_out(cache, [p for e in experiments for p in e.prior_parts()], executor, "priors")
+    share_out(cache, [p for e in experiments for p in e.parts()], executor, "parts")
     with progress("", sum(len(e.specs) for e in experiments)) as told:
         problems = tuple(experiment.run(told) for experiment in experiments)
     settings = {"rewards": rewards, **in_words(effort), "seed": str(seed)}
