@@ -69,3 +69,45 @@ def test_wrong_options_are_explained(table: Path, tmp_path: Path) -> None:
     assert missing.exit_code == 2 and "it has 'user'" in " ".join(missing.output.split())
     pattern = run.invoke(app, ["statistics", *NAMES])
     assert pattern.exit_code == 2 and "pattern 'x*'" in " ".join(pattern.output.split())
+
+
+def test_shards_are_written_and_learned_from(table: Path, tmp_path: Path) -> None:
+    shards, whole, kept = tmp_path / "shards", tmp_path / "whole.dprior", tmp_path / "kept"
+    made = run.invoke(
+        app,
+        ["shard", str(table), "--task", "user", "--tasks-per-file", "20", "--out", str(shards)],
+    )
+    assert made.exit_code == 0 and "wrote 4 files" in made.output
+    for source, output, options in (
+        (table, whole, []),
+        (shards, tmp_path / "parts.dprior", ["--keep", str(kept)]),
+    ):
+        arguments = ["learn", str(source), *NAMES, "-o", str(output), "--no-simulate", *options]
+        result = run.invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+    one, two = (dp.load(tmp_path / f"{name}.dprior") for name in ("whole", "parts"))
+    np.testing.assert_allclose(one.covs, two.covs, rtol=1e-6)
+    assert list(kept.glob("pass-sums-*.kept"))
+    again = ["shard", str(table), "--task", "user", "--out", str(shards)]
+    refused = run.invoke(app, again)
+    assert refused.exit_code == 2 and "expected an empty folder" in " ".join(refused.output.split())
+
+
+@pytest.mark.parametrize("command", ["learn", "reproduce"])
+def test_without_ray_a_cluster_is_refused_before_any_work(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "ray" else find(name)
+    )
+    arguments = {
+        "learn": ["learn", "nowhere.parquet", "-o", str(tmp_path / "prior.dprior")],
+        "reproduce": ["reproduce", "synthetic", "--out", str(tmp_path / "out")],
+    }
+    result = run.invoke(app, [*arguments[command], "--ray", "local"])
+    said = " ".join(result.output.split())
+    assert result.exit_code == 2 and "pip install 'diffprior[cluster]'" in said
+    assert list(tmp_path.iterdir()) == []
