@@ -98,11 +98,15 @@ def _write(files: list[Path], task: str, paths: list[Path]) -> list[Path]:
     """Write the rows of each path, and return those that have any."""
     schema, writers = arrow("parquet").read_schema(files[0]), dict[int, Any]()
     waiting, num_waiting = dict[int, list[Any]](), 0
+    numeric = arrow("types").is_floating, arrow("types").is_integer  # a dictionary each is much
+    words = [field.name for field in schema if not any(kind(field.type) for kind in numeric)]
 
     def flush() -> None:
         for bucket, rows in waiting.items():
             if bucket not in writers:
-                writers[bucket] = arrow("parquet").ParquetWriter(paths[bucket], schema)
+                writers[bucket] = arrow("parquet").ParquetWriter(
+                    paths[bucket], schema, use_dictionary=words
+                )
             writers[bucket].write_table(arrow("lib").Table.from_batches(rows).combine_chunks())
         waiting.clear()
 
