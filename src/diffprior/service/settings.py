@@ -14,7 +14,6 @@ from ..samplers.base import AbstractSampler
 from ..samplers.choose import best_sampler
 from ..samplers.evidence_dps import EvidenceDPS
 from ..samplers.exact import Exact
-from ..samplers.few_passes import FewPasses
 from ..samplers.laplace_dps import LaplaceDPS
 from ..samplers.twisted_smc import TwistedSMC
 
@@ -23,7 +22,6 @@ SAMPLERS = {
     "random": best_sampler,  # for the posterior of a task; its decisions ask no draw
     "exact": Exact,
     "evidence-dps": EvidenceDPS,
-    "few-passes": FewPasses,
     "laplace-dps": LaplaceDPS,
     "twisted-smc": TwistedSMC,
 }
