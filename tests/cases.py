@@ -7,6 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,6 +19,7 @@ import diffprior as dp
 import reference
 from diffprior.priors.base import AbstractClosedFormPrior
 from diffprior.priors.corrected import CorrectedDenoiser
+from diffprior.priors.correction import Correction
 from diffprior.priors.mixture_base import MixtureBase
 
 Array = NDArray[np.float64]
@@ -169,6 +171,19 @@ def standing_on(weights: Array, means: Array, covs: Array) -> dp.DiffusionPrior:
     parts = (np.log(weights), unit, vectors, variances)
     base = MixtureBase(*(jnp.asarray(part, jnp.result_type(float)) for part in parts))
     return dataclasses.replace(closed, denoiser=CorrectedDenoiser(base, None, None, len(means[0])))
+
+
+def corrected(prior: dp.DiffusionPrior, size: float = 0.3) -> dp.DiffusionPrior:
+    """The same with a network of random weights, of one input for each component."""
+    denoiser: Any = prior.denoiser
+    dtype = jnp.result_type(float)
+    net = Correction.initialise(
+        jax.random.key(1), prior.dim, denoiser.base.num_components, width=16, depth=3
+    )
+    out = size * jax.random.normal(jax.random.key(2), net.weights_out.shape)
+    net = eqx.tree_at(lambda n: n.weights_out, net, out)
+    net = jax.tree.map(lambda leaf: leaf.astype(dtype), net)
+    return dataclasses.replace(prior, denoiser=dataclasses.replace(denoiser, correction=net))
 
 
 @functools.cache

@@ -9,7 +9,16 @@ from numpy.testing import assert_allclose
 
 import diffprior as dp
 import reference
-from cases import IDENTITY, LINEAR, LOGISTIC, NOISE_STD, problem, standing_on, tolerance
+from cases import (
+    IDENTITY,
+    LINEAR,
+    LOGISTIC,
+    NOISE_STD,
+    corrected,
+    problem,
+    standing_on,
+    tolerance,
+)
 from chains import (
     BLOB_UNIT,
     BLOBS,
@@ -158,6 +167,8 @@ def test_other_priors_and_numbers_of_passes_are_refused() -> None:
             dp.FewPasses(blobs(), passes=passes)
 
 
-def test_it_serves_what_stands_on_a_mixture_best() -> None:
-    assert isinstance(dp.best_sampler(blobs()), dp.FewPasses)
-    assert dp.best_sampler(blobs(), 0.5).temperature == 0.5
+def test_it_serves_a_corrected_mixture_best() -> None:
+    """Without a network the mixture is a closed form, and `Exact` serves it."""
+    best = dp.best_sampler(corrected(blobs()), 0.5)
+    assert isinstance(best, dp.FewPasses) and best.temperature == 0.5
+    assert isinstance(dp.best_sampler(blobs()), dp.Exact)

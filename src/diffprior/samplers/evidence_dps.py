@@ -82,7 +82,7 @@ def _linear_chain(
         plan, stage, (noise, uniform) = inputs
         return denoiser.step(prepared, plan, stage, s_t, noise, uniform), None
 
-    start = draw_from(_start(stages, clean), first_noise)
+    start = draw_from(starting_law(stages, clean), first_noise)
     return jax.lax.scan(step, start, (denoiser.plan(prepared, stages), stages, random))[0]
 
 
@@ -113,7 +113,7 @@ def _expanding_chain(
     clean = first_belief(local)
     for _ in range(FIRST_EXPANSIONS):
         clean = denoise(zero[0], zero, clean)
-    state = (draw_from(_start(stages, clean), first_noise), clean, zero[0], zero)
+    state = (draw_from(starting_law(stages, clean), first_noise), clean, zero[0], zero)
     return jax.lax.scan(step, state, (stages, random))[0][0]
 
 
@@ -123,7 +123,7 @@ def _with_noisy(belief: Gaussian, snr: Float[Array, ""], shift: Float[Array, " d
     return belief.product(Gaussian(shift / snr, identity / snr))
 
 
-def _start(stages: Stages, clean: Gaussian) -> Gaussian:
+def starting_law(stages: Stages, clean: Gaussian) -> Gaussian:
     """The law of s_T, from mean and covariance of s_0 under the task's evidence."""
     last = stages.snr[0] / (1.0 + stages.snr[0])  # alpha_bar_T
     identity = jnp.eye(clean.mean.shape[0], dtype=clean.mean.dtype)

@@ -14,6 +14,7 @@ from ..priors.base import log_normalise, pick
 from ..priors.corrected import CorrectedDenoiser
 from ..priors.diffusion import DiffusionPrior
 from ..priors.mixture_base import Conditional
+from ..threefry import written_out
 from .base import AbstractSampler, Info, checked_temperature
 from .chain import first_belief, from_unit, to_unit
 
@@ -67,12 +68,12 @@ class FewPasses(AbstractSampler):
         prior, local = self.prior, to_unit(self.prior, evidence)
         run = _linear_passes if local.quadratic else _expanding_passes
         count = 1 if local.quadratic else PROPOSALS
-        random = _Random.of(key, self.passes, count, prior.dim, prior.offset.dtype)
+        random = Noise.of(key, self.passes, count, prior.dim, prior.offset.dtype)
         theta = from_unit(prior, run(prior.denoiser, local, REFINEMENTS[self.passes], random))
         return theta, Info.of(theta)
 
 
-class _Random(NamedTuple):
+class Noise(NamedTuple):
     """The random numbers of one draw."""
 
     hiding: Float[Array, "passes d"]
@@ -81,22 +82,23 @@ class _Random(NamedTuple):
     choices: Float[Array, " passes"]
 
     @staticmethod
-    def of(key: Key[Array, ""], passes: int, count: int, dim: int, dtype: Any) -> "_Random":
-        normal_key, uniform_key = jax.random.split(key)
+    def of(key: Key[Array, ""], passes: int, count: int, dim: int, dtype: Any) -> "Noise":
+        """For `passes` passes of `count` proposals each."""
+        normal_key, uniform_key = jax.random.split(written_out(key))
         normal = jax.random.normal(normal_key, (passes, count + 1, dim), dtype)
         uniform = jax.random.uniform(uniform_key, (passes, count + 1), dtype)
-        return _Random(normal[:, 0], normal[:, 1:], uniform[:, 1:], uniform[:, 0])
+        return Noise(normal[:, 0], normal[:, 1:], uniform[:, 1:], uniform[:, 0])
 
 
 def _linear_passes(
     denoiser: Any,
     local: AbstractEvidence,
     refinements: tuple[float, ...],
-    random: _Random,
+    random: Noise,
 ) -> Float[Array, " d"]:
     matrix, shift = local.expand(Gaussian.point(jnp.zeros_like(random.hiding[0])))
     task = eigh(matrix).nonnegative()
-    hidden = _Hidden.nothing(task)
+    hidden = Hidden.nothing(task)
     law = denoiser.conditional(task, shift)
     s = law.draw(random.noises[0, 0], random.components[0, 0])
     for i, precision in enumerate(refinements, start=1):
@@ -110,14 +112,14 @@ def _expanding_passes(
     denoiser: Any,
     local: AbstractEvidence,
     refinements: tuple[float, ...],
-    random: _Random,
+    random: Noise,
 ) -> Float[Array, " d"]:
     """The likelihood is expanded anew for every pass."""
     matrix, shift = local.expand(first_belief(local))
     belief = denoiser.denoise(eigh(matrix).nonnegative(), shift)
     matrix, shift = local.expand(belief)
     task = eigh(matrix).nonnegative()
-    hidden = _Hidden.nothing(task)
+    hidden = Hidden.nothing(task)
     law = denoiser.conditional(task, shift)
     s = _proposed(law, local, (matrix, shift), random, 0)
     for i, precision in enumerate(refinements, start=1):
@@ -133,7 +135,7 @@ def _proposed(
     law: Conditional,
     local: AbstractEvidence,
     expansion: tuple[Float[Array, "d d"], Float[Array, " d"]],
-    random: _Random,
+    random: Noise,
     index: int,
 ) -> Float[Array, " d"]:
     """One of several draws, by the likelihood over that of its expansion."""
@@ -144,7 +146,7 @@ def _proposed(
     return draws[pick(shares, random.choices[index][None])[0]]
 
 
-class _Hidden(NamedTuple):
+class Hidden(NamedTuple):
     """What is known of the present draw through noise: evidence of precision c (I + P)."""
 
     unit: Spectral  # I + P
@@ -152,17 +154,17 @@ class _Hidden(NamedTuple):
     shift: Float[Array, " d"]
 
     @staticmethod
-    def nothing(task: Spectral) -> "_Hidden":
+    def nothing(task: Spectral) -> "Hidden":
         """No draw yet."""
         zero = jnp.zeros_like(task.values)
-        return _Hidden(task.shifted(jnp.ones_like(zero[0])), zero[0], zero)
+        return Hidden(task.shifted(jnp.ones_like(zero[0])), zero[0], zero)
 
-    def more(self, precision: float, s: Float[Array, " d"], noise: Float[Array, " d"]) -> "_Hidden":
+    def more(self, precision: float, s: Float[Array, " d"], noise: Float[Array, " d"]) -> "Hidden":
         """The draw s seen better, at `precision` in all."""
         gain = (precision - self.precision) * self.unit.values
         seen = gain * self.unit.rotate(s) + jnp.sqrt(gain) * noise
         total = jnp.full_like(self.precision, precision)
-        return _Hidden(self.unit, total, self.shift + self.unit.unrotate(seen))
+        return Hidden(self.unit, total, self.shift + self.unit.unrotate(seen))
 
     def matrix(self) -> Float[Array, "d d"]:
         """The precision of what is seen."""
