@@ -12,6 +12,7 @@ from ..priors.stagewise import StagewiseDenoiser
 from ..samplers.base import AbstractSampler
 from ..samplers.dps import DPS
 from ..samplers.evidence_dps import EvidenceDPS
+from ..samplers.few_passes import FewPasses
 from ..samplers.laplace_dps import LaplaceDPS
 from ..samplers.twisted_smc import TwistedSMC
 
@@ -30,8 +31,9 @@ def matrix_rate(size: int = 2048, repeats: int = 7) -> float:
 
 def multiply_adds(sampler: AbstractSampler) -> int:
     """Multiply-adds of the network in one draw, with the derivatives that the sampler needs."""
-    assert isinstance(sampler, EvidenceDPS | LaplaceDPS | TwistedSMC | DPS)
-    stages, dim = sampler.schedule.num_stages, sampler.prior.dim
+    assert isinstance(sampler, EvidenceDPS | FewPasses | LaplaceDPS | TwistedSMC | DPS)
+    stages = sampler.passes if isinstance(sampler, FewPasses) else sampler.schedule.num_stages
+    dim = sampler.prior.dim
     once = _network(sampler.prior.denoiser)
     denoiser = sampler.prior.denoiser
     own = isinstance(denoiser, CorrectedDenoiser) and denoiser.draws_components

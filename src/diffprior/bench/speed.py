@@ -16,11 +16,13 @@ from ..bandits.bandit import Bandit
 from ..bandits.simulate import simulate
 from ..evidence.families import Logistic
 from ..evidence.linear import Linear
+from ..priors.diffusion import DiffusionPrior
 from ..priors.gaussian import GaussianPrior
 from ..problems.synthetic import synthetic, uniform_in_ball
 from ..samplers.base import AbstractSampler
 from ..samplers.evidence_dps import EvidenceDPS
 from ..samplers.exact import Exact
+from ..samplers.few_passes import FewPasses, stands_on_a_mixture
 from ..samplers.laplace_dps import LaplaceDPS
 from ..samplers.twisted_smc import TwistedSMC
 from .arithmetic import matrix_rate, over_limit
@@ -40,8 +42,14 @@ def samplers(bench: Bench) -> dict[str, AbstractSampler]:
         "LaplaceDPS, the paper's preset": LaplaceDPS(paper, covariance="paper"),
         f"LaplaceDPS, {FEWEST_STAGES} stages": LaplaceDPS(ours, steps=FEWEST_STAGES),
         "EvidenceDPS": EvidenceDPS(ours),
+        **_few_passes("FewPasses", ours),
         "TwistedSMC": TwistedSMC(ours),
     }
+
+
+def _few_passes(name: str, prior: DiffusionPrior) -> dict[str, AbstractSampler]:
+    """Where there is a mixture to draw from."""
+    return {name: FewPasses(prior)} if stands_on_a_mixture(prior) else {}
 
 
 def runs(bench: Bench) -> list[Measurement]:
@@ -77,6 +85,7 @@ def decisions(bench: Bench) -> list[Measurement]:
         **samplers(bench),
         "exact Gaussian": Exact(GaussianPrior(np.zeros(2), np.eye(2))),
         "EvidenceDPS, d = 8": EvidenceDPS(eight),
+        **_few_passes("FewPasses, d = 8", eight),
         "TwistedSMC, d = 8": TwistedSMC(eight),
     }
     found = []
