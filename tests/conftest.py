@@ -53,14 +53,19 @@ RUN_LONG = (
     "_dps",
     "_smc",
     "_filter",
-    "test_exact",
-    "test_predictive",
 )
 
 RUN_ONCE = "equal_the_twin"  # tests of single draws among them
 
+# The longest of all, with which two workers begin, so that neither waits for the other at the end.
+LONGEST = ("test_docs", "test_crashes", "test_walk", "test_compilation", "test_choose_base")
+
 FORGET_AFTER = 100  # tests: every program holds some dozen memory maps, of which there are 65,530
 _tests_done = itertools.count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
 
 
 @pytest.fixture(autouse=True)

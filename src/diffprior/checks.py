@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 EIGENVALUES_UP_TO = 256  # parameters, whose eigenvalues are found in no time
+FLOATS: dict[Any, np.dtype] = {True: np.dtype(np.float64), False: np.dtype(np.float32)}
 Size = int | str  # an exact length, or a name for a length that is free
 
 
@@ -21,14 +22,14 @@ def on_device(numbers: np.ndarray | Array) -> Array:
     if isinstance(numbers, Array):
         return numbers
     array = np.asarray(numbers)
-    return jax.device_put(array.astype(_default_float(), copy=False) if _floats(array) else array)
+    return jax.device_put(array.astype(default_float(), copy=False) if _floats(array) else array)
 
 
 def in_default_precision(numbers: np.ndarray | Array) -> np.ndarray | Array:
     """Host numbers in the precision that JAX works in, still on the host."""
     if isinstance(numbers, Array):
         return numbers
-    return numbers.astype(_default_float(), copy=False)
+    return numbers.astype(default_float(), copy=False)
 
 
 def real_array(
@@ -57,17 +58,17 @@ def real_numbers(
         raise ValueError(f"`{name}`: expected an array, got a ragged nest; {fix}") from error
     _check_real(name, array.dtype)
     _check_shape(name, array.shape, shape, fix)
-    if array.dtype == _default_float():
+    if array.dtype == default_float():
         finite = np.isfinite(array)
     else:
         with np.errstate(over="ignore"):
             if not _floats(array) or array.dtype.itemsize > 8:  # longdouble is not known to JAX
                 array = array.astype(np.float64)
-            finite = np.isfinite(array.astype(_default_float(), copy=False))
+            finite = np.isfinite(array.astype(default_float(), copy=False))
     if not finite.all():
         raise ValueError(
             f"`{name}`: expected finite numbers, got {np.sum(~finite)} NaN, infinite or beyond "
-            f"{_default_float().name}; drop, repair or rescale those entries"
+            f"{default_float().name}; drop, repair or rescale those entries"
         )
     return array
 
@@ -81,8 +82,9 @@ def _floats(array: np.ndarray) -> bool:
     return array.dtype.kind == "f"
 
 
-def _default_float() -> np.dtype:
-    return jax.dtypes.canonicalize_dtype(np.float64)
+def default_float() -> np.dtype:
+    """The precision that JAX works in: as `jax.dtypes.canonicalize_dtype(float)`, only sooner."""
+    return FLOATS[jax.config.jax_enable_x64]  # type: ignore[attr-defined]
 
 
 def _check_shape(name: str, got: tuple[int, ...], expected: tuple[Size, ...], fix: str) -> None:
@@ -97,7 +99,7 @@ def _check_shape(name: str, got: tuple[int, ...], expected: tuple[Size, ...], fi
 def positive(name: str, value: Any, fix: str = "pass a number above zero") -> Float[Array, ""]:
     """`value` as a positive scalar, large enough that compiled programs do not take it for 0."""
     scalar = real_numbers(name, value, (), "pass a single number")
-    smallest = np.finfo(_default_float()).tiny
+    smallest = np.finfo(default_float()).tiny
     if not is_traced(scalar) and not scalar >= smallest:
         wanted = f" of at least {smallest:g}" if scalar > 0 else ""
         raise ValueError(

@@ -4,10 +4,9 @@ import threading
 import warnings
 from typing import Any
 
-import jax
 import numpy as np
 
-from ..checks import positive_int
+from ..checks import default_float, positive_int
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..samplers.base import AbstractSampler
 from .agents import AbstractAgent, ThompsonSampling
@@ -292,7 +291,7 @@ class Bandit(AbstractStoredBandit):
 
     @property
     def _dtype(self) -> np.dtype:
-        return jax.dtypes.canonicalize_dtype(np.float64)
+        return default_float()
 
     def _present(self, state: State, num_decisions: int | None = None) -> State:
         """What is left of a state after so many decisions; by default, at this moment."""
