@@ -196,7 +196,8 @@ def posterior_means(
     log_others = shift @ others.T - quadratic[:, None]
     half = 0.5 * jnp.einsum("gij,gsj->gsi", precision, s_0)
     log_own = jnp.sum((shift - half) * s_0, axis=-1, keepdims=True)
-    top = jnp.maximum(log_own, jnp.max(log_others, axis=-1, keepdims=True))
+    top = jnp.max(log_others, axis=-1, keepdims=True, initial=-jnp.inf)  # there may be none
+    top = jnp.maximum(log_own, top)
     own, weights = jnp.exp(log_own - top), jnp.exp(log_others - top)
     # One product sums the weights and what they weigh, so that they are gone through once.
     sums = weights @ jnp.concatenate([others, jnp.ones_like(others[:, :1])], axis=1)
