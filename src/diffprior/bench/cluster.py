@@ -100,7 +100,7 @@ def _simulation() -> Callable[[AbstractExecutor], Any]:
     problem = synthetic("cross")
     sampler = TwistedSMC(DiffusionPrior.from_denoiser(problem.true_prior))
     agents = {"TwistedSMC": sampler}
-    return lambda executor: simulate(problem, agents, 256, 20, progress=False, executor=executor)
+    return lambda executor: simulate(problem, agents, 256, 100, progress=False, executor=executor)
 
 
 def _shards(folder: Path) -> Any:
@@ -163,6 +163,8 @@ def learning(folder: Path, where: str, logistic: bool, up_to: str) -> None:
     with kinds[where](num_workers=2) if where in kinds else InProcess() as executor:
         if where == "memory":
             logs: Any = Logs.read(folder / "rows.parquet", **COLUMNS)
+        elif where == "statistics":
+            logs = Logs.read_statistics(folder / "rows.parquet", **COLUMNS)
         else:
             logs = ShardedLogs.read(folder / "shards", **COLUMNS)
         rewards = Logistic() if logistic else Linear(noise_std=1.0)
