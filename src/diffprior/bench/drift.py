@@ -20,7 +20,8 @@ from ..priors.gaussian import GaussianPrior
 from ..progress import progress
 
 DIM, NUM_ACTIONS, NOISE_STD = 3, 10, 1.0
-HALF_LIFE, ROUNDS = 200.0, 600  # decisions; the task changes after half of the rounds
+ROUNDS = 600  # the task changes after half of them
+HALF_LIVES = {"linear": 100.0, "logistic": 200.0}  # decisions; one bit says less than a number
 
 
 def regret(
@@ -59,7 +60,7 @@ def main(runs: Annotated[int, typer.Option(min=2, help="Runs of each kind.")] = 
         for name, likelihood in kinds.items():
             for changes in (True, False):
                 both = []
-                for half_life in (None, HALF_LIFE):
+                for half_life in (None, HALF_LIVES[name]):
                     found = []
                     for seed in range(runs):
                         found.append(regret(likelihood, half_life, changes, seed))
@@ -79,7 +80,7 @@ def _line(
     what = "after the change" if changes else "nothing changes"
     return (
         f"{name}, {what}: {before.mean():.1f} ± {sem(before):.1f} with all evidence, "
-        f"{after.mean():.1f} ± {sem(after):.1f} with a half-life of {HALF_LIFE:g} decisions: "
+        f"{after.mean():.1f} ± {sem(after):.1f} with a half-life of {HALF_LIVES[name]:g} decisions: "
         f"{100 * (ratio - 1):+.0f} ± {100 * error:.0f} %"
     )
 
