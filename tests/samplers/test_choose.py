@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from numpy.testing import assert_allclose
 import diffprior as dp
 import reference
 from diffprior.priors.corrected import CorrectedDenoiser
+from diffprior.priors.correction import Correction
 from diffprior.priors.mixture_base import MixtureBase
 
 pytestmark = pytest.mark.float32
@@ -56,3 +58,14 @@ def test_other_priors_get_what_is_exact_or_the_chain() -> None:
     assert isinstance(dp.best_sampler(dp.GaussianPrior(np.zeros(2), np.eye(2))), dp.Exact)
     closed = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(2), np.eye(2)))
     assert isinstance(dp.best_sampler(closed), dp.EvidenceDPS)
+
+
+def test_a_mixture_that_a_network_corrects_gets_passes_from_four_parameters_on() -> None:
+    for dim, kind in ((3, dp.EvidenceDPS), (4, dp.FewPasses)):
+        base = MixtureBase(
+            jnp.zeros(1), jnp.zeros((1, dim)), jnp.eye(dim)[None], jnp.ones((1, dim))
+        )
+        correction = Correction.initialise(jax.random.key(0), dim, 1, width=4, depth=2)
+        denoiser = CorrectedDenoiser(base, correction, None, dim)
+        plain = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(dim), np.eye(dim)))
+        assert isinstance(dp.best_sampler(dataclasses.replace(plain, denoiser=denoiser)), kind)

@@ -80,7 +80,7 @@ def _line(
     what = "after the change" if changes else "nothing changes"
     return (
         f"{name}, {what}: {before.mean():.1f} ± {sem(before):.1f} with all evidence, "
-        f"{after.mean():.1f} ± {sem(after):.1f} with a half-life of {HALF_LIVES[name]:g} decisions: "
+        f"{after.mean():.1f} ± {sem(after):.1f} with a half-life of {HALF_LIVES[name]:g}: "
         f"{100 * (ratio - 1):+.0f} ± {100 * error:.0f} %"
     )
 

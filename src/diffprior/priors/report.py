@@ -123,9 +123,9 @@ class FitReport(Serialisable):
         kept = self.base
         if kept is None or (kept.base == "Gaussian" and kept.corrected):
             return ""
-        return (
-            "Draws are learned: two passes of that law (FewPasses), no particles to correct them.\n"
-        )
+        if not kept.corrected:
+            return "Without a network it is a closed form, and is drawn from as one (Exact).\n"
+        return "Two passes draw from it (FewPasses): learned draws, no particles to correct them.\n"
 
     def _verdict(self) -> str:
         ratio, log_snr = self.gain

@@ -13,6 +13,8 @@ from .exact import Exact
 from .few_passes import FewPasses, stands_on_a_mixture
 from .twisted_smc import TwistedSMC
 
+MANY = 4  # parameters; with fewer, 20 stages cost little and come a little closer than two passes
+
 
 def best_sampler(prior: Any, temperature: Any = 1.0) -> AbstractSampler:
     """The sampler that is most accurate for a prior.
@@ -23,8 +25,9 @@ def best_sampler(prior: Any, temperature: Any = 1.0) -> AbstractSampler:
 
     Returns:
         `Exact` for a closed form, and for a learned prior that is one, because the network added
-        nothing to its mixture; `FewPasses` for one that stands on a mixture; `TwistedSMC` for one
-        that denoises isotropic evidence only; `EvidenceDPS` for any other.
+        nothing to its mixture; `FewPasses` for one of four or more parameters that stands on a
+        mixture; `TwistedSMC` for one that denoises isotropic evidence only; `EvidenceDPS` for any
+        other.
 
     Raises:
         ValueError: if a member of the prior is missing, or the temperature is not positive.
@@ -35,7 +38,7 @@ def best_sampler(prior: Any, temperature: Any = 1.0) -> AbstractSampler:
         return Exact(closed, temperature=temperature)
     if isinstance(prior, DiffusionPrior) and not prior.denoiser.general:
         return TwistedSMC(prior, temperature=temperature)
-    if isinstance(prior, DiffusionPrior) and stands_on_a_mixture(prior):
+    if isinstance(prior, DiffusionPrior) and stands_on_a_mixture(prior) and prior.dim >= MANY:
         return FewPasses(prior, temperature=temperature)
     return EvidenceDPS(prior, temperature=temperature)
 
