@@ -37,7 +37,10 @@ class Bench:
 
     def prior(self, name: str, preset: str = "default") -> DiffusionPrior:
         """A prior learned from 10,000 samples of a mixture."""
-        samples = mixture_samples(mixture(name))
+        return self.learned(name, mixture_samples(mixture(name)), preset)
+
+    def learned(self, name: str, samples: np.ndarray, preset: str = "default") -> DiffusionPrior:
+        """A prior learned from samples, or as it was kept."""
         return self.cache.object(
             f"prior, {name}, {preset}",
             {"preset": preset, "samples": array_digest(samples)},

@@ -13,8 +13,9 @@ import numpy as np
 from ..bandits.bandit import Bandit
 from ..evidence.families import Logistic
 from ..priors.base import AbstractPrior
+from ..problems.judging import law
 from ..problems.mixtures import mixture
-from .section import Bench, Measurement
+from .section import NUM_SAMPLES, SAMPLES_SEED, Bench, Measurement
 from .service_load import ACTIONS, DIM, Load, Service
 from .service_store import make_store
 
@@ -23,14 +24,17 @@ SECONDS, QUICK_SECONDS = 10.0, 2.0  # of each turn; the half loads take two turn
 TURNS = 3  # of each service, so that a slow moment hits all
 BANDITS = 64  # of the bare library
 RANDOM = "the same service at random"
+SHAPE = "sheet-8"
 
 
 def serve(bench: Bench) -> list[Measurement]:
     """The decision service: eight parameters, ten actions, 10,000 tasks, logistic rewards, every
     decision rewarded, client included; beside the same service choosing at random, and the bare
-    library. Full load is 32 connections; half load is half of the decisions a second of that."""
+    library. Full load is 32 connections; half load is half of the decisions a second of that. The
+    diffusion prior is of a sheet, a shape that needs a network on its mixture."""
     seconds = QUICK_SECONDS if bench.quick else SECONDS
-    closed, learned = mixture("clusters"), bench.prior("clusters")
+    closed = mixture("clusters")
+    learned = bench.learned(SHAPE, np.asarray(law(SHAPE).sample(SAMPLES_SEED, NUM_SAMPLES)))
     rows = [
         _library("library, mixture", closed, seconds),
         _library("library, diffusion prior", learned, seconds),
@@ -40,8 +44,8 @@ def serve(bench: Bench) -> list[Measurement]:
             RANDOM: make_store(Path(name) / "0", closed, TASKS, sampler="random"),
             "mixture": make_store(Path(name) / "1", closed, TASKS),
             "diffusion prior": make_store(Path(name) / "2", learned, TASKS),
-            "diffusion prior, no propensities": make_store(
-                Path(name) / "3", learned, TASKS, propensity_draws=0
+            "diffusion prior, 20 stages": make_store(
+                Path(name) / "3", learned, TASKS, sampler="evidence-dps"
             ),
         }
         with running(kinds) as services:
