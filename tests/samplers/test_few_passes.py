@@ -14,7 +14,6 @@ from cases import (
     LINEAR,
     LOGISTIC,
     NOISE_STD,
-    corrected,
     problem,
     standing_on,
     tolerance,
@@ -169,10 +168,3 @@ def test_other_priors_and_numbers_of_passes_are_refused() -> None:
     for passes in (0, 5, True):
         with pytest.raises(ValueError, match="^`passes`: expected 1, 2, 3 or 4, got"):
             dp.FewPasses(blobs(), passes=passes)
-
-
-def test_it_serves_a_corrected_mixture_best() -> None:
-    """Without a network the mixture is a closed form, and `Exact` serves it."""
-    best = dp.best_sampler(corrected(blobs()), 0.5)
-    assert isinstance(best, dp.FewPasses) and best.temperature == 0.5
-    assert isinstance(dp.best_sampler(blobs()), dp.Exact)
