@@ -39,5 +39,6 @@ def bench(
             write_whole(json_file, numbers)
             say(f"wrote {json_file}")
         for table in result.summary:
-            say_table(table)
+            if table.rows:  # none in the last one where no section has a rival
+                say_table(table)
         say(f"the report is {out / REPORT}")
