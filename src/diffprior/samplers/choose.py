@@ -13,11 +13,11 @@ from .exact import Exact
 from .few_passes import FewPasses, stands_on_a_mixture
 from .twisted_smc import TwistedSMC
 
-MANY = 4  # parameters; with fewer, 20 stages cost little and come a little closer than two passes
+MANY = 4  # parameters; with fewer, 20 stages cost little and are a little closer than two passes
 
 
 def best_sampler(prior: Any, temperature: Any = 1.0) -> AbstractSampler:
-    """The sampler that is most accurate for a prior.
+    """The sampler that serves a prior best: accurate, and quick where that costs little.
 
     Args:
         prior: an `AbstractPrior`, or any object with `dim`, `sample`, `denoise` and `moments`.
