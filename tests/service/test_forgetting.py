@@ -13,7 +13,7 @@ from diffprior.service.catalog import task_seed
 from diffprior.service.database import Database
 from diffprior.service.rebuild import rebuild
 from diffprior.service.schema import decisions, observations, schema_version
-from diffprior.service.settings import Settings
+from diffprior.service.settings import Settings, checked_settings
 from diffprior.service.tasks import SNAPSHOT_EVERY
 from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward
 
@@ -138,3 +138,18 @@ def test_a_half_life_is_a_number_of_decisions_or_a_time() -> None:
     assert Settings(half_life="500").half_life == 500.0
     kept = Settings(half_life="P7D").model_dump_json()
     assert Settings.model_validate_json(kept).half_life == datetime.timedelta(days=7)
+
+
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        ({"half_life": "soon"}, "^`half_life`: .*got 'soon'; after which .* such as P7D$"),
+        ({"half_life": -3}, "^`half_life`: expected a positive number, got -3.*500"),
+        ({"temperature": -1}, "^`temperature`: .*greater than 0, got -1$"),
+        ({"aggregation": "mean"}, "^`aggregation`: .*'first', 'last' or 'sum', got 'mean'$"),
+    ],
+)
+def test_settings_by_hand_are_refused_in_a_line(about: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        checked_settings(about)
+    assert "\n" not in str(caught.value) and "pydantic" not in str(caught.value)

@@ -64,7 +64,7 @@ def serve(
         from ..service.database import Database as OpenDatabase
         from ..service.server import add_models, check_access, log_to_stderr
         from ..service.server import serve as run
-        from ..service.settings import Settings, parse_likelihood
+        from ..service.settings import checked_settings, parse_likelihood
 
         models = dict(_named_file(text) for text in model or [])
         about = {
@@ -75,7 +75,7 @@ def serve(
             "half_life": half_life,
             "propensity_draws": propensity_draws,
         }
-        settings = Settings.model_validate(parse_likelihood(likelihood) | about)
+        settings = checked_settings(parse_likelihood(likelihood) | about)
         opened = OpenDatabase(database)
         check_access(opened, host, require_tokens)
         catalog = Catalog(opened)

@@ -97,6 +97,25 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         return maker(prior, temperature=self.temperature)
 
 
+def checked_settings(about: dict[str, Any]) -> Settings:
+    """Settings from what was written down by hand.
+
+    Raises:
+        ValueError: With the first thing that is wrong, and what the setting is.
+    """
+    try:
+        return Settings.model_validate(about)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        message = first["msg"].removeprefix("Value error, ")
+        if not first["loc"]:
+            raise ValueError(message) from error
+        name = str(first["loc"][0])
+        meaning = Settings.model_fields[name].description
+        fix = f"; {meaning}" if meaning else ""
+        raise ValueError(f"`{name}`: {message}, got {first['input']!r}{fix}") from error
+
+
 def parse_likelihood(text: str) -> dict[str, Any]:
     """Settings from `logistic`, `linear:noise_std=0.5` or `negative-binomial:dispersion=2`.
 
