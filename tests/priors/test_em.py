@@ -96,7 +96,7 @@ def test_as_many_components_as_the_samples_justify() -> None:
     x = draws(3000)
     offset, scale = whitening(x)
     found = em.choose_components(np.linalg.solve(scale, (x - offset).T).T, seed=0)
-    assert found.num_components == 3 and not found.tied
+    assert found.num_components == 3 and found.kind == em.Kind(3.0)
     assert found.score > found.gaussian_score + 1
     assert found.scores["2"] < found.score
     fresh = np.mean(reference.mixture_log_density(draws(3000, 1), WEIGHTS, MEANS, COVS))
@@ -130,7 +130,7 @@ def test_a_row_that_counts_thrice_is_three_rows() -> None:
 
 def test_absent_components_stay_absent() -> None:
     search = em._Search.over(draws(200), None, 0)
-    padded = search.fit(search.weights, 3, 3.0, 1)
+    padded = search.fit(search.weights, 3, em.Kind(3.0), 1)
     assert np.all(np.isneginf(padded.log_weights[3:]))
     assert np.isclose(jax.nn.logsumexp(padded.log_weights), 0.0)
     assert np.all(np.isfinite(padded.covs))

@@ -20,11 +20,14 @@ from .report import Candidate
 
 HELD_OUT_DRAWS = 8192
 JUDGED_EVIDENCE = 512  # pieces of evidence that held-out samples are judged under
-BASE_NUMBERS = 2**16  # the most that the covariances of a base may hold: K d^2
-MOST_COMPONENTS, MOST_IN_THE_PLANE = 128, 64
+BASE_NUMBERS = 2**18  # the most that the covariances of a base may hold: K d^2
+MOST_COMPONENTS, MOST_IN_THE_PLANE = 256, 64
 NOISE = 0.5  # standard errors by which a richer denoiser must be better
 WORTH = 1e-3  # share of the loss that it must take, for which no one would notice less
 LITTLE, MUCH = 0.10, 0.25  # shares of the loss that a mixture alone may take from one Gaussian
+TRY_BOTH = (9, 16)  # parameters at which little is no verdict on a mixture
+LARGE_BASE = 2**16  # numbers in the covariances of a base that make a step slow
+WEIGHT_DECAY = 0.1  # beyond eight parameters, where past tasks are soon learned by heart
 
 
 class Chosen(NamedTuple):
@@ -58,21 +61,26 @@ class Plan(NamedTuple):
     middle: tuple[float, float]  # log precisions that training dwells on
 
 
-def correction_plan(dim: int, mixed: bool) -> Plan:
-    """What serves `dim` parameters well, on a mixture or on one Gaussian.
+def correction_plan(dim: int, num_components: int) -> Plan:
+    """What serves `dim` parameters well, on a mixture of so many components or on one Gaussian.
 
     A mixture knows what weak evidence leaves open, so its correction dwells on stronger evidence;
     in the plane on evidence of any strength, for there histories long enough to need it are common.
+    One Gaussian leaves most to a wide network; many components leave little, and each step goes
+    through all of them.
     """
+    mixed = num_components > 1
     middle = (-4.0, 6.0) if mixed or dim <= 3 else (-4.0, 3.0)
     if dim <= 3:
         middle = (-4.0, 9.0) if mixed else middle
         return Plan(Recipe(2000, 1024, 2e-2, True, 512), 64, 4, middle)
-    width = 128 if dim <= 8 else 192 if dim <= 16 else 256
-    rate = 7e-3 if mixed or dim > 16 else 2e-2
-    steps = 3500 if dim <= 8 else 3000 if mixed else 8000 if dim <= 16 else 5000
-    others = 2048 if steps == 8000 else 1024
-    return Plan(Recipe(steps, 1024, rate, True, others), width, 4, middle)
+    if dim <= 8:
+        return Plan(Recipe(3500, 1024, 7e-3 if mixed else 2e-2, True, 1024), 128, 4, middle)
+    large = mixed and num_components * dim**2 >= LARGE_BASE
+    steps, others = (4000, 2048) if dim <= 16 else (3000, 1024)
+    recipe = Recipe(1500 if large else steps, 1024, 2e-2, True, others, WEIGHT_DECAY)
+    width, depth = (192, 4) if dim <= 16 else (256, 4) if mixed else (384, 3)
+    return Plan(recipe, width, depth, middle)
 
 
 def fit_corrected(
@@ -93,7 +101,8 @@ def fit_corrected(
     A base alone stays when its correction adds nothing. Of denoisers that do about as well, by half
     a standard error over held-out samples, the simplest is kept: few samples justify little. Where
     the mixture alone takes much of the Gaussian's loss, only the mixture is corrected, where it
-    takes little, only the Gaussian: the other has not been seen to win there. `initial` is trained
+    takes little, only the Gaussian (but at `TRY_BOTH` parameters): the other has not been seen to
+    win there. `initial` is trained
     on from where it stands; `groups` number the tasks that rows of `train` belong to. With `fast` a
     mixture is kept wherever there is one, so that draws need a few passes only.
     """
@@ -106,7 +115,8 @@ def fit_corrected(
     worth = [t.denoiser.base for t in tried]
     if len(tried) == 2:
         taken = 1.0 - tried[1].candidate.loss / tried[0].candidate.loss
-        worth = worth[1:] if taken > MUCH or fast else worth[:1] if taken < LITTLE else worth
+        only_gaussian = taken < LITTLE and not TRY_BOTH[0] <= dim <= TRY_BOTH[1]
+        worth = worth[1:] if taken > MUCH or fast else worth[:1] if only_gaussian else worth
     start = None if initial is None else initial.correction
     tried += [found for base in worth for found in trainer.corrected(base, start)]
     allowed = [t for t in tried if t.denoiser.base is not None] if fast else tried
@@ -171,7 +181,8 @@ class _Trainer(NamedTuple):
         return self._judged(base, correction, None, fitted)
 
     def _plan(self, base: MixtureBase | None) -> Plan:
-        return correction_plan(self.train.samples.shape[1], base is not None)
+        components = 1 if base is None else base.num_components
+        return correction_plan(self.train.samples.shape[1], components)
 
     def _start(self, base: MixtureBase | None, plan: Plan) -> Correction:
         size = {name: self.sizes[name] or getattr(plan, name) for name in ("width", "depth")}

@@ -29,6 +29,7 @@ class Recipe(NamedTuple):
     learning_rate: float
     orthogonal: bool  # steps of matrices made orthogonal (Muon) rather than scaled by entry (Adam)
     num_others: int = 0  # samples that share in a target
+    weight_decay: float = 0.0  # share of the weights that a step takes, over its learning rate
 
 
 class AbstractPooledLoss(eqx.Module):
@@ -177,5 +178,6 @@ def _optimiser(recipe: Recipe, num_steps: Int[Array, ""]) -> Any:
     return optax.contrib.muon(
         rate,
         adam_b2=0.99,
+        weight_decay=recipe.weight_decay,
         muon_weight_dimension_numbers=lambda params: jax.tree.map(axes, params),
     )

@@ -15,9 +15,14 @@ from jaxtyping import Array, Float, Int, Key
 from ..threefry import written_out
 from .base import pick
 from .components import TIED, Components, log_joint, maximise, sufficient_statistics
+from .factor_analysis import with_factors
 
-PADDED = (8, 32, 128)  # numbers of components that programs are compiled for
+PADDED = (8, 32, 128, 256)  # numbers of components that programs are compiled for
+MOST_FREE = 128  # components with a covariance of their own
 MOST_TIED = 32  # components that share a covariance
+MANY_COMPONENTS = 32  # from which on covariances of few factors are tried
+RANKS = (8, 4, 2)  # parameters for each factor that a component may have
+FACTORS_POOLING = 2.0  # points' worth of the pooled covariance in one of few factors
 WORSE = 2  # candidates in a row that may be worse before the search stops
 POINTS_EACH = 10  # samples that a component must have on average
 ROWS = 1024  # samples are padded to a multiple of this
@@ -30,12 +35,28 @@ TRIALS = 4  # places tried for each start of a component
 LLOYD, LONGEST, CONVERGED = 6, 100, 5e-5  # rounds of k-means, of EM, and gain that ends them
 
 
+class Kind(NamedTuple):
+    """How covariances are estimated: how much is pooled, and how many factors each has (all if
+    None)."""
+
+    pooling: float
+    rank: int | None = None
+
+    def __str__(self) -> str:
+        return (
+            " tied" if self.pooling == TIED else "" if self.rank is None else f" rank {self.rank}"
+        )
+
+
+ONE = (1, Kind(TIED))
+
+
 class Choice(NamedTuple):
     """A mixture in unit coordinates and how it was chosen."""
 
     components: Components
     num_components: int
-    tied: bool
+    kind: Kind
     score: float  # mean log density of samples not seen, in unit coordinates
     gaussian_score: float  # that of a single Gaussian
     scores: dict[str, float]  # of every candidate tried
@@ -49,37 +70,42 @@ def choose_components(
     largest: int = PADDED[-1],
     groups: Int[np.ndarray, " n"] | None = None,
 ) -> Choice:
-    """The mixture of greatest likelihood on samples not seen: its K, and whether it is tied.
+    """The mixture of greatest likelihood on samples not seen: its K, and whether covariances are
+    free, tied, or of few factors.
 
     From `MANY` samples on a tenth is held out; below, each fifth in turn; samples of one group (a
     number from 0) together. A mixture that is not better than one Gaussian by a standard error of
     the difference gives way to it.
     """
     search = _Search.over(unit, weights, seed, groups)
-    tried: dict[tuple[int, float], Float[np.ndarray, " n"]] = {(1, TIED): search.held_out(1, TIED)}
+    dim, tried = unit.shape[1], {ONE: search.held_out(*ONE)}
     largest = min(largest, search.most_components())
-    _climb(search, tried, float(unit.shape[1]), largest)
-    if unit.shape[1] > PLANE or len(unit) < MANY:
-        _climb(search, tried, TIED, min(largest, MOST_TIED))
-    k, pooling = max(tried, key=lambda case: search.mean(tried[case]))
+    most_free = min(largest, MOST_FREE)
+    _climb(search, tried, Kind(float(dim)), 2, most_free)
+    if dim > PLANE or len(unit) < MANY:
+        _climb(search, tried, Kind(TIED), 2, min(largest, MOST_TIED))
+    k, kind = search.best(tried)
+    if k >= MANY_COMPONENTS and dim > PLANE:
+        for rank in {dim // each for each in RANKS} - {0}:
+            _climb(search, tried, Kind(FACTORS_POOLING, rank), k, largest)
+        k, kind = search.best(tried)
     for between in (3 * k // 4, 3 * k // 2):
-        if 1 < between <= largest:
-            tried[between, pooling] = search.held_out(between, pooling)
-    chosen = max(tried, key=lambda case: search.mean(tried[case]))
-    if not search.clearly_better(tried[chosen], tried[1, TIED]):
-        chosen = (1, TIED)
-    k, pooling = chosen
-    scores = {f"{k}{' tied' * (p == TIED)}": search.mean(logs) for (k, p), logs in tried.items()}
-    means = search.mean(tried[chosen]), search.mean(tried[1, TIED])
-    return Choice(_first(search.final(k, pooling), k), k, pooling == TIED, *means, scores)
+        if 1 < between <= (most_free if kind.rank is None else largest):
+            tried[between, kind] = search.held_out(between, kind)
+    chosen = search.best(tried)
+    if not search.clearly_better(tried[chosen], tried[ONE]):
+        chosen = ONE
+    scores = {f"{k}{kind}": search.mean(logs) for (k, kind), logs in tried.items()}
+    means = search.mean(tried[chosen]), search.mean(tried[ONE])
+    return Choice(_first(search.final(*chosen), chosen[0]), *chosen, *means, scores)
 
 
-def _climb(search: "_Search", tried: dict, pooling: float, largest: int) -> None:
+def _climb(search: "_Search", tried: dict, kind: Kind, k: int, largest: int) -> None:
     """Double the number of components while that helps."""
-    k, before, worse = 2, search.mean(tried[1, TIED]), 0
+    before, worse = search.mean(tried.get((k // 2, kind), tried[ONE])), 0
     while k <= largest and worse < WORSE:
-        tried[k, pooling] = search.held_out(k, pooling)
-        score = search.mean(tried[k, pooling])
+        tried[k, kind] = search.held_out(k, kind)
+        score = search.mean(tried[k, kind])
         before, worse = (score, 0) if score > before else (before, worse + 1)
         k *= 2
 
@@ -94,7 +120,7 @@ def fit_components(
 ) -> Components:
     """The mixture of so many components, the best of several starts."""
     search = _Search.over(unit, weights, seed)
-    fitted = search.fit(search.weights, num_components, float(unit.shape[1]), starts)
+    fitted = search.fit(search.weights, num_components, Kind(float(unit.shape[1])), starts)
     return _first(fitted, num_components)
 
 
@@ -135,36 +161,39 @@ class _Search(NamedTuple):
         """Components that there are samples enough for."""
         return int(np.sum(self.weights > 0) * (1 - 1 / FOLDS) / POINTS_EACH)
 
-    def held_out(self, k: int, pooling: float) -> Float[np.ndarray, " n"]:
+    def held_out(self, k: int, kind: Kind) -> Float[np.ndarray, " n"]:
         """Log density of each sample under the mixture fitted without it; NaN if always seen."""
         found = np.full(len(self.fold), np.nan)
         for part in range(self.num_folds):
             seen = np.where(self.fold == part, 0.0, self.weights)
-            components = self.fit(seen, k, pooling, starts=1)
+            components = self.fit(seen, k, kind, starts=1)
             logs = np.asarray(_log_density(components, self.statistics))
             found = np.where(self.fold == part, logs, found)
         return found
 
-    def final(self, k: int, pooling: float) -> Components:
-        """The mixture fitted to all samples."""
-        return self.fit(self.weights, k, pooling, starts=1 if k == 1 else 3)
+    def final(self, k: int, kind: Kind) -> Components:
+        """The mixture fitted to all samples; among many components one start is like another."""
+        return self.fit(self.weights, k, kind, starts=3 if 1 < k < MANY_COMPONENTS else 1)
 
-    def fit(self, weights: np.ndarray, k: int, pooling: float, starts: int) -> Components:
+    def fit(self, weights: np.ndarray, k: int, kind: Kind, starts: int) -> Components:
         """The start that comes to the greatest likelihood on the samples it was fitted to, padded
         with absent components."""
         padded = next(size for size in (*PADDED, k) if size >= k)
         keys = jax.random.split(jax.random.key(self.seed), starts)
-        counts, strength = (jnp.asarray(a, self.rows.dtype) for a in (weights, pooling))
-        runs = [
-            _fit(self.statistics, self.rows, counts, key, jnp.asarray(k), strength, padded)
-            for key in keys
-        ]
+        counts, pooling = (jnp.asarray(a, self.rows.dtype) for a in (weights, kind.pooling))
+        rank = None if kind.rank is None else jnp.asarray(kind.rank)
+        size = (jnp.asarray(k), pooling, rank, padded)
+        runs = [_fit(self.statistics, self.rows, counts, key, *size) for key in keys]
         return max(runs, key=lambda run: float(run[1]))[0]
 
     def mean(self, logs: np.ndarray) -> float:
         """Mean over the samples that were held out."""
         judged = ~np.isnan(logs)
         return float(np.average(logs[judged], weights=self.weights[judged]))
+
+    def best(self, tried: "dict[tuple[int, Kind], np.ndarray]") -> tuple[int, Kind]:
+        """The case of greatest mean."""
+        return max(tried, key=lambda case: self.mean(tried[case]))
 
     def clearly_better(self, logs: np.ndarray, other: np.ndarray) -> bool:
         """Whether the mean difference exceeds its standard error."""
@@ -194,6 +223,7 @@ def _fit(
     key: Key[Array, ""],
     k: Int[Array, ""],
     pooling: Float[Array, ""],
+    rank: Int[Array, ""] | None,
     padded: int,
 ) -> tuple[Components, Float[Array, ""]]:
     """EM from one start, and the mean log density that it comes to."""
@@ -201,23 +231,29 @@ def _fit(
     total = jnp.sum(weights)
     dim = rows.shape[1]
 
-    def step(responsibilities: Float[Array, "n k"]) -> Components:
+    def step(responsibilities: Float[Array, "n k"], noise: Array | None) -> Any:
         answered = (responsibilities * weights[:, None]).T @ statistics
-        return maximise(answered, dim, pooling)
+        free = maximise(answered, dim, pooling)
+        if rank is None:
+            return free, None
+        counts = answered[:, 0]
+        pooled = jnp.einsum("k,kij->ij", counts / total, free.covs)
+        return with_factors(free, counts, pooled if noise is None else noise, rank)
 
     def improve(state: Any) -> Any:
-        index, components, value, _ = state
+        index, (components, noise), value, _ = state
         joint = log_joint(components, statistics)
         logs = jax.nn.logsumexp(joint, axis=1, keepdims=True)
-        return index + 1, step(jnp.exp(joint - logs)), jnp.sum(weights * logs[:, 0]) / total, value
+        after = step(jnp.exp(joint - logs), noise)
+        return index + 1, after, jnp.sum(weights * logs[:, 0]) / total, value
 
     def improving(state: Any) -> Any:
         index, _, value, before = state
         return (index < 3) | ((index < LONGEST) & (value > before + CONVERGED))
 
-    first = _start(rows, weights, key, k, alive)
+    first = step(_start(rows, weights, key, k, alive), None)
     low = jnp.full((), -jnp.inf, rows.dtype)
-    _, components, value, _ = jax.lax.while_loop(improving, improve, (0, step(first), low, low))
+    _, (components, _), value, _ = jax.lax.while_loop(improving, improve, (0, first, low, low))
     return components, value
 
 

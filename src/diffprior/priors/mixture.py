@@ -62,9 +62,9 @@ class MixturePrior(AbstractClosedFormPrior):
         Args:
             samples: (n, d), parameters of past tasks, one row each; or `Logs` or `TaskStatistics`
                 of past tasks, for extreme deconvolution.
-            num_components: K; by default up to 128, by the likelihood of samples held out, each
-                covariance free or all of them tied: one Gaussian where a mixture is not clearly
-                better.
+            num_components: K; by default up to 256, by the likelihood of samples held out, each
+                covariance free, of few factors, or all of them tied: one Gaussian where a mixture
+                is not clearly better.
             sample_weights: (n,), how much each row counts beside the others; by default the same.
             seed: of the starts, and of what is held out.
             likelihood: how the rewards of logs arise; `Linear()` has its noise estimated.
