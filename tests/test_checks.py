@@ -1,5 +1,7 @@
 """Checks at the door: what passes, and messages that say which, what and how to mend it."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,6 +53,29 @@ def test_shape(shape: tuple, got: str) -> None:
 def test_values(value: list, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         checks.real_array("x", value, ("n",))
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble, ">f8"])
+def test_numbers_of_any_size_pass_if_they_are_finite(dtype: Any) -> None:
+    """Also where their squares are not."""
+    largest = min(float(np.finfo(np.dtype(dtype).newbyteorder("=")).max), 3e38)
+    for value in (0.0, 1.0, -largest, largest):
+        given = np.array([value, 1.0], dtype)
+        np.testing.assert_allclose(checks.real_array("x", given, (2,)), given.astype(float), 1e-6)
+    for value in (np.nan, np.inf, -np.inf):
+        with pytest.raises(ValueError, match="^`x`: expected finite numbers, got 1 NaN"):
+            checks.real_array("x", np.array([value, 1.0], dtype), (2,))
+
+
+@pytest.mark.float32
+def test_a_number_beyond_the_precision_is_refused() -> None:
+    beyond = np.array([1.0, 1e39])
+    if checks.default_float() == np.float64:
+        assert_array_equal(checks.real_array("x", beyond, (2,)), beyond)
+        return
+    with pytest.raises(ValueError, match="got 1 NaN, infinite or beyond float32"):
+        checks.real_array("x", beyond, (2,))
 
 
 @pytest.mark.float32

@@ -86,7 +86,16 @@ def test_eigh(dim: int) -> None:
         assert_allclose(orthonormal, np.eye(dim), atol=tolerance(1e-13, 1e-5))
 
 
-@pytest.mark.parametrize("dim", [2, 5, 12])
+@pytest.mark.parametrize("dim", [1, 2, 3, 4, 9])
+def test_products_and_the_diagonal(dim: int) -> None:
+    rng = np.random.default_rng(dim)
+    wide, x = rng.standard_normal((dim + 2, dim)), rng.standard_normal(dim)
+    square, atol = wide[:dim], tolerance(1e-14, 1e-5)
+    assert_allclose(linalg.times(jnp.asarray(wide), jnp.asarray(x)), wide @ x, atol=atol)
+    assert_allclose(linalg.diagonal(jnp.asarray(square)), np.diagonal(square), atol=atol)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 5, 12])
 def test_spectral_functions(dim: int) -> None:
     cov, x = matrix(dim, dim), np.random.default_rng(dim).standard_normal(dim)
     spectral, atol = eigh(jnp.asarray(cov)), tolerance(1e-12, 1e-4)

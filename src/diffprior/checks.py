@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 EIGENVALUES_UP_TO = 256  # parameters, whose eigenvalues are found in no time
 FLOATS: dict[Any, np.dtype] = {True: np.dtype(np.float64), False: np.dtype(np.float32)}
+SURELY_FINITE = 1e37  # a sum of squares below which every number is finite in any precision
 Size = int | str  # an exact length, or a name for a length that is free
 
 
@@ -47,30 +48,34 @@ def real_numbers(
         _check_shape(name, value.shape, shape, fix)
         _check_real(name, value.dtype)
         return value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(float)
-    if isinstance(value, np.ma.MaskedArray) and np.any(np.ma.getmaskarray(value)):
-        count = int(np.sum(np.ma.getmaskarray(value)))
-        raise ValueError(
-            f"`{name}`: expected numbers everywhere, got {count} masked; fill or drop those entries"
-        )
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise ValueError(f"`{name}`: expected an array, got a ragged nest; {fix}") from error
+    array = value if type(value) is np.ndarray else _as_array(name, value, fix)
     _check_real(name, array.dtype)
     _check_shape(name, array.shape, shape, fix)
-    if array.dtype == default_float():
-        finite = np.isfinite(array)
-    else:
-        with np.errstate(over="ignore"):
-            if not _floats(array) or array.dtype.itemsize > 8:  # longdouble is not known to JAX
-                array = array.astype(np.float64)
-            finite = np.isfinite(array.astype(default_float(), copy=False))
+    ordinary = array.dtype.char in "fd"
+    if ordinary and np.vdot(array, array) < SURELY_FINITE:  # sooner than a look at each number
+        return array
+    with np.errstate(over="ignore"):
+        if not ordinary:  # longdouble is not known to JAX
+            array = array.astype(np.float64)
+        finite = np.isfinite(array.astype(default_float(), copy=False))
     if not finite.all():
         raise ValueError(
             f"`{name}`: expected finite numbers, got {np.sum(~finite)} NaN, infinite or beyond "
             f"{default_float().name}; drop, repair or rescale those entries"
         )
     return array
+
+
+def _as_array(name: str, value: Any, fix: str) -> np.ndarray:
+    if isinstance(value, np.ma.MaskedArray) and np.any(np.ma.getmaskarray(value)):
+        count = int(np.sum(np.ma.getmaskarray(value)))
+        raise ValueError(
+            f"`{name}`: expected numbers everywhere, got {count} masked; fill or drop those entries"
+        )
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"`{name}`: expected an array, got a ragged nest; {fix}") from error
 
 
 def _check_real(name: str, dtype: np.dtype) -> None:
@@ -88,9 +93,9 @@ def default_float() -> np.dtype:
 
 
 def _check_shape(name: str, got: tuple[int, ...], expected: tuple[Size, ...], fix: str) -> None:
-    fits = len(got) == len(expected) and all(
-        isinstance(e, str) or g == e for g, e in zip(got, expected, strict=True)
-    )
+    fits = len(got) == len(expected)
+    for length, size in zip(got, expected, strict=False):  # a loop, since it is quicker than all()
+        fits = fits and (length == size or isinstance(size, str))
     if not fits:
         wanted = ", ".join(map(str, expected)) + ("," if len(expected) == 1 else "")
         raise ValueError(f"`{name}`: expected shape ({wanted}), got {tuple(got)}; {fix}")

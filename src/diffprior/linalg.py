@@ -6,6 +6,7 @@ factorised in plain array operations, which `vmap` turns into operations on whol
 larger ones by LAPACK one at a time; accelerators use JAX's batched routines for those.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from jax.custom_batching import sequential_vmap
 from jaxtyping import Array, Float
 
 WRITTEN_OUT = 8  # largest dimension factorised in plain array operations
+TERM_BY_TERM = 3  # largest dimension of products that are sums of terms, computed with their users
 
 
 class Spectral(eqx.Module):
@@ -26,7 +28,11 @@ class Spectral(eqx.Module):
 
     def apply(self, function: Callable[[Array], Array]) -> Float[Array, "d d"]:
         """The matrix function V diag(function(values)) V'."""
-        return jnp.einsum("ij,j,kj->ik", self.vectors, function(self.values), self.vectors)
+        values = function(self.values)
+        if values.shape[0] <= TERM_BY_TERM:
+            terms = zip(self.vectors.T, values, strict=True)
+            return _total([value * v[:, None] * v[None, :] for v, value in terms])
+        return jnp.einsum("ij,j,kj->ik", self.vectors, values, self.vectors)
 
     def matrix(self) -> Float[Array, "d d"]:
         """The matrix itself."""
@@ -34,11 +40,11 @@ class Spectral(eqx.Module):
 
     def rotate(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
         """Coordinates of `x` in the eigenbasis, V' x."""
-        return x @ self.vectors
+        return times(self.vectors.T, x)
 
     def unrotate(self, x: Float[Array, " d"]) -> Float[Array, " d"]:
         """Back from the eigenbasis, V x."""
-        return self.vectors @ x
+        return times(self.vectors, x)
 
     def nonnegative(self) -> "Spectral":
         """The matrix with eigenvalues that rounding made negative set to zero."""
@@ -47,6 +53,22 @@ class Spectral(eqx.Module):
     def shifted(self, scalar: Float[Array, ""]) -> "Spectral":
         """The matrix plus `scalar` times the identity."""
         return Spectral(self.vectors, self.values + scalar)
+
+
+def times(matrix: Float[Array, "n d"], x: Float[Array, " d"]) -> Float[Array, " n"]:
+    """The product of a matrix and a vector."""
+    if x.shape[0] <= TERM_BY_TERM:
+        return _total([matrix[:, j] * x[j] for j in range(x.shape[0])])
+    return matrix @ x
+
+
+def _total(terms: list[Array]) -> Array:
+    return functools.reduce(jnp.add, terms)
+
+
+def diagonal(matrix: Float[Array, "d d"]) -> Float[Array, " d"]:
+    """As `jnp.diagonal`, by a slice instead of a gather."""
+    return matrix.reshape(-1)[:: matrix.shape[0] + 1]
 
 
 def symmetrise(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
@@ -61,7 +83,7 @@ def cholesky(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """
     if matrix.shape[0] <= WRITTEN_OUT:
         finfo = jnp.finfo(matrix.dtype)
-        tiny = finfo.eps * jnp.diagonal(matrix) + finfo.tiny / finfo.eps
+        tiny = finfo.eps * diagonal(matrix) + finfo.tiny / finfo.eps
         return _cholesky_columns(matrix, tiny)
     return jax.lax.platform_dependent(matrix, cpu=_lapack_cholesky, default=_cholesky)
 
@@ -93,7 +115,7 @@ def _cholesky_columns(
     Cauchy and Schwarz: for a positive definite matrix, nothing but Cholesky."""
     rest, columns = matrix, []
     for j in range(matrix.shape[0]):
-        left = jnp.maximum(jnp.diagonal(rest), floor[j:])
+        left = jnp.maximum(diagonal(rest), floor[j:])
         limit = jnp.sqrt(left[1:])
         below = jnp.clip(rest[1:, 0] * jax.lax.rsqrt(left[0]), -limit, limit)
         columns.append(jnp.pad(jnp.concatenate([jnp.sqrt(left[:1]), below]), (j, 0)))
@@ -200,7 +222,7 @@ def _jacobi(matrix: Float[Array, "d d"]) -> Spectral:
     v = jnp.eye(even, dtype=matrix.dtype)[:d]
     if d == 2:
         a, v = _rotate_pairs(a, v)
-        return Spectral(v, jnp.diagonal(a))
+        return Spectral(v, diagonal(a))
     order = jnp.array(_round_robin(even))
 
     def step(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -210,16 +232,16 @@ def _jacobi(matrix: Float[Array, "d d"]) -> Spectral:
     sweeps = 6 if matrix.dtype == jnp.float32 else 8
     a, v = jax.lax.fori_loop(0, sweeps * (even - 1), step, (a, v))
     # after whole sweeps every row is back where it started, so the padding is the last one
-    return Spectral(v[:, :d], jnp.diagonal(a)[:d])
+    return Spectral(v[:, :d], diagonal(a)[:d])
 
 
 def _rotate_pairs(
     a: Float[Array, "n n"], v: Float[Array, "d n"]
 ) -> tuple[Float[Array, "n n"], Float[Array, "d n"]]:
     """Zero the entries (0, 1), (2, 3), ... of a symmetric matrix by plane rotations."""
-    diagonal = jnp.diagonal(a)
-    p, q = diagonal[0::2], diagonal[1::2]
-    r = jnp.diagonal(a, offset=1)[0::2]
+    n = a.shape[0]
+    flat = a.reshape(-1)
+    p, q, r = (flat[start :: 2 * (n + 1)] for start in (0, n + 1, 1))
     gap, twice = q - p, 2.0 * r
     radius = jnp.abs(gap) + jnp.sqrt(gap**2 + twice**2)
     tan = jnp.where(gap < 0, -1.0, 1.0) * twice / jnp.where(radius > 0, radius, 1.0)

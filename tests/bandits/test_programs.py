@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import diffprior as dp
 from bandits.helpers import Counting, standard_prior
-from diffprior.bandits import decisions
+from diffprior.bandits import decisions, requests
 from diffprior.bandits.bandit import Bandit
 from diffprior.bandits.requests import Request
 
@@ -98,19 +99,55 @@ def test_nothing_is_compiled_after_warming_up(
 def test_blocks_hold_every_decision_once(size: int) -> None:
     features = np.arange(size * 3.0).reshape(size, 3, 1)
     request = Request(features, None, None, None, 1)
-    blocks = list(request.blocks(np.dtype(float)))
-    assert {len(block.actions) for block in blocks} <= {8, 128}
-    assert sum(len(block.actions) for block in blocks) < 2 * size + 7
-    found = [np.concatenate([b.actions[..., 0], b.actions[:, :1, 0]], axis=1) for b in blocks]
+    blocks = request.blocks(np.dtype(float), room=5)
+    assert {block.shape for block in blocks} <= {(8, 8), (128, 8)}
+    assert sum(block.shape[0] for block in blocks) < 2 * size + 7
+    unpacked = [decisions.unpacked_actions(jnp.asarray(b.actions), b.shape) for b in blocks]
+    found = [np.concatenate([f[..., 0], f[:, :1, 0]], axis=1) for f, _ in unpacked]
     each, first = request.joined(found, blocks)
     np.testing.assert_array_equal(each, features[..., 0])
     np.testing.assert_array_equal(first, features[:, 0, 0])
     assert [block.first for block in blocks] == np.cumsum([0] + [b.size for b in blocks])[
         :-1
     ].tolist()
-    for block in blocks:
-        allowed = block.actions[..., -1]
-        assert np.all(np.any(allowed, axis=1)) and not np.any(allowed[:, 3:])
+    for _, allowed in unpacked:
+        assert np.all(allowed[:, :3]) and not np.any(allowed[:, 3:])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_memory_held_before_is_never_seen(
+    masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in single decisions, which use the same memory again, nor in batches."""
+    held = np.full(10**4, np.nan)
+
+    def numbers(size: int, dtype: np.dtype) -> np.ndarray:
+        return held.astype(dtype)[:size]
+
+    features = RNG.standard_normal((5, 3, 2))
+    mask = np.array([False, True, True]) if masked else None
+    clean, dirty = (Bandit(standard_prior(), dp.Linear(0.5), seed=4) for _ in range(2))
+    expected = [clean.decide(one, mask=mask) for one in (features[0], features)]
+    monkeypatch.setattr(requests._SCRATCH, "numbers", numbers)
+    monkeypatch.setattr(requests.np, "empty", numbers)
+    got = [dirty.decide(one, mask=mask) for one in (features[0], features)]
+    for ours, theirs in zip(got, expected, strict=True):
+        np.testing.assert_array_equal(ours.action, theirs.action)
+        np.testing.assert_array_equal(ours.scores, theirs.scores)
+
+
+def test_a_decision_after_a_longer_one_has_its_own_numbers() -> None:
+    bandit = Bandit(standard_prior(), dp.Linear(0.5), seed=0)
+    long, short = bandit.decide(FEATURES), bandit.decide(FEATURES[:3])
+    kept = long.scores.copy()
+    bandit.decide(-FEATURES)
+    np.testing.assert_array_equal(long.scores, kept)
+    assert short.scores.shape == (3,)
+
+
+def test_an_option_that_the_compiler_does_not_know_is_left_out() -> None:
+    assert decisions.known_options("xla_no_such_option", True) == {}
+    assert len(decisions.known_options("xla_cpu_enable_fast_math", False)) == 1
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -153,7 +190,7 @@ def test_propensities_of_all_actions_sum_to_the_number_chosen() -> None:
         shares = bandit.decide(features, top_k=5, propensity_draws=num_draws).propensity
         np.testing.assert_array_equal(shares, np.ones((3, 5)))
     programs, state = bandit._programs, bandit._state
-    (block,) = Request(features, None, None, None, 2).blocks(np.dtype(bandit._dtype))
+    (block,) = bandit._blocks(Request(features, None, None, None, 2), state)
     for top_k, num_draws in ((1, 31), (2, 65), (3, 300)):
         hits = np.asarray(programs.count_hits(state, 0, block, top_k, num_draws))[:, :-1]
         assert hits.shape == (8, 8) and not np.any(hits[:, 5:])

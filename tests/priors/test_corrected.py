@@ -1,5 +1,6 @@
 """A mixture as base and a network on it: against the twin, finite differences and bounds."""
 
+import operator
 from typing import Any
 
 import equinox as eqx
@@ -14,9 +15,11 @@ import reference
 from cases import tolerance
 from diffprior.linalg import Spectral
 from diffprior.priors.components import Components
-from diffprior.priors.corrected import CorrectedDenoiser
+from diffprior.priors.corrected import CorrectedDenoiser, Prepared
 from diffprior.priors.correction import LONGEST_OUTPUT, Correction
 from diffprior.priors.mixture_base import MixtureBase
+from diffprior.priors.plans import planned_mean
+from diffprior.schedule import Schedule
 
 both_precisions = pytest.mark.float32
 
@@ -168,6 +171,23 @@ def planned(denoiser: CorrectedDenoiser, prepared: Any, stage: Any) -> Any:
     """What a stage knows in advance."""
     found = denoiser.plan(prepared, jax.tree.map(lambda leaf: leaf[None], stage))
     return jax.tree.map(lambda leaf: leaf[0], found)
+
+
+@both_precisions
+@pytest.mark.parametrize("dim", [2, 5])
+@pytest.mark.parametrize("corrected", [False, True])
+def test_a_planned_mean_is_the_mean_at_its_stage(dim: int, corrected: bool) -> None:
+    """With nothing known but a noisy sample, at the noisiest stage, in between and at the last."""
+    denoiser = CorrectedDenoiser(base(dim), correction(dim, 3) if corrected else None, None, dim)
+    schedule, dtype = Schedule.log_snr(7), jnp.result_type(float)
+    zero, s_t = jnp.zeros(dim, dtype), jnp.linspace(-1.2, 0.8, dim, dtype=dtype)
+    prepared = Prepared(Spectral(jnp.eye(dim, dtype=dtype), zero), zero, denoiser.base.alone())
+    every = (schedule.stages(dtype), denoiser.stages(schedule))
+    for t in (0, 3, 6):
+        stage, inputs = jax.tree.map(operator.itemgetter(t), every)
+        plan = planned(denoiser, prepared, stage)
+        got = planned_mean(prepared.components, denoiser.correction, plan, stage, s_t)
+        assert_allclose(got, denoiser.mean_at(inputs, s_t), atol=tolerance(1e-10, 1e-4))
 
 
 def test_strong_evidence_decides_alone() -> None:

@@ -11,12 +11,12 @@ from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..samplers.base import AbstractSampler
 from .agents import AbstractAgent, ThompsonSampling
 from .choose import as_agent, dim_of
-from .decisions import DecisionPrograms
+from .decisions import DecisionPrograms, awaited
 from .forgetting import Forgetting
 from .forking import refuse_after_fork
 from .noise import NoiseWarning, NoiseWatch
 from .posterior import Posterior
-from .requests import MAX_DRAWS, Decision, Request, propensity
+from .requests import MAX_DRAWS, Block, Decision, Request, propensity
 from .storage import AbstractStoredBandit
 from .streams import checked_seed, fresh_seed, seed_key, stream_keys
 from .updates import LARGE, Observations, State, checked_max_rows, ordinary
@@ -155,14 +155,14 @@ class Bandit(AbstractStoredBandit):
         """
         refuse_after_fork("decide")
         request = Request(features, mask, top_k, propensity_draws, self._dim)
-        blocks = list(request.blocks(self._dtype))
         with self._lock:
             state, number = self._state, self._num_decisions
             self._num_decisions += request.size
         state = self._present(state, number)
+        blocks = self._blocks(request, state)
         found = [self._programs.decide(state, number, block) for block in blocks]
         if request.plain:
-            decision = request.decision(np.asarray(found[0])[0], blocks[0])
+            decision = request.decision(awaited(found[0])[0], blocks[0])
             if throw and decision.failed:
                 raise RuntimeError(_FAILURE.format("decide"))
             return decision
@@ -271,7 +271,7 @@ class Bandit(AbstractStoredBandit):
             self._forgetting.faded(state, state.moment + 1.0)
         self._with(state, next(ordinary(self._stds, self._dtype)))
         self._fails(state)
-        for block in request.blocks(self._dtype):
+        for block in self._blocks(request, state):
             self._programs.decide(state, 0, block)
             if request.num_draws is not None:
                 self._programs.count_hits(state, 0, block, 1, request.num_draws)
@@ -300,6 +300,9 @@ class Bandit(AbstractStoredBandit):
         number = self._num_decisions if num_decisions is None else num_decisions
         return self._forgetting.faded(state, self._forgetting.now(number))
 
+    def _blocks(self, request: Request, state: State) -> list[Block]:
+        return request.blocks(self._dtype, self._programs.room(state))
+
     def _with(self, state: State, new: Observations) -> State:
         return state.add(new, self._max_rows, self._moments)
 
@@ -311,7 +314,7 @@ class Bandit(AbstractStoredBandit):
     def _fails(self, state: State) -> bool:
         """Whether draws given this evidence fail."""
         features = np.zeros((1, self._dim))
-        (block,) = Request(features, None, None, None, self._dim).blocks(self._dtype)
+        (block,) = self._blocks(Request(features, None, None, None, self._dim), state)
         return any(
             bool(np.asarray(self._programs.decide(state, number, block))[0, -1])
             for number in range(TRIALS)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +12,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, UInt32
 
 from ..evidence.base import AbstractEvidence
-from ..partition import Structure, partition
+from ..partition import PackedStructure, Structure, packed_partition
 from .agents import AbstractAgent
-from .host import Layout, packed, unpacked
-from .requests import Block
+from .host import Layout, pack, unpacked
+from .requests import FIELDS, Block
 from .streams import Streams, decision_key
 from .updates import State
 
@@ -22,6 +23,11 @@ MAX_PROGRAMS = 96  # kept at once; each holds up to some 400 memory maps, of whi
 NUMBERS_AT_ONCE = 2**22  # preferences held while propensities are estimated
 DRAWS_AT_ONCE = 64  # for propensities
 FEWEST_DRAWS = 256  # from a posterior
+# Many small kernels on a CPU, which would be handed from one thread to another at a price beyond
+# their own, are run in turn by one thread. Known since JAX 0.9.1.
+ONE_BY_ONE = ("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED")
+MOST_LOOKS = 400  # for a result, some tenths of a millisecond
+HALVES = 2  # numbers that hold the number of a decision, which may be beyond 2^24
 Leaves = tuple[list[Any], list[Any]]
 
 
@@ -30,9 +36,14 @@ class DecisionPrograms:
     decision costs little more than its arithmetic. Safe to share between threads."""
 
     def __init__(self, agent: AbstractAgent, streams: Streams) -> None:
-        self._agent, self._agent_structure = partition(agent)
+        self._agent, self._agent_structure = packed_partition(agent)
         self._decisions = jax.random.key_data(streams.decisions)
         self._propensities = jax.random.key_data(streams.propensities)
+        self._latest: tuple[Any, ...] = (None, None, None)  # found without hashing what it is for
+
+    def room(self, state: State) -> int:
+        """What `decide` wants to be left before the actions of a block."""
+        return 0 if state.layout is None else HALVES + state.layout.size
 
     def decide(self, state: State, number: int, block: Block) -> Float[Array, "b numbers"]:
         """Preferences, mean rewards and failures of a block of a request, whose first decision has
@@ -44,14 +55,18 @@ class DecisionPrograms:
         self, state: State, number: int, block: Block
     ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """The program that decides a block of a request, and what to call it with."""
-        sizes, actions, first = block.actions.shape[:2], block.actions, number + block.first
-        if state.layout is None:
-            program = self._program(_decision_program, state, *sizes)
+        first, layout = number + block.first, state.layout
+        if layout is None:
+            program = self._program(_decision_program, state, *block.shape)
             leaves = (self._agent, state.leaves)
-            return program, (leaves, self._decisions, _as_number(first), actions)
-        program = self._program(_packed_decision_program, state, *sizes, state.layout)
-        halves = np.array((first >> 16 & 0xFFFF, first & 0xFFFF), actions.dtype)
-        numbers = packed((halves, *state.leaves, actions), actions.dtype)
+            return program, (leaves, self._decisions, _as_number(first), block.actions)
+        latest, shape, program = self._latest
+        if latest is not layout or shape != block.shape:
+            program = self._program(_packed_decision_program, state, *block.shape, layout)
+            self._latest = (layout, block.shape, program)
+        numbers = block.numbers
+        numbers[0], numbers[1] = first >> 16 & 0xFFFF, first & 0xFFFF
+        pack(state.leaves, numbers[HALVES : HALVES + layout.size])
         return program, (self._agent, self._decisions, numbers)
 
     def count_hits(
@@ -61,9 +76,8 @@ class DecisionPrograms:
 
         The same draws serve all decisions of a request, which share the evidence.
         """
-        sizes = block.actions.shape[:2]
-        at_once = max(1, min(DRAWS_AT_ONCE, NUMBERS_AT_ONCE // math.prod(sizes)))
-        program = self._program(_propensity_program, state, *sizes, at_once)
+        at_once = max(1, min(DRAWS_AT_ONCE, NUMBERS_AT_ONCE // math.prod(block.shape)))
+        program = self._program(_propensity_program, state, *block.shape, at_once)
         numbers = (_as_number(n) for n in (number, top_k, num_draws))
         return program((self._agent, state.leaves), self._propensities, *numbers, block.actions)
 
@@ -80,9 +94,20 @@ class DecisionPrograms:
         return compiled(make, self._agent_structure, state.structure, sizes)
 
 
+@functools.cache
+def known_options(name: str, value: str | bool) -> dict[str, str | bool]:
+    """An option of the compiler, by which results do not change, or none where it is not known."""
+    options = {name: value}
+    try:
+        jax.jit(lambda x: x, compiler_options=options).lower(0.0).compile()
+    except RuntimeError:
+        return {}
+    return options
+
+
 @functools.lru_cache(maxsize=MAX_PROGRAMS)
 def compiled(
-    make: Callable[..., Any], agent: Structure, evidence: Structure, sizes: tuple[Any, ...]
+    make: Callable[..., Any], agent: PackedStructure, evidence: Structure, sizes: tuple[Any, ...]
 ) -> Callable[..., Any]:
     """The program for every agent and evidence of these structures, compiled when it is called;
     those that were not used for long are freed."""
@@ -90,35 +115,18 @@ def compiled(
 
 
 def _decision_program(
-    agent_structure: Structure, evidence_structure: Structure, num_decisions: int, num_actions: int
+    agent_structure: PackedStructure,
+    evidence_structure: Structure,
+    num_decisions: int,
+    num_actions: int,
 ) -> Callable[..., Any]:
     """Decides for so many decisions and actions."""
-
-    @jax.jit
-    def decide(
-        leaves: Leaves,
-        stream: UInt32[Array, "..."],
-        first: UInt32[Array, ""],
-        actions: Float[Array, "b k columns"],
-    ) -> Float[Array, "b numbers"]:
-        agent: AbstractAgent = agent_structure.combine(leaves[0])
-        evidence: AbstractEvidence = evidence_structure.combine(leaves[1])
-
-        def one(number: Array, actions: Array) -> Array:
-            key = decision_key(jax.random.wrap_key_data(stream), number)
-            choice = agent.choose(key, evidence, actions[:, :-1], actions[:, -1] > 0)
-            means = agent.likelihood.mean(choice.values)
-            failed = choice.failed.astype(means.dtype)
-            return jnp.concatenate([choice.preferences, means, failed[None]])
-
-        numbers = first + jnp.arange(num_decisions, dtype=jnp.uint32)
-        return jax.vmap(one)(numbers, actions)
-
-    return decide
+    shape = (num_decisions, num_actions)
+    return jax.jit(functools.partial(_decide, agent_structure, evidence_structure, shape))
 
 
 def _packed_decision_program(
-    agent_structure: Structure,
+    agent_structure: PackedStructure,
     evidence_structure: Structure,
     num_decisions: int,
     num_actions: int,
@@ -126,23 +134,65 @@ def _packed_decision_program(
 ) -> Callable[..., Any]:
     """The same, with all that changes between decisions in one array: the number of the decision in
     halves, the evidence and the actions."""
-    answer = _decision_program(agent_structure, evidence_structure, num_decisions, num_actions)
+    shape = (num_decisions, num_actions)
+    options = known_options(*ONE_BY_ONE) if num_decisions == 1 else None
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=options)
     def decide(
         agent: list[Any], stream: UInt32[Array, "..."], numbers: Float[Array, " n"]
     ) -> Float[Array, "b numbers"]:
-        length = sum(math.prod(shape) for shape, _ in layout)
-        high, low = numbers[:2].astype(jnp.uint32)
-        evidence = unpacked(numbers[2 : 2 + length], layout)
-        actions = numbers[2 + length :].reshape(num_decisions, num_actions, -1)
-        return answer((agent, evidence), stream, (high << 16) | low, actions)
+        high, low = numbers[:HALVES].astype(jnp.uint32)
+        evidence = unpacked(numbers[HALVES : HALVES + layout.size], layout)
+        leaves, actions = (agent, evidence), numbers[HALVES + layout.size :]
+        first = (high << 16) | low
+        return _decide(agent_structure, evidence_structure, shape, leaves, stream, first, actions)
 
     return decide
 
 
+def _decide(
+    agent_structure: PackedStructure,
+    evidence_structure: Structure,
+    shape: tuple[int, int],
+    leaves: Leaves,
+    stream: UInt32[Array, "..."],
+    first: UInt32[Array, ""],
+    actions: Float[Array, " n"],
+) -> Float[Array, "b numbers"]:
+    """Preferences, mean rewards and whether the draw failed, of each decision."""
+    agent: AbstractAgent = agent_structure.combine(leaves[0])
+    evidence: AbstractEvidence = evidence_structure.combine(leaves[1])
+
+    def one(number: Array, features: Array, allowed: Array) -> Array:
+        key = decision_key(jax.random.wrap_key_data(stream), number)
+        choice = agent.choose(key, evidence, features, allowed)
+        means = agent.likelihood.mean(choice.values)
+        failed = choice.failed.astype(means.dtype)
+        return jnp.concatenate([choice.preferences, means, failed[None]])
+
+    features, allowed = unpacked_actions(actions, shape)
+    if shape[0] == 1:  # without an axis that would be in the way
+        return one(first, features[0], allowed[0])[None]
+    numbers = first + jnp.arange(shape[0], dtype=jnp.uint32)
+    return jax.vmap(one)(numbers, features, allowed)
+
+
+def unpacked_actions(
+    numbers: Float[Array, " n"], shape: tuple[int, int]
+) -> tuple[Float[Array, "b k d"], Bool[Array, "b k"]]:
+    """Features, and which actions are allowed, of a block's actions. An action that pads them has
+    the features of the first and is not allowed."""
+    (rows, columns), masked = shape, numbers[1] > 0
+    dim = (numbers.shape[0] - FIELDS) // (rows * columns) - 1
+    end = FIELDS + rows * columns * dim
+    features = numbers[FIELDS:end].reshape(rows, columns, dim)
+    real = (jnp.arange(columns, dtype=numbers.dtype) < numbers[0])[None]
+    mask = (numbers[end:].reshape(rows, columns) > 0) | ~masked
+    return jnp.where(real[:, :, None], features, features[:, :1]), real & mask
+
+
 def _propensity_program(
-    agent_structure: Structure,
+    agent_structure: PackedStructure,
     evidence_structure: Structure,
     num_decisions: int,
     num_actions: int,
@@ -157,19 +207,20 @@ def _propensity_program(
         first: UInt32[Array, ""],
         top_k: UInt32[Array, ""],
         num_draws: UInt32[Array, ""],
-        actions: Float[Array, "b k columns"],
+        actions: Float[Array, " n"],
     ) -> Int[Array, "b numbers"]:
         agent: AbstractAgent = agent_structure.combine(leaves[0])
         evidence: AbstractEvidence = evidence_structure.combine(leaves[1])
         key = decision_key(jax.random.wrap_key_data(stream), first)
+        about = unpacked_actions(actions, (num_decisions, num_actions))
 
         def again(number: Array) -> tuple[Array, Array]:
-            def one(actions: Array) -> tuple[Array, Array]:
-                about = (evidence, actions[:, :-1], actions[:, -1] > 0)
-                choice = agent.choose(jax.random.fold_in(key, number), *about)
+            def one(features: Array, allowed: Array) -> tuple[Array, Array]:
+                key_here = jax.random.fold_in(key, number)
+                choice = agent.choose(key_here, evidence, features, allowed)
                 return _among_best(choice.preferences, top_k), choice.failed
 
-            hits, failed = jax.vmap(one)(actions)
+            hits, failed = jax.vmap(one)(*about)
             asked = number < num_draws
             return hits & asked, failed & asked
 
@@ -180,7 +231,7 @@ def _propensity_program(
             return total, state[1] | jnp.any(failed, axis=0)
 
         num_chunks = (num_draws + jnp.uint32(at_once - 1)) // jnp.uint32(at_once)
-        none = (jnp.zeros(actions.shape[:2], jnp.int32), jnp.zeros(num_decisions, bool))
+        none = (jnp.zeros(about[1].shape, jnp.int32), jnp.zeros(num_decisions, bool))
         hits, failed = jax.lax.fori_loop(jnp.uint32(0), num_chunks, some, none)
         return jnp.concatenate([hits, failed[:, None].astype(hits.dtype)], axis=1)
 
@@ -201,7 +252,7 @@ def _among_best(preferences: Float[Array, " k"], top_k: UInt32[Array, ""]) -> Bo
 
 
 def _posterior_program(
-    agent_structure: Structure, evidence_structure: Structure, num_draws: int
+    agent_structure: PackedStructure, evidence_structure: Structure, num_draws: int
 ) -> Callable[..., Any]:
     """Draws parameters; the first ones are the same however many there are."""
 
@@ -218,6 +269,16 @@ def _posterior_program(
         return jax.lax.map(one, numbers, batch_size=min(num_draws, 2**10))
 
     return draw
+
+
+def awaited(result: Any) -> np.ndarray:
+    """A result that will not take long. A thread that sleeps until it is there is woken late, by as
+    much as a small program takes; so it looks again and again for a while."""
+    for _ in range(MOST_LOOKS if hasattr(os, "sched_yield") else 0):
+        if result.is_ready():
+            break
+        os.sched_yield()
+    return np.asarray(result)
 
 
 def _as_number(number: int) -> UInt32[np.ndarray, ""]:

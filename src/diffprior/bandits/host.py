@@ -20,7 +20,13 @@ from ..partition import partition
 MOST_NUMBERS = 2**15  # of evidence on the host, which is copied with every reward
 Leaves = list[np.ndarray]
 Learn = Callable[[Sequence[Any], np.ndarray, np.ndarray], Leaves]
-Layout = tuple[tuple[tuple[int, ...], str], ...]  # shape and dtype of each array
+
+
+class Layout(NamedTuple):
+    """Shape and dtype of each of several arrays, and how many numbers they have in all."""
+
+    arrays: tuple[tuple[tuple[int, ...], str], ...]
+    size: int
 
 
 class RowPlaces(NamedTuple):
@@ -80,17 +86,17 @@ def put_rows(
 
 def layout_of(leaves: Sequence[Any]) -> Layout:
     """What `unpacked` needs to know of arrays."""
-    return tuple((leaf.shape, leaf.dtype.str) for leaf in leaves)
+    arrays = tuple((leaf.shape, leaf.dtype.str) for leaf in leaves)
+    return Layout(arrays, sum(leaf.size for leaf in leaves))
 
 
-def packed(arrays: Sequence[np.ndarray], dtype: np.dtype) -> Float[np.ndarray, " n"]:
-    """All numbers of these arrays as one, which a program is handed faster than many. Whole numbers
-    among them must be below 2^24."""
-    return np.concatenate([array.ravel() for array in arrays], dtype=dtype, casting="unsafe")
+def pack(arrays: Sequence[np.ndarray], out: Float[np.ndarray, " n"]) -> None:
+    """All numbers of these arrays into one. Whole numbers among them must be below 2^24."""
+    np.concatenate([array.ravel() for array in arrays], out=out, casting="unsafe")
 
 
 def unpacked(numbers: Float[Array, " n"], layout: Layout) -> list[Array]:
     """The arrays again, inside a program."""
-    ends = np.cumsum([int(np.prod(shape)) for shape, _ in layout])
-    parts = zip(jnp.split(numbers, ends[:-1]), layout, strict=True)
+    ends = np.cumsum([int(np.prod(shape)) for shape, _ in layout.arrays])
+    parts = zip(jnp.split(numbers, ends[:-1]), layout.arrays, strict=True)
     return [part.reshape(shape).astype(dtype) for part, (shape, dtype) in parts]

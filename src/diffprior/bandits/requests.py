@@ -1,7 +1,8 @@
 """Decisions as they are asked for and answered: NumPy arrays, checked."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from ..checks import positive_int, real_numbers
 
 FEWEST_ACTIONS = 8  # arrays are padded to this many actions, or 4, 16, 64, ... times as many
 FEW_DECISIONS, MANY_DECISIONS = 8, 128  # batches are decided in blocks of so many
+FIELDS = 2  # of a block before its features: the number of actions, and whether there is a mask
 MAX_DRAWS = 2**24
 
 
@@ -36,13 +38,38 @@ class Decision:
 
 
 class Block(NamedTuple):
-    """Some decisions of a request, padded: the number of the first, how many are real, and the
-    actions, each its features and a 1 if it is allowed, else a 0. One array goes to a program
-    faster than two, above all where threads compete for the interpreter."""
+    """Some decisions of a request: the number of the first, how many are real, and for how many
+    decisions and actions there is place. One array goes to a program faster than several, above
+    all where threads compete for the interpreter: after as much `room` as the program wants, the
+    number of actions, whether there is a mask, the features and the mask. What is past the number
+    of actions is left as it happens to be."""
 
     first: int
     size: int
-    actions: Float[np.ndarray, "b k columns"]
+    shape: tuple[int, int]
+    room: int
+    numbers: Float[np.ndarray, " numbers"]
+
+    @property
+    def actions(self) -> Float[np.ndarray, " numbers"]:
+        """Without the room."""
+        return self.numbers[self.room :]
+
+
+class _Scratch(threading.local):
+    """Memory of one thread."""
+
+    def __init__(self) -> None:
+        self._array = np.empty(0)
+
+    def numbers(self, size: int, dtype: np.dtype) -> np.ndarray:
+        """So many numbers, those of the last call."""
+        if self._array.size < size or self._array.dtype != dtype:
+            self._array = np.empty(size, dtype)
+        return self._array[:size]
+
+
+_SCRATCH = _Scratch()
 
 
 class Request:
@@ -67,29 +94,49 @@ class Request:
         """Number of decisions B."""
         return len(self.features)
 
-    def blocks(self, dtype: np.dtype) -> Iterator[Block]:
-        """The request in arrays of few different sizes, so that few programs serve all.
+    def blocks(self, dtype: np.dtype, room: int = 0) -> list[Block]:
+        """The request in arrays of few different sizes, so that few programs serve all; a decision
+        that is added is the first of its block again.
 
-        An action that is added has the features of the first and is not allowed; a decision that
-        is added is the first of its block again.
+        The block of a single decision is written over by the next one in the same thread: to ask
+        for memory anew takes longer than all else that is done here.
         """
-        k, d = self.features.shape[1:]
         columns = FEWEST_ACTIONS
-        while columns < k:
+        while columns < self.features.shape[1]:
             columns *= 4
-        for first, b, rows in _pieces(self.size):
-            actions = np.empty((rows, columns, d + 1), dtype)
-            actions[:b, :k, :d] = self.features[first : first + b]
-            actions[:b, :k, d] = 1.0 if self.mask is None else self.mask[first : first + b]
-            actions[:b, k:, :d] = actions[:b, :1, :d]
-            actions[:b, k:, d] = 0.0
-            actions[b:] = actions[:1]
-            yield Block(first, b, actions)
+        if self.size == 1:
+            return [self._block(_SCRATCH.numbers, dtype, room, (0, 1), (1, columns))]
+        return [
+            self._block(np.empty, dtype, room, (first, size), (rows, columns))
+            for first, size, rows in _pieces(self.size)
+        ]
+
+    def _block(
+        self,
+        memory: Callable[[int, np.dtype], np.ndarray],
+        dtype: np.dtype,
+        room: int,
+        decisions: tuple[int, int],
+        shape: tuple[int, int],
+    ) -> Block:
+        (first, size), (k, d) = decisions, self.features.shape[1:]
+        start, places = room + FIELDS, shape[0] * shape[1]
+        numbers = memory(start + places * (d + 1), dtype)
+        numbers[room], numbers[room + 1] = k, self.mask is not None
+        features = numbers[start : start + places * d].reshape(*shape, d)
+        features[:size, :k] = self.features[first : first + size]
+        if size < shape[0]:
+            features[size:] = features[:1]
+        if self.mask is not None:
+            mask = numbers[start + places * d :].reshape(shape)
+            mask[:size, :k] = self.mask[first : first + size]
+            mask[size:] = mask[:1]
+        return Block(first, size, shape, room, numbers)
 
     def joined(self, found: Sequence[Any], blocks: Sequence[Block]) -> list[np.ndarray]:
         """Results (b, p k + 1) of all blocks, p numbers an action and one a decision, as p arrays
         (B, K) and one (B,), without what was added."""
-        k, padded = self.features.shape[1], blocks[0].actions.shape[1]
+        k, padded = self.features.shape[1], blocks[0].shape[1]
         parts = [
             np.asarray(array)[: block.size] for array, block in zip(found, blocks, strict=True)
         ]
@@ -104,7 +151,7 @@ class Request:
 
     def decision(self, row: Float[np.ndarray, " numbers"], block: Block) -> Decision:
         """What a plain request is answered, from the one row of results."""
-        k, padded = self.features.shape[1], block.actions.shape[1]
+        k, padded = self.features.shape[1], block.shape[1]
         scores = row[padded : padded + k]
         return Decision(int(row[:k].argmax()), scores, None, None, bool(row[-1] > 0.0))
 
@@ -157,10 +204,7 @@ def _checked_draws(num_draws: Any) -> int:
 
 
 def _pieces(n: int) -> Iterator[tuple[int, int, int]]:
-    """Start, length and padded length of the blocks of `n` decisions."""
-    if n == 1:
-        yield 0, 1, 1
-        return
+    """Start, length and padded length of the blocks of several decisions."""
     first = 0
     while first < n:
         room = MANY_DECISIONS if 2 * (n - first) > MANY_DECISIONS else FEW_DECISIONS

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from ..bandits.bandit import Bandit
+from ..bandits.decisions import awaited
 from ..bandits.requests import Request
 from ..evidence.base import AbstractLikelihood
 from ..evidence.families import Logistic
@@ -68,12 +69,12 @@ def _pieces_of(bandit: Bandit, features: np.ndarray) -> dict[str, float]:
     begin = time.perf_counter()
     request = Request(features, None, None, None, features.shape[1])
     checked = time.perf_counter()
-    (block,) = request.blocks(bandit._dtype)
+    (block,) = bandit._blocks(request, bandit._state)
     padded = time.perf_counter()
     program, arguments = bandit._programs.decision(bandit._state, 0, block)
     packed = time.perf_counter()
     result = program(*arguments)
-    row = np.asarray(result)[0]
+    row = awaited(result)[0]
     answered = time.perf_counter()
     request.decision(row, block)
     replied = time.perf_counter()
@@ -91,7 +92,7 @@ def _pieces_of(bandit: Bandit, features: np.ndarray) -> dict[str, float]:
 def _seconds(program: Callable[..., Any], arguments: Any) -> float:
     jax.block_until_ready(arguments)
     begin = time.perf_counter()
-    jax.block_until_ready(program(*arguments))
+    awaited(program(*arguments))
     return time.perf_counter() - begin
 
 

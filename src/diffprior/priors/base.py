@@ -16,6 +16,7 @@ from ..gaussian import Gaussian
 from ..representation import describe
 
 COMPARE_UP_TO = 128  # weights that are searched faster all at once than by bisection
+ADD_UP_TO = 32  # weights whose cumulative sums are faster computed each on its own
 
 
 class AbstractPrior(eqx.Module, Serialisable):
@@ -154,13 +155,25 @@ def checked_weights(sample_weights: Any, num_samples: int) -> Float[np.ndarray, 
 
 def pick(weights: Float[Array, " k"], uniforms: Float[Array, " n"]) -> Int[Array, " n"]:
     """Indices by inverting the distribution function of the weights at numbers from [0, 1)."""
-    count = weights.shape[0]
-    cumulative = jnp.cumsum(weights)
-    method = "compare_all" if count <= COMPARE_UP_TO else "scan"
+    numbers = jnp.arange(weights.shape[0], dtype=jnp.int32)
+    cumulative = _cumulative(weights)
     places = uniforms * cumulative[-1]
-    chosen = jnp.searchsorted(cumulative, places, side="right", method=method)
-    last = count - 1 - jnp.argmax(weights[::-1] > 0)  # rounding must not pick a weight of zero
-    return jnp.minimum(chosen.astype(jnp.int32), last.astype(jnp.int32))
+    if len(numbers) <= COMPARE_UP_TO:
+        passed = cumulative[None, :] <= places[:, None]
+        chosen = jnp.sum(passed, axis=1, dtype=jnp.int32)
+    else:
+        chosen = jnp.searchsorted(cumulative, places, side="right").astype(jnp.int32)
+    last = jnp.max(jnp.where(weights > 0, numbers, 0))  # rounding must not pick a weight of zero
+    return jnp.minimum(chosen, last)
+
+
+def _cumulative(weights: Float[Array, " k"]) -> Float[Array, " k"]:
+    """As `jnp.cumsum`; of few weights in one step instead of many."""
+    count = weights.shape[0]
+    if count > ADD_UP_TO:
+        return jnp.cumsum(weights)
+    before = np.tri(count, dtype=bool)
+    return jnp.sum(jnp.where(before, weights[None, :], 0.0), axis=1)
 
 
 def probabilities(weights: Any, count: int, fix: str) -> Float[Array, " k"]:

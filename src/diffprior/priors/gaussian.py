@@ -18,6 +18,7 @@ from ..checks import (
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import cholesky
+from ..threefry import written_out
 from .base import AbstractClosedFormPrior, checked_samples
 from .from_tasks.data import is_logs
 from .from_tasks.fit import gaussian_from_logs
@@ -118,5 +119,5 @@ class GaussianPrior(AbstractClosedFormPrior):
 
 @eqx.filter_jit
 def _sample(prior: GaussianPrior, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
-    noise = jax.random.normal(key, (num_samples, prior.dim), prior.mean.dtype)
+    noise = jax.random.normal(written_out(key), (num_samples, prior.dim), prior.mean.dtype)
     return prior.mean[None] + noise @ jnp.tril(cholesky(prior.cov)).T

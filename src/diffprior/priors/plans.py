@@ -94,22 +94,52 @@ def planned_step(
 ) -> Float[Array, " d"]:
     """A draw of s_{t-1}: of a component by its responsibility, then of what it holds s_0 to be,
     moved as the mean is corrected."""
-    own, (k, d) = plan.components, components.means.shape
-    basis = jnp.swapaxes(components.vectors, 0, 1).reshape(d, k * d)
+    own = plan.components
     noisy_shift = stage.shift_scale * s_t
-    away = (noisy_shift @ basis).reshape(k, d) - own.centres
-    log_weights = own.log_weights - jnp.sum(own.curvatures * away**2, axis=1)
-    responsibilities = jax.nn.softmax(log_weights)
-    moved = own.gains * away
+    responsibilities, moved = _given(components, own, noisy_shift)
     index = pick(responsibilities, uniform[None])[0]
     random = stage.weight_clean * moved[index] + own.stds[index] * noise
     clean = components.means[index]
     if correction is not None and plan.correction is not None:
-        inside = (responsibilities[:, None] * moved).reshape(-1)
-        mean = responsibilities @ components.means + basis @ inside
+        mean = _mean(components, responsibilities, moved)
         clean = clean + _correct(correction, plan.correction, noisy_shift, responsibilities, mean)
     drawn = _times(components.vectors[index], random)
     return stage.weight_clean * clean + stage.weight_noisy * s_t + drawn
+
+
+def planned_mean(
+    components: Conditioned,
+    correction: Correction | None,
+    plan: Plan,
+    stage: Stages,
+    s_t: Float[Array, " d"],
+) -> Float[Array, " d"]:
+    """E[s_0 | s_t]."""
+    noisy_shift = stage.shift_scale * s_t
+    responsibilities, moved = _given(components, plan.components, noisy_shift)
+    mean = _mean(components, responsibilities, moved)
+    if correction is None or plan.correction is None:
+        return mean
+    return mean + _correct(correction, plan.correction, noisy_shift, responsibilities, mean)
+
+
+def _given(
+    components: Conditioned, plan: ComponentPlan, noisy_shift: Float[Array, " d"]
+) -> tuple[Float[Array, " k"], Float[Array, "k d"]]:
+    """Responsibilities given a noisy sample too, and how far it moves each mean, in the eigenbasis
+    of its component."""
+    rotated = jnp.sum(components.vectors * noisy_shift[None, :, None], axis=1)
+    away = rotated - plan.centres
+    log_weights = plan.log_weights - jnp.sum(plan.curvatures * away**2, axis=1)
+    return jax.nn.softmax(log_weights), plan.gains * away
+
+
+def _mean(
+    components: Conditioned, responsibilities: Float[Array, " k"], moved: Float[Array, "k d"]
+) -> Float[Array, " d"]:
+    """E[s_0] under the components."""
+    means = components.means + jnp.sum(components.vectors * moved[:, None, :], axis=2)
+    return jnp.sum(responsibilities[:, None] * means, axis=0)
 
 
 def _correct(

@@ -1,5 +1,7 @@
 """LaplaceDPS, the paper's sampler: Algorithm 2 with Theorem 2 (linear) and Theorem 4 (GLM)."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -10,9 +12,12 @@ from jaxtyping import Array, Bool, Float, Key
 from ..checks import choice
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
-from ..linalg import eigh
+from ..linalg import Spectral, eigh
+from ..priors.corrected import CorrectedDenoiser, Prepared
+from ..priors.denoisers import AbstractDenoiser
 from ..priors.diffusion import DiffusionPrior, ReverseProcess
-from ..schedule import Schedule
+from ..priors.plans import planned_mean
+from ..schedule import Schedule, Stages
 from .base import AbstractSampler, Info, checked_temperature
 from .chain import chain_noise, chosen_schedule, draw_from, from_unit, to_unit
 
@@ -91,16 +96,32 @@ def _linear_chain(
         rotated = shrink * (spectral.rotate(mean) + pull) + jnp.sqrt(variance * shrink) * noise
         return spectral.unrotate(rotated)
 
+    mean_at, plans = _means(prior.denoiser, process)
+
     def step(s_t: Array, inputs: Any) -> tuple[Array, None]:
-        stage, stage_inputs, variance, noise = inputs
-        s_0 = prior.denoiser.mean_at(stage_inputs, s_t)
+        stage, plan, variance, noise = inputs
+        s_0 = mean_at(plan, stage, s_t)
         mean = stage.weight_clean * s_0 + stage.weight_noisy * s_t
         return multiply(mean, variance, stage.alpha_bar_before, noise), None
 
     one = jnp.ones((), first_noise.dtype)
     s_T = multiply(jnp.zeros_like(first_noise), one, _last_alpha_bar(process), first_noise)
-    inputs = (process.stages, process.denoiser_stages, process.variance(covariance), noises)
+    inputs = (process.stages, plans, process.variance(covariance), noises)
     return jax.lax.scan(step, s_T, inputs)[0], jnp.array(False)
+
+
+def _means(
+    denoiser: AbstractDenoiser, process: ReverseProcess
+) -> tuple[Callable[[Any, Stages, Array], Array], Any]:
+    """E[s_0 | s_t] as a function of what is known of a stage, the stage and s_t; and what is known
+    of each stage, of a mixture all that does not depend on s_t."""
+    if not isinstance(denoiser, CorrectedDenoiser) or denoiser.base is None:
+        return lambda inputs, stage, s_t: denoiser.mean_at(inputs, s_t), process.denoiser_stages
+    components = denoiser.base.alone()
+    zero = jnp.zeros_like(components.means[0])
+    nothing = Spectral(jnp.eye(denoiser.dim, dtype=zero.dtype), zero)
+    plans = denoiser.plan(Prepared(nothing, zero, components), process.stages)
+    return functools.partial(planned_mean, components, denoiser.correction), plans
 
 
 def _glm_chain(
