@@ -13,6 +13,7 @@ from ..checks import positive_int, real_numbers
 FEWEST_ACTIONS = 8  # arrays are padded to this many actions, or 4, 16, 64, ... times as many
 FEW_DECISIONS, MANY_DECISIONS = 8, 128  # batches are decided in blocks of so many
 FIELDS = 2  # of a block before its features: the number of actions, and whether there is a mask
+ALIGNMENT = 64  # bytes, by which memory must be aligned for programs to read it where it is
 MAX_DRAWS = 2**24
 
 
@@ -65,7 +66,9 @@ class _Scratch(threading.local):
     def numbers(self, size: int, dtype: np.dtype) -> np.ndarray:
         """So many numbers, those of the last call."""
         if self._array.size < size or self._array.dtype != dtype:
-            self._array = np.empty(size, dtype)
+            memory = np.empty(size * dtype.itemsize + ALIGNMENT, np.uint8)
+            start = -memory.ctypes.data % ALIGNMENT
+            self._array = memory[start : start + size * dtype.itemsize].view(dtype)
         return self._array[:size]
 
 
@@ -123,9 +126,11 @@ class Request:
         start, places = room + FIELDS, shape[0] * shape[1]
         numbers = memory(start + places * (d + 1), dtype)
         numbers[room], numbers[room + 1] = k, self.mask is not None
-        features = numbers[start : start + places * d].reshape(*shape, d)
-        features[:size, :k] = self.features[first : first + size]
-        if size < shape[0]:
+        if places == shape[1]:  # one decision, in fewer steps
+            numbers[start : start + k * d] = self.features.reshape(-1)
+        else:
+            features = numbers[start : start + places * d].reshape(*shape, d)
+            features[:size, :k] = self.features[first : first + size]
             features[size:] = features[:1]
         if self.mask is not None:
             mask = numbers[start + places * d :].reshape(shape)
