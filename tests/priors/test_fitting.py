@@ -93,7 +93,7 @@ def test_so_many_steps_are_taken(num_steps: int, monkeypatch: pytest.MonkeyPatch
     recipe = descent.Recipe(num_steps, 1, 1.0, False)
     monkeypatch.setattr(descent, "AVERAGING", 0.0)
     params, fitted = descent.optimise(
-        jnp.zeros(1, jnp.float32), loss, rows, recipe, keys, False, lambda p: float(p[0])
+        jnp.zeros(1, jnp.float32), loss, rows, recipe, keys, False, lambda p: np.asarray(p)
     )
     assert len(fitted.losses) == 1 + -(-num_steps // 250)
     step = np.arange(num_steps)

@@ -149,11 +149,20 @@ def test_the_best_evaluation_is_kept_and_patience_ends(
         descent.Recipe(5000, 1, 2e-2, orthogonal),
         (jax.random.key(0), jax.random.key(1)),
         False,
-        lambda p: float((p[0, 0] - 0.5) ** 2),
+        lambda p: np.asarray((p[0] - 0.5) ** 2),
     )
     assert fitted.best == int(np.argmin(fitted.losses))
     assert 0 < fitted.best == len(fitted.losses) - 1 - descent.PATIENCE
     assert_allclose((params[0, 0] - 0.5) ** 2, fitted.losses[fitted.best], rtol=1e-4)
+
+
+def test_losses_are_as_good_as_their_noise_allows() -> None:
+    """Held-out samples that agree that weights are worse, and such that do not."""
+    best = np.ones(4)
+    assert descent.as_good(best + np.array([-0.5, 0.6, -0.5, 0.6]), best, 1.0)
+    assert not descent.as_good(best + np.array([0.1, 0.15, 0.1, 0.15]), best, 1.0)
+    assert descent.as_good(best + 0.1, best, 1.0, worth=0.2)
+    assert not descent.as_good(best + 0.1, best, 1.0, worth=0.05)
 
 
 def test_learned_denoiser_beats_the_linear_one_where_blobs_are_told_apart(

@@ -12,11 +12,12 @@ from jaxtyping import Array, Float, Int
 from .corrected import SPREAD_AT, CorrectedDenoiser
 from .correction import Correction
 from .correction_loss import CorrectionLoss, Errors
-from .descent import Fitted, Recipe, Rows, optimise
+from .descent import Fitted, Recipe, Rows, as_good, optimise
 from .em import choose_components
 from .mixture_base import MixtureBase
 from .random_evidence import random_rotations
 from .report import Candidate
+from .targets import LARGEST, NEAR_UP_TO
 
 HELD_OUT_DRAWS = 8192
 JUDGED_EVIDENCE = 512  # pieces of evidence that held-out samples are judged under
@@ -73,7 +74,7 @@ def correction_plan(dim: int, num_components: int) -> Plan:
     middle = (-4.0, 6.0) if mixed or dim <= 3 else (-4.0, 3.0)
     if dim <= 3:
         middle = (-4.0, 9.0) if mixed else middle
-        return Plan(Recipe(2000, 1024, 2e-2, True, 512), 64, 4, middle)
+        return Plan(Recipe(1500, 512, 1.5e-2, True, 512, noise=1.0), 64, 4, middle)
     if dim <= 8:
         return Plan(Recipe(3500, 1024, 7e-3 if mixed else 2e-2, True, 1024), 128, 4, middle)
     large = mixed and num_components * dim**2 >= LARGE_BASE
@@ -121,7 +122,7 @@ def fit_corrected(
     tried += [found for base in worth for found in trainer.corrected(base, start)]
     allowed = [t for t in tried if t.denoiser.base is not None] if fast else tried
     best = min(allowed or tried, key=lambda t: t.candidate.loss)
-    kept = next(t for t in allowed or tried if _as_good(t.errors, best.errors))
+    kept = next(t for t in allowed or tried if as_good(t.errors, best.errors, NOISE, WORTH))
     candidates = tuple(t.candidate for t in tried)
     return Chosen(kept.denoiser, kept.fitted, candidates, tried.index(kept))
 
@@ -164,19 +165,25 @@ class _Trainer(NamedTuple):
         recipe = plan.recipe._replace(num_steps=self.sizes["num_steps"] or plan.recipe.num_steps)
         _, held_out_key, key = self._keys()
         loss = CorrectionLoss.of(base, self.rotations, recipe.num_others, key, middle=plan.middle)
+        rows = self.train
+        if loss.dim <= NEAR_UP_TO and recipe.num_others:
+            rows = rows.first(LARGEST)
+            loss = loss.between(rows)
         judge = self._judge(base)
 
-        def judged(correction: Correction) -> Errors:
-            return _errors(judge, correction, held_out_key, self.held_out, HELD_OUT_DRAWS)[0]
+        def judged(correction: Correction) -> Float[np.ndarray, " m"]:
+            found = _errors(judge, correction, held_out_key, self.held_out, HELD_OUT_DRAWS)
+            squares = np.asarray(found[0].shrunk(1.0), np.float64)
+            return _by_row(squares, np.asarray(found[1]), len(self.held_out.samples))
 
         correction, fitted = optimise(
             start or self._start(base, plan),
             loss,
-            self.train,
+            rows,
             recipe,
             (key, held_out_key),
             self.progress,
-            lambda correction: float(jnp.mean(judged(correction).shrunk(1.0))),
+            judged,
         )
         return self._judged(base, correction, None, fitted)
 
@@ -245,15 +252,5 @@ def _errors(
 
 
 def _by_row(values: np.ndarray, index: np.ndarray, num_rows: int) -> Float[np.ndarray, " m"]:
-    """The mean over the draws of each row; NaN for one that was not drawn."""
-    count = np.bincount(index, minlength=num_rows)
-    with np.errstate(invalid="ignore"):
-        return np.bincount(index, values, minlength=num_rows) / np.where(count > 0, count, np.nan)
-
-
-def _as_good(errors: np.ndarray, best: np.ndarray) -> bool:
-    """Whether the mean difference over held-out samples is within its noise, or of no account."""
-    known = np.isfinite(errors - best)
-    gap = (errors - best)[known]
-    noise = NOISE * np.std(gap) / np.sqrt(len(gap))
-    return bool(np.mean(gap) <= max(noise, WORTH * np.mean(best[known])))
+    """What each row adds to the mean over all draws, times the number of rows."""
+    return np.bincount(index, values, minlength=num_rows) * (num_rows / len(index))

@@ -13,6 +13,7 @@ from .correction import Correction
 from .descent import AbstractPooledLoss, Rows
 from .mixture_base import Factored, MixtureBase
 from .random_evidence import MIDDLE, random_evidence
+from .targets import Neighbours, posterior_means
 
 GROUP = 16  # noisy samples under each piece of evidence
 LARGEST_POOL, SMALLEST_POOL, POOL_NUMBERS = 4096, 256, 2**24
@@ -64,6 +65,7 @@ class CorrectionLoss(AbstractPooledLoss):
     pool: Pool
     middle: Float[Array, " 2"]
     num_others: int = eqx.field(static=True)
+    neighbours: Neighbours | None = None  # of each row, to share in its target
 
     @staticmethod
     def of(
@@ -88,6 +90,11 @@ class CorrectionLoss(AbstractPooledLoss):
     def dim(self) -> int:
         """Number of parameters d."""
         return self.rotations.shape[-1]
+
+    def between(self, rows: Rows) -> "CorrectionLoss":
+        """The same for these rows, whose neighbours share in their targets."""
+        found = Neighbours.of(rows, self.num_others)
+        return eqx.tree_at(lambda loss: loss.neighbours, self, found, is_leaf=lambda x: x is None)
 
     def refreshed(self, key: Key[Array, ""]) -> "CorrectionLoss":
         """The same with another pool of evidence."""
@@ -139,16 +146,19 @@ class CorrectionLoss(AbstractPooledLoss):
     def batch(self, key: Key[Array, ""], rows: Rows, size: int) -> tuple[Pool, Batch]:
         """Samples hidden in noise, in groups under one piece of evidence each."""
         _, others_key, pool_key, noise_key = _parts(key)
-        groups, dim = size // GROUP, self.rotations.shape[-1]
+        groups = size // GROUP
         index = jax.random.randint(pool_key, (groups,), 0, self.pool.log_precision.shape[0])
         pool = self.pool.pick(index)
-        s_0 = rows.samples[self.drawn(key, rows, size)].reshape(groups, GROUP, dim)
+        drawn = self.drawn(key, rows, size).reshape(groups, GROUP)
+        s_0 = rows.samples[drawn]
+        near = None if self.neighbours is None else self.neighbours.pick(drawn)
         others = rows.draw(others_key, self.num_others)
         noise = jax.random.normal(noise_key, s_0.shape, s_0.dtype)
         precisions = jnp.exp(pool.log_precision)
         hidden = jnp.einsum("gij,gj,gsj->gsi", pool.vectors, precisions**-0.5, noise)
         u = s_0 + hidden
-        target = posterior_means(u, pool, s_0, others)
+        precision = jnp.einsum("gij,gj,gkj->gik", pool.vectors, precisions, pool.vectors)
+        target = posterior_means(u, precision, s_0, others, near)
         gain = precisions / (1.0 + precisions)
         x = jnp.einsum("gij,gj,gkj,gsk->gsi", pool.vectors, gain, pool.vectors, u)
         responsibilities, mean = self._base_means(pool, x)
@@ -175,33 +185,6 @@ class CorrectionLoss(AbstractPooledLoss):
 def _parts(key: Key[Array, ""]) -> Key[Array, " 4"]:
     """Keys of samples, of others, of evidence and of noise."""
     return jax.random.split(written_out(key), 4)
-
-
-def posterior_means(
-    u: Float[Array, "g s d"], pool: Pool, s_0: Float[Array, "g s d"], others: Float[Array, "m d"]
-) -> Float[Array, "g s d"]:
-    """The mean of s_0 given u = s_0 + noise, over the sample it came from and `others`.
-
-    Any sample could have given u, so each is weighted by how likely it is to have done so: as a
-    target of the regression the same mean as s_0 itself, with much less noise.
-    """
-    vectors, precisions = pool.vectors, jnp.exp(pool.log_precision)
-    precision = jnp.einsum("gij,gj,gkj->gik", vectors, precisions, vectors)
-    shift = jnp.einsum("gij,gsj->gsi", precision, u)
-    rows, columns = np.triu_indices(u.shape[-1])
-    twice = jnp.asarray(np.where(rows == columns, 0.5, 1.0), u.dtype)
-    quadratic = (twice[None] * precision[:, rows, columns]) @ (
-        others[:, rows] * others[:, columns]
-    ).T
-    log_others = shift @ others.T - quadratic[:, None]
-    half = 0.5 * jnp.einsum("gij,gsj->gsi", precision, s_0)
-    log_own = jnp.sum((shift - half) * s_0, axis=-1, keepdims=True)
-    top = jnp.max(log_others, axis=-1, keepdims=True, initial=-jnp.inf)  # there may be none
-    top = jnp.maximum(log_own, top)
-    own, weights = jnp.exp(log_own - top), jnp.exp(log_others - top)
-    # One product sums the weights and what they weigh, so that they are gone through once.
-    sums = weights @ jnp.concatenate([others, jnp.ones_like(others[:, :1])], axis=1)
-    return (own * s_0 + sums[..., :-1]) / (own + sums[..., -1:])
 
 
 @eqx.filter_jit

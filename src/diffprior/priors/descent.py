@@ -30,6 +30,7 @@ class Recipe(NamedTuple):
     orthogonal: bool  # steps of matrices made orthogonal (Muon) rather than scaled by entry (Adam)
     num_others: int = 0  # samples that share in a target
     weight_decay: float = 0.0  # share of the weights that a step takes, over its learning rate
+    noise: float = 0.0  # standard errors by which earlier weights must be better than later ones
 
 
 class AbstractPooledLoss(eqx.Module):
@@ -65,6 +66,11 @@ class Rows(NamedTuple):
         share = None if weights is None else jnp.asarray(weights, jnp.float32)
         return Rows(jnp.asarray(samples, jnp.float32), share)
 
+    def first(self, number: int) -> "Rows":
+        """At most so many, from the first on."""
+        weights = None if self.weights is None else self.weights[:number]
+        return Rows(self.samples[:number], weights)
+
     def draw(self, key: Key[Array, ""], size: int) -> Float[Array, "b d"]:
         """Rows at random, by their weights."""
         return self.samples[self.indices(key, size)]
@@ -83,10 +89,10 @@ def optimise(
     recipe: Recipe,
     keys: tuple[Key[Array, ""], Key[Array, ""]],
     progress: bool | None,
-    evaluate: Callable[[Params], float],
+    evaluate: Callable[[Params], Float[np.ndarray, " m"]],
 ) -> tuple[Params, Fitted]:
-    """Descent with cosine decay and averaged weights; `evaluate`, a loss over held-out samples,
-    picks when to stop.
+    """Descent with cosine decay and averaged weights; `evaluate`, the losses of held-out samples,
+    picks when to stop: the last weights that do about as well as the best.
 
     Data, keys and the number of steps are arguments of the compiled programs, so that fits of the
     same shapes share them.
@@ -97,20 +103,35 @@ def optimise(
     bar = show_progress("learning the prior", recipe.num_steps, visible=progress)
     with jax.numpy_dtype_promotion("standard"), bar as told:
         state = (params, params, _initial(shared, steps, params))
-        best_params, losses, best = params, [evaluate(params)], 0
+        seen = [(params, evaluate(params))]
+        losses, best = [float(np.mean(seen[0][1]))], 0
         for index in range(-(-recipe.num_steps // CHUNK)):
             count = min(CHUNK, recipe.num_steps - index * CHUNK)
             step_keys = jax.random.split(jax.random.fold_in(key, index), CHUNK)
             here = jnp.asarray(count, jnp.int32)
             loss = _refreshed(loss, jax.random.fold_in(held_out_key, 1 + index))
             state = _descend(loss, shared, steps, train, state, step_keys, here)
-            losses.append(evaluate(state[1]))
+            seen.append((state[1], evaluate(state[1])))
+            losses.append(float(np.mean(seen[-1][1])))
             told.advance(count)
-            if losses[-1] <= losses[best]:
-                best, best_params = len(losses) - 1, state[1]
-            elif len(losses) - 1 - best >= PATIENCE:
+            best = int(np.argmin(losses))
+            if len(losses) - 1 - best >= PATIENCE:
                 break
-    return best_params, Fitted(tuple(losses), best)
+    kept = max(i for i, (_, own) in enumerate(seen) if as_good(own, seen[best][1], recipe.noise))
+    return seen[kept][0], Fitted(tuple(losses), kept)
+
+
+def as_good(
+    losses: Float[np.ndarray, " m"],
+    best: Float[np.ndarray, " m"],
+    noise: float,
+    worth: float = 0.0,
+) -> bool:
+    """Whether the mean difference over held-out samples is within so many of its standard errors,
+    or not worth so much of the loss."""
+    gap = losses - best
+    error = np.std(gap) / np.sqrt(len(gap))
+    return bool(np.mean(gap) <= max(noise * error, worth * np.mean(best)))
 
 
 def _refreshed(loss: Loss, key: Key[Array, ""]) -> Loss:

@@ -50,8 +50,8 @@ def fit_stagewise(
     recipe = Recipe(num_steps or 1250, 256, 3e-3, False)
     judged = Rows.of(held_out, held_out_weights)
 
-    def evaluate(regressors: StagewiseDenoiser) -> float:
-        return float(loss_over(loss, regressors, held_out_key, judged, 256))
+    def evaluate(regressors: StagewiseDenoiser) -> Float[np.ndarray, " 1"]:
+        return np.asarray(loss_over(loss, regressors, held_out_key, judged, 256))[None]
 
     rows, keys = Rows.of(train, train_weights), (key, held_out_key)
     return optimise(regressors, loss, rows, recipe, keys, progress, evaluate)
