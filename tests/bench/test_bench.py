@@ -11,7 +11,7 @@ import pytest
 import diffprior as dp
 from diffprior.bandits.environment import Environment
 from diffprior.bench import foundation, quality, speed
-from diffprior.bench.arithmetic import matrix_rate
+from diffprior.bench.arithmetic import layer_rate, layers_over, matrix_rate
 from diffprior.bench.peers import library_decision, numpy_thompson_sampling
 from diffprior.bench.section import Bench, Measurement, clusters, table
 from diffprior.bench.sections import SECTIONS, USUAL
@@ -57,6 +57,12 @@ def test_the_library_decides() -> None:
 
 def test_the_matrix_rate_is_that_of_a_machine() -> None:
     assert 1e8 < matrix_rate(size=256, repeats=3) < 1e16
+
+
+def test_the_rate_of_layers_is_that_of_a_core() -> None:
+    assert 1e7 < layer_rate(rows=16, width=32, depth=4, repeats=3) < 1e14
+    exact = dp.DiffusionPrior.from_prior(dp.mixture("cross"))
+    assert layers_over(dp.EvidenceDPS(exact), 8, 1.0) == "no network"
 
 
 def test_a_bounded_history_is_measured() -> None:

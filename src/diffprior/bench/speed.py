@@ -25,7 +25,7 @@ from ..samplers.exact import Exact
 from ..samplers.few_passes import FewPasses, stands_on_a_mixture
 from ..samplers.laplace_dps import LaplaceDPS
 from ..samplers.twisted_smc import TwistedSMC
-from .arithmetic import matrix_rate, over_limit
+from .arithmetic import layers_over, matrix_rate, over_limit
 from .peers import library_decision, numpy_thompson_sampling
 from .section import Bench, Measurement, milliseconds
 from .timing import Timing, take_turns
@@ -72,6 +72,7 @@ def runs(bench: Bench) -> list[Measurement]:
             "NumPy TS, s": numpy_seconds,
             "over NumPy": seconds / numpy_seconds,
             "over arithmetic limit": over_limit(sampler, seconds / (RUNS * ROUNDS), rate),
+            "its layers, over NumPy": layers_over(sampler, RUNS, numpy_seconds / ROUNDS),
             "compiling, s": compiling,
         }
         found.append(Measurement(name, quantities))
