@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs bench fuzz kills crash clean
+.PHONY: help setup demo test docs bench costs fuzz kills crash clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,10 @@ fuzz: $(STAMP) ## try BUDGET random calls of every public door, a tenth over HTT
 
 bench: $(STAMP) ## measure what decisions cost, side by side with peers
 	$(BIN)/diffprior bench --json results/bench.json
+
+costs: bench ## measure again what docs/explanation/performance.md shows, and draw its figure
+	cp results/bench/growth.png docs/figures/growth.png
+	@echo "renew the tables of docs/explanation/performance.md from results/bench/report.html"
 
 kills: $(STAMP) ## kill a thousand processes while they save, and look at what they left
 	folder=$$(mktemp -d) && $(BIN)/python tests/files/kills.py $$folder 1000; rm -r $$folder

@@ -1,5 +1,6 @@
 """The sections of the benchmark by name, and how they are run."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,9 +8,9 @@ from pathlib import Path
 from ..files.cache import ResultCache
 from ..progress import progress
 from ..reporting.page import Block, Heading, Text
-from ..reporting.report import write_report
+from ..reporting.report import picture, write_report
 from ..reporting.tables import Table
-from . import fitting, foundation, judging, pieces, quality, serve, speed
+from . import fitting, foundation, growth, judging, pieces, quality, serve, speed
 from .section import Bench, Measurement, table
 from .summary import Sections, keep_run, read_last_run, summary
 
@@ -21,7 +22,7 @@ SECTIONS: dict[str, Callable[[Bench], list[Measurement]]] = {
     "logistic": speed.logistic,
     "first-decision": speed.first_decision,
     "draws": speed.draws,
-    "growth": speed.growth,
+    "growth": growth.growth,
     "fit": fitting.fit,
     "foundation": foundation.foundation,
     "prior": quality.prior,
@@ -34,7 +35,17 @@ SECTIONS: dict[str, Callable[[Bench], list[Measurement]]] = {
     "serve": serve.serve,
     "serve-store": serve.serve_store,
 }
-USUAL = ("runs", "decisions", "updates", "pieces", "logistic", "first-decision", "draws", "fit")
+USUAL = (
+    "runs",
+    "decisions",
+    "updates",
+    "pieces",
+    "logistic",
+    "first-decision",
+    "draws",
+    "growth",
+    "fit",
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +80,9 @@ def run_bench(
     blocks: list[Block] = [Text(_INTRODUCTION), overview]
     for name, shown in zip(found, each, strict=True):
         blocks += [Heading(name), shown]
+        if name == "growth":
+            draw = functools.partial(growth.growth_figure, found[name])
+            blocks.append(picture(out, name, _GROWTH, draw))
     write_report(out, "Benchmarks", blocks, {"sections": ", ".join(names)}, cache)
     return result
 
@@ -77,6 +91,10 @@ def _title(name: str) -> str:
     return " ".join((SECTIONS[name].__doc__ or "").split())
 
 
+_GROWTH = (
+    "Microseconds a draw as one thing grows, on logarithmic axes; dashed, the growth over the last "
+    "three sizes, and beside it its slope: 0 is free, 1 proportional."
+)
 _INTRODUCTION = (
     "What decisions, draws and priors cost and how good they are, on this machine; peers take "
     "turns with us, so that what else the machine does falls on all alike."

@@ -149,25 +149,6 @@ def draws(bench: Bench) -> list[Measurement]:
     return found
 
 
-def growth(bench: Bench) -> list[Measurement]:
-    """Microseconds a draw as one thing grows: stages, particles, draws at once."""
-    paper, ours = bench.prior("cross", "paper"), bench.prior("cross")
-    cases: list[tuple[str, AbstractSampler, int]] = [
-        *((f"LaplaceDPS, {t} stages", LaplaceDPS(paper, steps=t), 1024) for t in (5, 20, 100)),
-        *((f"EvidenceDPS, {t} stages", EvidenceDPS(ours, steps=t), 1024) for t in (5, 20, 100)),
-        *(
-            (f"TwistedSMC, {k} particles", TwistedSMC(ours, num_particles=k), 128)
-            for k in (1, 8, 64)
-        ),
-        *((f"EvidenceDPS, {n} draws at once", EvidenceDPS(ours), n) for n in (1, 100, 10_000)),
-    ]
-    repeats = 3 if bench.quick else 7
-    return [
-        Measurement(name, {"microseconds a draw": time_draws(sampler, n, repeats).median / n * 1e6})
-        for name, sampler, n in cases
-    ]
-
-
 def time_draws(sampler: AbstractSampler, count: int, repeats: int) -> Timing:
     """The time of `count` posterior draws, all from one history of 20 rewards."""
     history = Linear(noise_std=1.0).observe(*_history(sampler.prior.dim, 20))

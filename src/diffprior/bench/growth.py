@@ -1,0 +1,158 @@
+"""How the cost of a draw grows with stages, particles, draws at once, parameters, components, rows.
+
+`diffprior bench --section growth` measures it and draws it, `growth.png` in the report's folder.
+Times are lower quartiles, which other work on the machine disturbs less than medians.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from ..evidence.base import AbstractEvidence
+from ..evidence.families import Logistic
+from ..evidence.linear import Linear
+from ..priors.mixture import MixturePrior
+from ..reporting.figures import DATA, MODEL, legend_below, new_figure
+from ..samplers.base import AbstractSampler
+from ..samplers.evidence_dps import EvidenceDPS
+from ..samplers.exact import Exact
+from ..samplers.laplace_dps import LaplaceDPS
+from ..samplers.twisted_smc import TwistedSMC
+from .section import Bench, Measurement
+from .timing import take_turns
+
+COST = "microseconds a draw"
+AT_ONCE = 256  # draws of one history, unless their number is what grows
+LAST = 3  # sizes that a line of growth goes through
+COMPONENTS, DIM, ROWS = 8, 4, 20  # unless they are what grows
+TITLES = {
+    "stages": "stages of a chain",
+    "particles": "particles",
+    "draws": "draws at once",
+    "parameters": "parameters d",
+    "components": "components K",
+    "rows": "observations N",
+}
+COLOURS = {
+    "EvidenceDPS": MODEL,
+    "LaplaceDPS": DATA,
+    "TwistedSMC": "#3f8f5f",
+    "Exact": "#8a6fb0",
+    "EvidenceDPS, logistic": "#e0912f",
+}
+
+
+class Case(NamedTuple):
+    """A sampler at one size of what grows."""
+
+    grows: str
+    at: int
+    name: str
+    sampler: AbstractSampler
+    evidence: AbstractEvidence
+    num_draws: int = AT_ONCE
+
+
+def growth(bench: Bench) -> list[Measurement]:
+    """Microseconds a draw as one thing grows, all draws being from one history."""
+    return [_measured(case, 3 if bench.quick else 7) for case in cases(bench.quick)]
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    """What is measured: a mixture of 8 clusters in 4 parameters, 20 linear rewards."""
+    usual, few = mixture_of(COMPONENTS, DIM), 2 if quick else None
+    history = observed(Linear(noise_std=1.0), ROWS, DIM)
+    for t in (5, 10, 20, 50, 100)[:few]:
+        yield Case("stages", t, "EvidenceDPS", EvidenceDPS(usual, steps=t), history)
+        yield Case("stages", t, "LaplaceDPS", LaplaceDPS(usual, steps=t), history)
+    for k in (1, 4, 16, 64)[:few]:
+        yield Case("particles", k, "TwistedSMC", TwistedSMC(usual, num_particles=k), history, 32)
+    for n in (1, 10, 100, 1000, 10_000)[:few]:
+        yield Case("draws", n, "EvidenceDPS", EvidenceDPS(usual), history, n)
+        yield Case("draws", n, "Exact", Exact(usual), history, n)
+    for d in (2, 4, 8, 16, 32)[:few]:
+        prior, rewards = mixture_of(COMPONENTS, d), observed(Linear(noise_std=1.0), ROWS, d)
+        yield Case("parameters", d, "EvidenceDPS", EvidenceDPS(prior), rewards)
+        yield Case("parameters", d, "Exact", Exact(prior), rewards)
+    for k in (1, 4, 16, 64, 256)[:few]:
+        prior = mixture_of(k, DIM)
+        yield Case("components", k, "EvidenceDPS", EvidenceDPS(prior), history)
+        yield Case("components", k, "Exact", Exact(prior), history)
+    for n in (10, 100, 1000)[:few]:
+        linear, logistic = (observed(f, n, DIM) for f in (Linear(noise_std=1.0), Logistic()))
+        yield Case("rows", n, "EvidenceDPS", EvidenceDPS(usual), linear)
+        yield Case("rows", n, "EvidenceDPS, logistic", EvidenceDPS(usual), logistic)
+
+
+def mixture_of(num_components: int, dim: int) -> MixturePrior:
+    """Round clusters at random."""
+    means = 1.5 * np.random.default_rng(3).standard_normal((num_components, dim))
+    covs = np.tile(0.3**2 * np.eye(dim), (num_components, 1, 1))
+    return MixturePrior(np.ones(num_components), means, covs)
+
+
+def observed(family: Any, size: int, dim: int) -> AbstractEvidence:
+    """Rewards of 0 or 1 for actions at random."""
+    rng = np.random.default_rng(size)
+    features, theta = rng.standard_normal((size, dim)) / dim**0.5, rng.standard_normal(dim)
+    rewards = rng.random(size) < 1 / (1 + np.exp(-features @ theta))
+    return family.observe(features, rewards.astype(float))
+
+
+def _measured(case: Case, repeats: int) -> Measurement:
+    key = jax.random.key(0)
+
+    def draw() -> object:
+        drawn = case.sampler.sample_many(key, case.evidence, case.num_draws, throw=False)
+        return jax.block_until_ready(drawn)
+
+    seconds = take_turns({"": draw}, repeats)[""].low
+    quantities: dict[str, float | str] = {
+        "sampler": case.name,
+        "grows": case.grows,
+        "at": case.at,
+        COST: seconds / case.num_draws * 1e6,
+    }
+    return Measurement(f"{case.name}, {TITLES[case.grows]}: {case.at}", quantities)
+
+
+def growth_figure(measured: list[Measurement]) -> Any:
+    """Cost against size on logarithmic axes, with a line of growth through the last sizes and its
+    slope: 0 is free, 1 proportional."""
+    figure, axes = new_figure(3, 2, width=2.1, height=1.9)
+    for axis, (grows, title) in zip(axes.flat, TITLES.items(), strict=True):
+        here = [m.quantities for m in measured if m.quantities["grows"] == grows]
+        for name in dict.fromkeys(q["sampler"] for q in here):
+            points = np.array([[q["at"], q[COST]] for q in here if q["sampler"] == name], float)
+            _curve(axis, points, str(name))
+        sizes = sorted({int(q["at"]) for q in here})
+        axis.set(xscale="log", yscale="log", xlabel=title)
+        axis.set_xticks(sizes, [{1000: "10³", 10_000: "10⁴"}.get(size, size) for size in sizes])
+        axis.set_xticks([], minor=True)
+        axis.yaxis.set_minor_formatter("")
+        axis.margins(x=0.14, y=0.15)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("µs a draw")
+    legend_below(figure)
+    return figure
+
+
+def _curve(axis: Any, points: np.ndarray, name: str) -> None:
+    """Points, the line through the last of them, and its slope to the right."""
+    colour, last = COLOURS[name], points[-LAST:]
+    axis.plot(*points.T, "o", ms=3.5, color=colour, label=name)
+    axis.plot(*points.T, "-", lw=0.6, alpha=0.6, color=colour)
+    slope, level = line_of_growth(last)
+    ends = last[[0, -1], 0]
+    axis.plot(ends, level * ends**slope, "--", lw=1.5, color=colour)
+    place = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+    axis.annotate(f"{slope:.1f}", last[-1], fontsize=8, color=colour, **place)
+
+
+def line_of_growth(points: np.ndarray) -> tuple[float, float]:
+    """The a and b of cost = b size^a of least squares on logarithmic axes."""
+    sizes, costs = np.log(points).T
+    slope, level = np.polyfit(sizes, costs, 1)
+    return float(slope), float(np.exp(level))
