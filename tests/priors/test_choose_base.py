@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -11,6 +12,9 @@ import reference
 from diffprior.priors import choose_base
 from diffprior.priors.corrected import CorrectedDenoiser
 from diffprior.priors.descent import Recipe
+from diffprior.priors.em import Kind, fit_kind
+from diffprior.priors.mixture_base import MixtureBase
+from diffprior.priors.whitening import whitening
 
 UNITS = np.array([10.0, 0.5])
 
@@ -55,3 +59,43 @@ def test_a_mixture_is_chosen_and_exact_in_any_units(blobs: Any, quick: None) -> 
     got = prior.denoise(precision, shift)
     assert_allclose(got.mean / UNITS, twin[0] / UNITS, atol=0.15)
     assert_allclose(got.cov / np.outer(UNITS, UNITS), twin[1] / np.outer(UNITS, UNITS), atol=0.15)
+
+
+def test_a_mixture_that_stays_alone_is_fitted_to_all_samples(
+    blobs: Any, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As EM fits as many components to them; nine tenths of them give another."""
+    monkeypatch.setattr(choose_base, "as_good", lambda *_: True)
+    monkeypatch.setattr(choose_base._Trainer, "corrected", lambda *_: [])
+    prior = dp.DiffusionPrior.fit(blobs.samples, progress=False, fast=True)
+    assert prior.report.base.base == "mixture" and not prior.report.base.corrected
+    offset, scale = whitening(blobs.samples)
+    unit = np.linalg.solve(scale, (blobs.samples - offset).T).T
+    k = prior.report.base.num_components
+    direct = fit_kind(unit, None, k, Kind(2.0))
+    got = np.sort(np.asarray(prior.denoiser.base.log_weights))
+    assert_allclose(got, np.sort(np.asarray(direct.log_weights)), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("losses", "components", "fast", "corrected"),
+    [
+        ((10.0, 7.0), 8, False, "mixture"),
+        ((10.0, 9.5), 8, False, "Gaussian"),
+        ((10.0, 8.5), 8, False, "both"),
+        ((58.0, 53.0), 8, False, "both"),  # little of many parameters, but much in all
+        ((10.0, 9.5), 8, True, "mixture"),
+        ((10.0, 7.0), 2**17, False, "none"),
+        ((10.0, 8.5), 2**17, False, "Gaussian"),
+    ],
+)
+def test_what_is_worth_correcting(
+    losses: tuple[float, float], components: int, fast: bool, corrected: str
+) -> None:
+    shapes = ((components,), (components, 2), (components, 2, 2), (components, 2))
+    base = MixtureBase(*(jnp.zeros(shape) for shape in shapes))
+    found = choose_base._worth_correcting([None, base], *losses, fast)
+    assert (
+        found
+        == {"mixture": [base], "Gaussian": [None], "both": [None, base], "none": []}[corrected]
+    )

@@ -84,8 +84,8 @@ def test_a_sheet_is_given_flat_components() -> None:
     """A curved surface in eight dimensions, with a little noise."""
     rng = np.random.default_rng(5)
     first, second = rng.standard_normal((2, 16)), rng.standard_normal((16, 8)) / 4
-    x = np.tanh(rng.standard_normal((6000, 2)) @ first) @ second
+    x = np.tanh(rng.standard_normal((3000, 2)) @ first) @ second
     x = x + 0.02 * rng.standard_normal(x.shape)
     found = em.choose_components((x - x.mean(axis=0)) / x.std(axis=0), largest=64)
     assert found.kind.rank is not None and found.num_components >= em.MANY_COMPONENTS
-    assert found.score > found.scores["32"] + 0.1
+    assert found.score > found.scores["64"] + 0.03

@@ -60,7 +60,7 @@ def test_other_priors_get_what_is_exact_or_the_chain() -> None:
     assert isinstance(dp.best_sampler(closed), dp.EvidenceDPS)
 
 
-def test_a_mixture_that_a_network_corrects_gets_passes_from_four_parameters_on() -> None:
+def test_a_mixture_that_a_network_corrects_a_little_gets_passes_from_four_parameters_on() -> None:
     for dim, kind in ((3, dp.EvidenceDPS), (4, dp.FewPasses)):
         base = MixtureBase(
             jnp.zeros(1), jnp.zeros((1, dim)), jnp.eye(dim)[None], jnp.ones((1, dim))
@@ -69,3 +69,6 @@ def test_a_mixture_that_a_network_corrects_gets_passes_from_four_parameters_on()
         denoiser = CorrectedDenoiser(base, correction, None, dim)
         plain = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(dim), np.eye(dim)))
         assert isinstance(dp.best_sampler(dataclasses.replace(plain, denoiser=denoiser)), kind)
+        much = dataclasses.replace(denoiser, mostly_base=False)
+        chain = dp.best_sampler(dataclasses.replace(plain, denoiser=much))
+        assert isinstance(chain, dp.EvidenceDPS)

@@ -13,7 +13,7 @@ from .corrected import SPREAD_AT, CorrectedDenoiser
 from .correction import Correction
 from .correction_loss import CorrectionLoss, Errors
 from .descent import Fitted, Recipe, Rows, as_good, optimise
-from .em import choose_components
+from .em import Choice, choose_components, fit_kind
 from .mixture_base import MixtureBase
 from .random_evidence import random_rotations
 from .report import Candidate
@@ -21,14 +21,17 @@ from .targets import LARGEST, NEAR_UP_TO
 
 HELD_OUT_DRAWS = 8192
 JUDGED_EVIDENCE = 512  # pieces of evidence that held-out samples are judged under
-BASE_NUMBERS = 2**18  # the most that the covariances of a base may hold: K d^2
+LARGE_BASE, LARGEST_BASE = (
+    2**16,
+    2**18,
+)  # numbers in covariances, K d^2, that make a step slow; too slow
 MOST_COMPONENTS, MOST_IN_THE_PLANE = 256, 64
 NOISE = 0.5  # standard errors by which a richer denoiser must be better
 WORTH = 1e-3  # share of the loss that it must take, for which no one would notice less
 LITTLE, MUCH = 0.10, 0.25  # shares of the loss that a mixture alone may take from one Gaussian
-TRY_BOTH = (9, 16)  # parameters at which little is no verdict on a mixture
-LARGE_BASE = 2**16  # numbers in the covariances of a base that make a step slow
-WEIGHT_DECAY = 0.1  # beyond eight parameters, where past tasks are soon learned by heart
+LITTLE_IN_ALL = 2.0  # of the loss itself; of many parameters a small share can be much
+SMALL = 0.03  # share of a base's loss up to which a correction leaves two passes enough
+WEIGHT_DECAY = 0.1  # where past tasks are soon learned by heart
 
 
 class Chosen(NamedTuple):
@@ -78,8 +81,9 @@ def correction_plan(dim: int, num_components: int) -> Plan:
     if dim <= 8:
         return Plan(Recipe(3500, 1024, 7e-3 if mixed else 2e-2, True, 1024), 128, 4, middle)
     large = mixed and num_components * dim**2 >= LARGE_BASE
-    steps, others = (4000, 2048) if dim <= 16 else (3000, 1024)
-    recipe = Recipe(1500 if large else steps, 1024, 2e-2, True, others, WEIGHT_DECAY)
+    steps, others = (3000 if mixed else 8000, 2048) if dim <= 16 else (3000, 1024)
+    decay = WEIGHT_DECAY if mixed or dim > 16 else 0.0
+    recipe = Recipe(1500 if large else steps, 1024, 2e-2, True, others, decay)
     width, depth = (192, 4) if dim <= 16 else (256, 4) if mixed else (384, 3)
     return Plan(recipe, width, depth, middle)
 
@@ -102,43 +106,63 @@ def fit_corrected(
     A base alone stays when its correction adds nothing. Of denoisers that do about as well, by half
     a standard error over held-out samples, the simplest is kept: few samples justify little. Where
     the mixture alone takes much of the Gaussian's loss, only the mixture is corrected, where it
-    takes little, only the Gaussian (but at `TRY_BOTH` parameters): the other has not been seen to
-    win there. `initial` is trained
-    on from where it stands; `groups` number the tasks that rows of `train` belong to. With `fast` a
-    mixture is kept wherever there is one, so that draws need a few passes only.
+    takes little, only the Gaussian: the other has not been seen to win there. A mixture that stays
+    alone is fitted again to all samples. `initial` is trained on from where it stands; `groups`
+    number the tasks that rows of `train` belong to. With `fast` a mixture is kept wherever there is
+    one, so that draws need a few passes only.
     """
     dim = train.samples.shape[1]
     rotations = random_rotations(dim, seed)
     sizes = {"num_steps": num_steps, "width": width, "depth": depth}
     trainer = _Trainer(rotations, train, held_out, seed, progress, sizes)
-    bases = _bases(train, groups, seed, initial)
+    found = None if initial is not None else _mixture(train, groups, seed)
+    bases = [None] if initial is None else [initial.base]
+    bases += [] if found is None else [MixtureBase.of(found.components)]
     tried = [trainer.alone(base, like=bases[-1]) for base in bases]
     worth = [t.denoiser.base for t in tried]
     if len(tried) == 2:
-        taken = 1.0 - tried[1].candidate.loss / tried[0].candidate.loss
-        only_gaussian = taken < LITTLE and not TRY_BOTH[0] <= dim <= TRY_BOTH[1]
-        worth = worth[1:] if taken > MUCH or fast else worth[:1] if only_gaussian else worth
+        worth = _worth_correcting(worth, *(t.candidate.loss for t in tried), fast)
     start = None if initial is None else initial.correction
     tried += [found for base in worth for found in trainer.corrected(base, start)]
     allowed = [t for t in tried if t.denoiser.base is not None] if fast else tried
     best = min(allowed or tried, key=lambda t: t.candidate.loss)
     kept = next(t for t in allowed or tried if as_good(t.errors, best.errors, NOISE, WORTH))
     candidates = tuple(t.candidate for t in tried)
-    return Chosen(kept.denoiser, kept.fitted, candidates, tried.index(kept))
+    denoiser = kept.denoiser
+    if found is not None and denoiser.base is not None and denoiser.correction is None:
+        every = fit_kind(*_both(train, held_out), found.num_components, found.kind, seed=seed)
+        denoiser = dataclasses.replace(denoiser, base=MixtureBase.of(every))
+    denoiser = dataclasses.replace(denoiser, mostly_base=denoiser.mostly_base or fast)
+    return Chosen(denoiser, kept.fitted, candidates, tried.index(kept))
 
 
-def _bases(
-    train: Rows, groups: np.ndarray | None, seed: int, initial: CorrectedDenoiser | None
-) -> list[MixtureBase | None]:
-    if initial is not None:
-        return [initial.base]
+def _mixture(train: Rows, groups: np.ndarray | None, seed: int) -> Choice | None:
+    """The mixture that suits samples best, if one Gaussian does not."""
     samples = np.asarray(train.samples)
-    dim = samples.shape[1]
     weights = None if train.weights is None else np.asarray(train.weights)
-    most = MOST_IN_THE_PLANE if dim <= 2 else MOST_COMPONENTS
-    largest = min(most, BASE_NUMBERS // dim**2)
+    largest = MOST_IN_THE_PLANE if samples.shape[1] <= 2 else MOST_COMPONENTS
     found = choose_components(samples, weights, seed=seed, largest=largest, groups=groups)
-    return [None] if found.num_components == 1 else [None, MixtureBase.of(found.components)]
+    return None if found.num_components == 1 else found
+
+
+def _worth_correcting(
+    bases: list[MixtureBase | None], gaussian: float, mixture: float, fast: bool
+) -> list[MixtureBase | None]:
+    """Of a Gaussian and a mixture, by the loss of each alone."""
+    taken = gaussian - mixture
+    base = bases[1]
+    if base is not None and base.vectors.size > LARGEST_BASE:
+        return [] if taken > MUCH * gaussian or fast else bases[:1]
+    if taken > MUCH * gaussian or fast:
+        return bases[1:]
+    return bases[:1] if taken < min(LITTLE * gaussian, LITTLE_IN_ALL) else bases
+
+
+def _both(train: Rows, held_out: Rows) -> tuple[np.ndarray, np.ndarray | None]:
+    samples = np.concatenate([train.samples, held_out.samples])
+    if train.weights is None or held_out.weights is None:
+        return samples, None
+    return samples, np.concatenate([train.weights, held_out.weights])
 
 
 class _Trainer(NamedTuple):
@@ -221,7 +245,9 @@ class _Trainer(NamedTuple):
         by_row = _by_row(squares, np.asarray(index), len(self.held_out.samples))
         kept = correction.shrunk(factor) if fitted.losses else None
         table = _spread_table(*spread) if base is None and kept else None
-        denoiser = CorrectedDenoiser(base, kept, table, judge.dim)
+        alone = float(jnp.mean(errors.alone))
+        little = bool(np.mean(squares) >= (1.0 - SMALL) * alone)
+        denoiser = CorrectedDenoiser(base, kept, table, judge.dim, little)
         losses = fitted.losses if kept else (float(np.mean(squares)),)
         candidate = Candidate(
             "Gaussian" if base is None else "mixture",

@@ -53,6 +53,7 @@ class CorrectedDenoiser(AbstractDenoiser):
     correction: Correction | None
     spread: Float[Array, " s"] | None
     size: int = eqx.field(static=True)
+    mostly_base: bool = eqx.field(static=True, default=True)  # the correction adds little
 
     @property
     def dim(self) -> int:

@@ -30,6 +30,7 @@ LARGEST = 20_000  # samples that are looked at
 MANY = 5000  # samples from which one held-out part is enough
 FOLDS = 5
 PLANE = 2  # parameters up to which many samples leave nothing to be gained by tying
+BLUR = 0.1  # of the samples' spread: finer detail, of many parameters, is not to be had from them
 SEEDED_FROM = 4096  # samples that starts are sought among
 TRIALS = 4  # places tried for each start of a component
 LLOYD, LONGEST, CONVERGED = 6, 100, 5e-5  # rounds of k-means, of EM, and gain that ends them
@@ -57,7 +58,7 @@ class Choice(NamedTuple):
     components: Components
     num_components: int
     kind: Kind
-    score: float  # mean log density of samples not seen, in unit coordinates
+    score: float  # mean log density of samples not seen, in unit coordinates, through noise
     gaussian_score: float  # that of a single Gaussian
     scores: dict[str, float]  # of every candidate tried
 
@@ -124,6 +125,18 @@ def fit_components(
     return _first(fitted, num_components)
 
 
+def fit_kind(
+    unit: Float[np.ndarray, "n d"],
+    weights: Float[np.ndarray, " n"] | None,
+    num_components: int,
+    kind: Kind,
+    *,
+    seed: int = 0,
+) -> Components:
+    """The mixture that `choose_components` chose, of other samples."""
+    return _first(_Search.over(unit, weights, seed).final(num_components, kind), num_components)
+
+
 def _first(components: Components, k: int) -> Components:
     return Components(*(leaf[:k] for leaf in components))
 
@@ -132,6 +145,8 @@ class _Search(NamedTuple):
     """Padded samples and the parts of them that are held out in turn."""
 
     statistics: Float[Array, "n p"]
+    judged: Float[Array, "n p"]  # of the same samples, seen through noise
+    blur: float  # standard deviation of that noise
     rows: Float[Array, "n d"]
     weights: Float[np.ndarray, " n"]
     fold: Int[np.ndarray, " n"]
@@ -155,19 +170,23 @@ class _Search(NamedTuple):
         fold = np.pad(own % parts, (0, padding), constant_values=-1)
         padded = np.pad(weights[order] / np.mean(weights[order]), (0, padding))
         folds = 1 if n >= MANY else parts
-        return _Search(sufficient_statistics(x), x, padded, fold, folds, seed)
+        blur = 0.0 if x.shape[1] <= PLANE else BLUR
+        noise = np.random.default_rng([seed, 2]).standard_normal(x.shape)
+        judged = sufficient_statistics(x + blur * jnp.asarray(noise, x.dtype))
+        return _Search(sufficient_statistics(x), judged, blur, x, padded, fold, folds, seed)
 
     def most_components(self) -> int:
         """Components that there are samples enough for."""
         return int(np.sum(self.weights > 0) * (1 - 1 / FOLDS) / POINTS_EACH)
 
     def held_out(self, k: int, kind: Kind) -> Float[np.ndarray, " n"]:
-        """Log density of each sample under the mixture fitted without it; NaN if always seen."""
+        """Log density of each sample, seen through noise, under the mixture fitted without it; NaN
+        if always seen."""
         found = np.full(len(self.fold), np.nan)
         for part in range(self.num_folds):
             seen = np.where(self.fold == part, 0.0, self.weights)
             components = self.fit(seen, k, kind, starts=1)
-            logs = np.asarray(_log_density(components, self.statistics))
+            logs = np.asarray(_log_density(components, self.judged, self.blur))
             found = np.where(self.fold == part, logs, found)
         return found
 
@@ -211,8 +230,12 @@ def _in_random_order(groups: Int[np.ndarray, " n"], seed: int) -> Int[np.ndarray
 
 
 @eqx.filter_jit
-def _log_density(components: Components, statistics: Float[Array, "n p"]) -> Float[Array, " n"]:
-    return jax.nn.logsumexp(log_joint(components, statistics), axis=1)
+def _log_density(
+    components: Components, statistics: Float[Array, "n p"], blur: float
+) -> Float[Array, " n"]:
+    """Under noise of standard deviation `blur`."""
+    wider = components.covs + blur**2 * jnp.eye(components.covs.shape[1])[None]
+    return jax.nn.logsumexp(log_joint(components._replace(covs=wider), statistics), axis=1)
 
 
 @eqx.filter_jit

@@ -25,7 +25,7 @@ def best_sampler(prior: Any, temperature: Any = 1.0) -> AbstractSampler:
 
     Returns:
         `Exact` for a closed form, and for a learned prior that is one, because the network added
-        nothing to its mixture; `FewPasses` for one of four or more parameters that stands on a
+        nothing to its mixture; `FewPasses` for one of four or more parameters that is mostly a
         mixture; `TwistedSMC` for one that denoises isotropic evidence only; `EvidenceDPS` for any
         other.
 
@@ -38,9 +38,15 @@ def best_sampler(prior: Any, temperature: Any = 1.0) -> AbstractSampler:
         return Exact(closed, temperature=temperature)
     if isinstance(prior, DiffusionPrior) and not prior.denoiser.general:
         return TwistedSMC(prior, temperature=temperature)
-    if isinstance(prior, DiffusionPrior) and stands_on_a_mixture(prior) and prior.dim >= MANY:
+    if prior.dim >= MANY and _mostly_a_mixture(prior):
         return FewPasses(prior, temperature=temperature)
     return EvidenceDPS(prior, temperature=temperature)
+
+
+def _mostly_a_mixture(prior: Any) -> bool:
+    """Whether a network adds so little to a mixture that two passes miss nothing."""
+    learned = isinstance(prior, DiffusionPrior) and stands_on_a_mixture(prior)
+    return learned and prior.denoiser.mostly_base
 
 
 def _closed_form(prior: Any) -> AbstractClosedFormPrior | None:
