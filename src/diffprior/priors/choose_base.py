@@ -121,7 +121,7 @@ def fit_corrected(
     tried = [trainer.alone(base, like=bases[-1]) for base in bases]
     worth = [t.denoiser.base for t in tried]
     if len(tried) == 2:
-        worth = _worth_correcting(worth, *(t.candidate.loss for t in tried), fast)
+        worth = _worth_correcting(worth, tried[0].candidate.loss, tried[1].candidate.loss, fast)
     start = None if initial is None else initial.correction
     tried += [found for base in worth for found in trainer.corrected(base, start)]
     allowed = [t for t in tried if t.denoiser.base is not None] if fast else tried
