@@ -60,7 +60,9 @@ RUN_ONCE = "equal_the_twin"  # tests of single draws among them
 # The longest of all, with which two workers begin, so that neither waits for the other at the end.
 LONGEST = ("test_docs", "test_crashes", "test_walk", "test_compilation", "test_choose_base")
 
-FORGET_AFTER = 100  # tests: every program holds some dozen memory maps, of which there are 65,530
+# Every program holds some dozen memory maps, of which a process may have 65,530; they are counted
+# after every so many tests, and programs forgotten when most are taken.
+MOST_MAPS, COUNT_AFTER = 25_000, 10
 _tests_done = itertools.count(1)
 
 
@@ -71,8 +73,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def bounded_memory() -> Iterator[None]:
     yield
-    if next(_tests_done) % FORGET_AFTER == 0:
+    if next(_tests_done) % COUNT_AFTER == 0 and _memory_maps() > MOST_MAPS:
         jax.clear_caches()
+
+
+def _memory_maps() -> int:
+    """Of this process; without a count, as on other systems than Linux, as if there were many."""
+    try:
+        return Path("/proc/self/maps").read_bytes().count(b"\n")
+    except OSError:
+        return MOST_MAPS + 1
 
 
 @pytest.fixture(autouse=True)

@@ -20,12 +20,11 @@ from ..logs.logs import Logs
 from ..priors.components import Components as BaseComponents
 from ..priors.corrected import CorrectedDenoiser
 from ..priors.diffusion import EXACT_DRAWS, DiffusionPrior, Metadata
-from ..priors.fitting import PRIOR_STAGES, RESIDUAL_STAGES
 from ..priors.from_tasks.components import Components
 from ..priors.from_tasks.data import AnyLogs
 from ..priors.from_tasks.fit import draws_from, with_hedge
 from ..priors.mixture_base import MixtureBase
-from ..priors.residuals import exact_residual
+from ..priors.residuals import PRIOR_STAGES, RESIDUAL_STAGES, exact_residual
 from ..samplers.base import AbstractSampler
 from ..samplers.dps import DPS
 from ..samplers.laplace_dps import LaplaceDPS

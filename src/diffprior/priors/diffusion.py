@@ -20,18 +20,9 @@ from .adaptor import PriorDenoiser, as_prior, unit_coordinates
 from .base import AbstractPrior, checked_samples, natural_evidence
 from .corrected import CorrectedDenoiser
 from .denoisers import AbstractDenoiser
-from .fitting import (
-    PRIOR_STAGES,
-    RESIDUAL_STAGES,
-    Frame,
-    checked_options,
-    fit_model,
-)
-from .from_tasks.data import is_logs
-from .from_tasks.fit import draws_from, mixture_from_logs, with_hedge
 from .network import NetworkDenoiser
 from .report import FitReport
-from .residuals import exact_residual
+from .residuals import PRIOR_STAGES, RESIDUAL_STAGES, exact_residual
 from .stagewise import StagewiseDenoiser
 
 DISTILLED_DRAWS = 20_000  # of a mixture learned from logs, to train on
@@ -74,6 +65,8 @@ def _hedged(samples: Any, share: float, seed: int, weights: Any, groups: Any) ->
         raise ValueError(
             "`hedge`: expected samples without weights and groups, got some; leave one of them out"
         )
+    from .from_tasks.fit import with_hedge
+
     return with_hedge(checked_samples(samples, at_least=20), share, seed)
 
 
@@ -162,6 +155,11 @@ class DiffusionPrior(AbstractPrior):
             FitWarning: samples that are few, repeated, constant, dependent, far from the others, or
                 beyond the precision of draws.
         """
+        # Slow to import, and not needed to decide.
+        from .fitting import checked_options, fit_model
+        from .from_tasks.data import is_logs
+        from .from_tasks.fit import draws_from, mixture_from_logs
+
         start = None if initial is None else _frame(initial)
         if initial is not None and schedule is None:
             schedule = initial.schedule
@@ -292,8 +290,10 @@ class DiffusionPrior(AbstractPrior):
         return ReverseProcess(stages, self.denoiser.stages(schedule), jnp.exp(log_residual))
 
 
-def _frame(prior: Any) -> Frame:
-    """Where another fit starts from, in double precision."""
+def _frame(prior: Any) -> Any:
+    """Where another fit starts from, in double precision: a `Frame`."""
+    from .fitting import Frame
+
     if not isinstance(prior, DiffusionPrior):
         raise ValueError(
             f"`initial`: expected a DiffusionPrior, got {type(prior).__name__}; fit without it"

@@ -17,14 +17,11 @@ from .corrected import CorrectedDenoiser
 from .denoisers import AbstractDenoiser
 from .descent import Fitted, Rows
 from .report import Candidate, FitReport, StageLoss
-from .residuals import held_out_residual
+from .residuals import PRIOR_STAGES, RESIDUAL_STAGES, held_out_residual
 from .screening import screen_samples
 from .stagewise import StagewiseDenoiser
 from .training import fit_stagewise
 from .whitening import split, to_unit, whitening
-
-RESIDUAL_STAGES = 33  # at which the error of the denoiser is tabulated
-PRIOR_STAGES = 64  # stages of the chain that draws from the prior
 
 
 class Frame(NamedTuple):

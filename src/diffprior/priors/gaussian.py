@@ -20,8 +20,6 @@ from ..gaussian import Gaussian
 from ..linalg import cholesky
 from ..threefry import written_out
 from .base import AbstractClosedFormPrior, checked_samples
-from .from_tasks.data import is_logs
-from .from_tasks.fit import gaussian_from_logs
 
 
 class GaussianPrior(AbstractClosedFormPrior):
@@ -57,6 +55,10 @@ class GaussianPrior(AbstractClosedFormPrior):
         Raises:
             ValueError: samples that are too few, constant, dependent or not finite.
         """
+        # Slow to import, and not needed to decide.
+        from .from_tasks.data import is_logs
+        from .from_tasks.fit import gaussian_from_logs
+
         if is_logs(samples):
             found = gaussian_from_logs(samples, likelihood)
             return GaussianPrior(found.means[0], found.covs[0])

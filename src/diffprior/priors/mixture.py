@@ -23,9 +23,6 @@ from .base import (
     probabilities,
 )
 from .components import Components
-from .em import choose_components, fit_components
-from .from_tasks.data import is_logs
-from .from_tasks.fit import mixture_from_logs
 from .whitening import whitening
 
 
@@ -76,6 +73,11 @@ class MixturePrior(AbstractClosedFormPrior):
         Raises:
             ValueError: samples that are too few, constant or not finite; weights that are negative.
         """
+        # Slow to import, and not needed to decide.
+        from .em import choose_components, fit_components
+        from .from_tasks.data import is_logs
+        from .from_tasks.fit import mixture_from_logs
+
         if is_logs(samples):
             parts = mixture_from_logs(samples, likelihood, num_components, seed)
             return MixturePrior(parts.weights, parts.means, parts.covs)

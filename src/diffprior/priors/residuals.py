@@ -12,6 +12,8 @@ from ..schedule import Schedule, Stages
 from ..threefry import written_out
 from .denoisers import AbstractDenoiser
 
+PRIOR_STAGES = 64  # of the chain that draws from a prior
+RESIDUAL_STAGES = 33  # at which the error of a denoiser is tabulated
 RESIDUAL_DRAWS = 4096  # of held-out samples, for the residuals of a learned denoiser
 
 
