@@ -83,7 +83,8 @@ def correction_plan(dim: int, num_components: int) -> Plan:
     large = mixed and num_components * dim**2 >= LARGE_BASE
     steps, others = (3000 if mixed else 8000, 2048) if dim <= 16 else (3000, 1024)
     decay = WEIGHT_DECAY if mixed or dim > 16 else 0.0
-    recipe = Recipe(1500 if large else steps, 1024, 2e-2, True, others, decay)
+    rate, decay = (7e-3, 0.0) if mixed and dim > 32 else (2e-2, decay)
+    recipe = Recipe(1500 if large else steps, 1024, rate, True, others, decay)
     width, depth = (192, 4) if dim <= 16 else (256, 4) if mixed else (384, 3)
     return Plan(recipe, width, depth, middle)
 
