@@ -21,10 +21,8 @@ from .targets import LARGEST, NEAR_UP_TO
 
 HELD_OUT_DRAWS = 8192
 JUDGED_EVIDENCE = 512  # pieces of evidence that held-out samples are judged under
-LARGE_BASE, LARGEST_BASE = (
-    2**16,
-    2**18,
-)  # numbers in covariances, K d^2, that make a step slow; too slow
+LARGE_BASE = 2**16  # numbers in the covariances of a base, K d^2, that make a step slow
+LARGEST_BASE = 2**18  # and too slow to correct it
 MOST_COMPONENTS, MOST_IN_THE_PLANE = 256, 64
 NOISE = 0.5  # standard errors by which a richer denoiser must be better
 WORTH = 1e-3  # share of the loss that it must take, for which no one would notice less
