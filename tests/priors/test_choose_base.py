@@ -9,8 +9,9 @@ from numpy.testing import assert_allclose
 
 import diffprior as dp
 import reference
-from diffprior.priors import choose_base
+from diffprior.priors import choose_base, correction_loss
 from diffprior.priors.corrected import CorrectedDenoiser
+from diffprior.priors.correction_loss import CorrectionLoss
 from diffprior.priors.descent import Recipe
 from diffprior.priors.mixture_base import MixtureBase
 
@@ -70,6 +71,24 @@ def test_a_mixture_that_stays_alone_is_fitted_to_all_samples(
     assert prior.report.base.base == "mixture" and not prior.report.base.corrected
     base = prior.denoiser.base
     assert_allclose(np.exp(base.log_weights) @ base.means, 0.0, atol=1e-5)
+
+
+def test_all_are_judged_under_the_same_evidence(
+    blobs: Any, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large base there is memory for few pieces, so the others are judged under those too."""
+    monkeypatch.setattr(correction_loss, "POOL_NUMBERS", 64)
+    monkeypatch.setattr(correction_loss, "SMALLEST_POOL", 8)
+    seen, judge = [], choose_base._errors
+
+    def spy(loss: CorrectionLoss, *rest: Any) -> Any:
+        seen.append(np.asarray(loss.pool.log_precision))
+        return judge(loss, *rest)
+
+    monkeypatch.setattr(choose_base, "_errors", spy)
+    report = dp.DiffusionPrior.fit(blobs.samples, progress=False).report
+    assert {c.base for c in report.candidates} == {"Gaussian", "mixture"} and len(seen) > 3
+    assert all(len(pool) < 64 and np.array_equal(pool, seen[0]) for pool in seen)
 
 
 @pytest.mark.parametrize(

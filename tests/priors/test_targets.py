@@ -45,8 +45,9 @@ def test_neighbours_and_all_others_are_the_posterior_over_all_samples(
     precision = PRECISIONS[:, None, None] * np.einsum("gij,gkj->gik", roots, roots)
     u = np.asarray(rows.samples[index]) + 0.1 * rng.standard_normal((4, 6, dim))
     near = targets.Neighbours.of(rows, len(others)).pick(index)
+    none = jnp.zeros((4, 6, len(others)), bool)
     got = jax.jit(targets.posterior_means)(
-        jnp.asarray(u), jnp.asarray(precision), rows.samples[index], others, near
+        jnp.asarray(u), jnp.asarray(precision), rows.samples[index], others, none, near
     )
     for g in range(4):
         want = [exact(row, precision[g], rows) for row in u[g]]
@@ -62,11 +63,18 @@ def test_neighbours_leave_less_noise_than_samples_at_random() -> None:
     u = s_0 + np.exp(-2.5) * rng.standard_normal((1, 200, 2))
     want = np.stack([exact(row, precision, rows) for row in np.asarray(u[0])])
     others, all_near = rows.samples[:64], targets.Neighbours.of(rows, 64).pick(index)
-    errors = [
-        np.mean(
-            (targets.posterior_means(u, jnp.asarray(precision)[None], s_0, others, near)[0] - want)
-            ** 2
-        )
-        for near in (None, all_near)
-    ]
+    given = (u, jnp.asarray(precision)[None], s_0, others, jnp.zeros((1, 200, 64), bool))
+    found = [targets.posterior_means(*given, near) for near in (None, all_near)]
+    errors = [np.mean((means[0] - want) ** 2) for means in found]
     assert errors[1] < 0.2 * errors[0]
+
+
+def test_a_sample_drawn_again_counts_once() -> None:
+    """Among others that are all samples, it is the posterior over them that remains."""
+    rows = Rows(jnp.asarray(np.random.default_rng(3).standard_normal((30, 5))), None)
+    own = jnp.arange(4)
+    u = rows.samples[own] + 0.3
+    itself = (own[:, None] == jnp.arange(30)[None])[None]
+    got = targets.posterior_means(u[None], jnp.eye(5)[None], u[None] - 0.3, rows.samples, itself)
+    want = [exact(np.asarray(row), np.eye(5), rows) for row in u]
+    assert_allclose(got[0], np.stack(want), rtol=1e-6, atol=1e-6)

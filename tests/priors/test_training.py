@@ -79,10 +79,12 @@ def test_error_is_that_of_the_denoised_mean(blobs: Any, mixed: bool) -> None:
     denoiser = CorrectedDenoiser(own, net, None, 2)
     denoise = eqx.filter_jit(lambda shift: denoiser.denoise(precision, shift).mean)
     half = np.asarray(precision.apply(lambda p: jnp.sqrt(1 + p)))
-    others = data.draw(jax.random.split(KEY, 4)[1], NUM_OTHERS)
-    samples = np.asarray(data.samples[made.drawn(KEY, data, 16)])
+    others = np.asarray(data.indices(jax.random.split(KEY, 4)[1], NUM_OTHERS))
+    samples, drawn = np.asarray(data.samples), np.asarray(made.drawn(KEY, data, 16))
+    assert np.isin(drawn, others).any()
     for index, u in enumerate(noisy(np.asarray(batch.x[0]), matrix)):
-        candidates = np.concatenate([samples[index : index + 1], others])
+        own_row = drawn[index]
+        candidates = samples[np.append(own_row, others[others != own_row])]
         target = mean_of_candidates(u, candidates, matrix)
         gap = half @ (target - denoise(jnp.asarray(matrix @ u)))
         assert_allclose(got[index], gap @ gap, rtol=1e-6)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from .corrected import SPREAD_AT, CorrectedDenoiser
 from .correction import Correction
-from .correction_loss import CorrectionLoss, Errors
+from .correction_loss import CorrectionLoss, Errors, usual_pool
 from .descent import Fitted, Recipe, Rows, as_good, optimise
 from .em import Choice, choose_components, fit_kind
 from .mixture_base import MixtureBase
@@ -113,10 +113,11 @@ def fit_corrected(
     dim = train.samples.shape[1]
     rotations = random_rotations(dim, seed)
     sizes = {"num_steps": num_steps, "width": width, "depth": depth}
-    trainer = _Trainer(rotations, train, held_out, seed, progress, sizes)
     found = None if initial is not None else _mixture(train, groups, seed)
     bases = [None] if initial is None else [initial.base]
     bases += [] if found is None else [MixtureBase.of(found.components)]
+    judged_under = min(JUDGED_EVIDENCE, *map(usual_pool, bases))
+    trainer = _Trainer(rotations, train, held_out, seed, progress, sizes, judged_under)
     tried = [trainer.alone(base, like=bases[-1]) for base in bases]
     worth = [t.denoiser.base for t in tried]
     if len(tried) == 2:
@@ -165,7 +166,8 @@ def _both(train: Rows, held_out: Rows) -> tuple[np.ndarray, np.ndarray | None]:
 
 
 class _Trainer(NamedTuple):
-    """Trains corrections of bases, and judges them all by the same held-out samples."""
+    """Trains corrections of bases, and judges them all by the same held-out samples under the same
+    evidence: losses under some evidence are many times those under other."""
 
     rotations: Any
     train: Rows
@@ -173,6 +175,7 @@ class _Trainer(NamedTuple):
     seed: int
     progress: bool | None
     sizes: dict[str, int | None]
+    judged_under: int  # pieces of evidence
 
     def alone(self, base: MixtureBase | None, like: MixtureBase | None) -> _Trained:
         """The base without a correction. One Gaussian is judged as a mixture `like` another, by the
@@ -225,7 +228,7 @@ class _Trainer(NamedTuple):
 
     def _judge(self, base: MixtureBase | None) -> CorrectionLoss:
         others, key = self._plan(base).recipe.num_others, self._keys()[1]
-        return CorrectionLoss.of(base, self.rotations, others, key, JUDGED_EVIDENCE)
+        return CorrectionLoss.of(base, self.rotations, others, key, self.judged_under)
 
     def _judged(
         self,

@@ -76,12 +76,10 @@ class CorrectionLoss(AbstractPooledLoss):
         pool_size: int | None = None,
         middle: tuple[float, float] = MIDDLE,
     ) -> "CorrectionLoss":
-        """With a pool of as many pieces of evidence as is well for the memory, or as told, whose
-        log precisions are mostly in the range `middle`."""
-        numbers = 1 if base is None else base.vectors.size
-        usual = int(np.clip(POOL_NUMBERS // numbers, SMALLEST_POOL, LARGEST_POOL))
+        """With a pool of as many pieces of evidence as is usual, or the first of them, as many as
+        told; their log precisions are mostly in the range `middle`."""
         dwelt_on = jnp.asarray(middle, jnp.float32)
-        pool = _random_pool(base, rotations, key, usual, dwelt_on)
+        pool = _random_pool(base, rotations, key, usual_pool(base), dwelt_on)
         if pool_size is not None:
             pool = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[:pool_size]), pool)
         return CorrectionLoss(base, rotations, pool, dwelt_on, num_others)
@@ -152,13 +150,14 @@ class CorrectionLoss(AbstractPooledLoss):
         drawn = self.drawn(key, rows, size).reshape(groups, GROUP)
         s_0 = rows.samples[drawn]
         near = None if self.neighbours is None else self.neighbours.pick(drawn)
-        others = rows.draw(others_key, self.num_others)
+        others = rows.indices(others_key, self.num_others)
+        itself = drawn[..., None] == others[None, None]
         noise = jax.random.normal(noise_key, s_0.shape, s_0.dtype)
         precisions = jnp.exp(pool.log_precision)
         hidden = jnp.einsum("gij,gj,gsj->gsi", pool.vectors, precisions**-0.5, noise)
         u = s_0 + hidden
         precision = jnp.einsum("gij,gj,gkj->gik", pool.vectors, precisions, pool.vectors)
-        target = posterior_means(u, precision, s_0, others, near)
+        target = posterior_means(u, precision, s_0, rows.samples[others], itself, near)
         gain = precisions / (1.0 + precisions)
         x = jnp.einsum("gij,gj,gkj,gsk->gsi", pool.vectors, gain, pool.vectors, u)
         responsibilities, mean = self._base_means(pool, x)
@@ -180,6 +179,12 @@ class CorrectionLoss(AbstractPooledLoss):
 
         in_group = jax.vmap(one, in_axes=(None, 0))
         return jax.vmap(in_group)(pool.factored, x)
+
+
+def usual_pool(base: MixtureBase | None) -> int:
+    """Pieces of evidence that there is memory for, with the base factored under each."""
+    numbers = 1 if base is None else base.vectors.size
+    return int(np.clip(POOL_NUMBERS // numbers, SMALLEST_POOL, LARGEST_POOL))
 
 
 def _parts(key: Key[Array, ""]) -> Key[Array, " 4"]:
