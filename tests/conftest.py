@@ -1,5 +1,6 @@
 """Settings of every test: strict arithmetic, checked shapes and repeatable examples."""
 
+import gc
 import importlib.metadata
 import itertools
 import os
@@ -23,6 +24,7 @@ for name, value in {
     "JAX_COMPILATION_CACHE_DIR": str(PROGRAMS),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",  # programs that know no lines are made sooner
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }.items():
@@ -30,8 +32,8 @@ for name, value in {
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
+import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
-from jaxtyping import install_import_hook  # noqa: E402
 
 jax.config.update("jax_enable_x64", os.environ.get("JAX_ENABLE_X64", "1") != "0")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -39,7 +41,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Before the first import of the package: every annotation in it is checked from here on.
 if "FUZZ_EXAMPLES" not in os.environ:  # strangers pass whatever they like
-    install_import_hook("diffprior", "beartype.beartype")
+    jaxtyping.install_import_hook("diffprior", "beartype.beartype")
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
@@ -70,6 +72,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.stem not in LONGEST)
 
 
+def pytest_collection_finish() -> None:
+    """What was imported stays: the collector of garbage need not go through it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
 @pytest.fixture(autouse=True)
 def bounded_memory() -> Iterator[None]:
     yield
@@ -92,3 +101,13 @@ def quick_compilation(request: pytest.FixtureRequest) -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", not runs_long)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Without checks of annotations, for fits of thousands of steps in which they would take nine
+    tenths of the time; shorter tests go through the same functions and check them."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)

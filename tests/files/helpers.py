@@ -83,38 +83,45 @@ def paper() -> dp.DiffusionPrior:
     return learned(stagewise(grid), grid)
 
 
-@functools.cache
-def examples() -> dict[str, Kind]:
-    """An object of every kind, by a name."""
-    found: dict[str, Any] = {}
-    for case in LIKELIHOODS:
-        found[case.name] = case.make()
-        found[f"{case.name}-evidence"] = problem(0, 3, 5, case).evidence(case.make())
-    found |= {case.name: case.make() for case in PRIORS}
-    found |= {case.name: case.make(temperature=0.3) for case in SAMPLERS}
-    gaussian = PRIORS[0].make()
-    found |= {
-        "oracle": diffusion(),
-        "learned": learned(),
-        "mixture-base": chosen(),
-        "gaussian-base": learned(corrected(mixed=False)),
-        "paper": paper(),
-        "isotropic": learned(network(isotropic=True)),
-        "gaussian-law": gaussian.moments(),
-        "thompson": dp.ThompsonSampling(dp.Exact(gaussian), dp.Logistic()),
-        "linucb": dp.LinUCB(gaussian, dp.Linear(0.3)),
-        "epsilon": dp.EpsilonGreedy(gaussian, dp.Linear(0.3)),
-        "uniform": dp.Uniform(dp.Poisson()),
-        "arrays": KeptArrays({"a": np.arange(3), "b": np.zeros((2, 0))}),
-    }
-    return found | {"bandit": bandit(dp.Exact(gaussian))}
-
-
 def bandit(prior_or_sampler: Any, seed: int = 4) -> dp.Bandit:
     """A bandit that has seen something."""
     made = dp.Bandit(prior_or_sampler, dp.Linear(0.5), seed=seed)
     made.update(np.eye(3), np.arange(3.0))
     return made
+
+
+def _gaussian() -> dp.GaussianPrior:
+    return PRIORS[0].make()
+
+
+# How an object of every kind is made, by a name.
+EXAMPLES: dict[str, Callable[[], Any]] = {
+    **{case.name: case.make for case in (*LIKELIHOODS, *PRIORS)},
+    **{
+        f"{case.name}-evidence": lambda case=case: problem(0, 3, 5, case).evidence(case.make())
+        for case in LIKELIHOODS
+    },
+    **{case.name: functools.partial(case.make, temperature=0.3) for case in SAMPLERS},
+    "oracle": diffusion,
+    "learned": learned,
+    "mixture-base": chosen,
+    "gaussian-base": lambda: learned(corrected(mixed=False)),
+    "paper": paper,
+    "isotropic": lambda: learned(network(isotropic=True)),
+    "gaussian-law": lambda: _gaussian().moments(),
+    "thompson": lambda: dp.ThompsonSampling(dp.Exact(_gaussian()), dp.Logistic()),
+    "linucb": lambda: dp.LinUCB(_gaussian(), dp.Linear(0.3)),
+    "epsilon": lambda: dp.EpsilonGreedy(_gaussian(), dp.Linear(0.3)),
+    "uniform": lambda: dp.Uniform(dp.Poisson()),
+    "arrays": lambda: KeptArrays({"a": np.arange(3), "b": np.zeros((2, 0))}),
+    "bandit": lambda: bandit(dp.Exact(_gaussian())),
+}
+
+
+@functools.cache
+def example(name: str) -> Kind:
+    """One of `EXAMPLES`, made when it is first asked for."""
+    return EXAMPLES[name]()
 
 
 def contents(value: Any) -> Any:

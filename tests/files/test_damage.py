@@ -17,7 +17,7 @@ import pytest
 import diffprior as dp
 from files.helpers import (
     bandit,
-    examples,
+    example,
     forged,
     learned,
     paper,
@@ -123,7 +123,7 @@ FORGED_NUMBERS = [
 @pytest.mark.parametrize(("name", "field", "new", "message"), FORGED_NUMBERS)
 def test_forged_numbers_are_refused(name: str, field: str, new: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"`blob`: .*{message}"):
-        dp.load_bytes(values(examples()[name].to_bytes(), field, new))
+        dp.load_bytes(values(example(name).to_bytes(), field, new))
 
 
 Change = Callable[[dict[str, Any], dict[str, Any]], Any]
@@ -183,7 +183,7 @@ FORGED_HEADERS: list[tuple[str, Change, str]] = [
 @pytest.mark.parametrize(("name", "change", "message"), FORGED_HEADERS)
 def test_forged_headers_are_refused(name: str, change: Change, message: str) -> None:
     with pytest.raises(ValueError, match=f"`blob`: .*({message})"):
-        dp.load_bytes(forged(examples()[name].to_bytes(), change))
+        dp.load_bytes(forged(example(name).to_bytes(), change))
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,11 @@ from diffprior.evidence import history
 from diffprior.files.codec import content_of
 from diffprior.files.kinds import import_kinds, kind_of, known_kinds
 from files.helpers import (
+    EXAMPLES,
     assert_same,
     bandit,
     contents,
-    examples,
+    example,
     forged,
     learned,
     paper,
@@ -31,7 +32,7 @@ from files.helpers import (
     take_apart,
 )
 
-NAMES = list(examples())
+NAMES = list(EXAMPLES)
 PRIOR = dp.GaussianPrior(np.zeros(3), np.eye(3))
 
 
@@ -46,7 +47,7 @@ def kinds_within(value: Any) -> set[str]:
 
 def test_there_is_an_example_of_every_kind() -> None:
     import_kinds()
-    tried = set().union(*(kinds_within(contents(value)) for value in examples().values()))
+    tried = set().union(*(kinds_within(contents(value)) for value in map(example, EXAMPLES)))
     ours = {kind for kind, cls in known_kinds().items() if cls.__module__.startswith("diffprior")}
     now = {kind for kind in ours if kind_of(known_kinds()[kind]) == kind}
     assert now - {"WrappedPrior"} <= tried
@@ -54,7 +55,7 @@ def test_there_is_an_example_of_every_kind() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bytes_and_files_are_exact(name: str, tmp_path: Path) -> None:
-    value: Any = examples()[name]
+    value: Any = example(name)
     value.save(tmp_path / "file")
     keep = {"keep_seed": True} if name == "bandit" else {}
     assert_same(type(value).from_bytes(value.to_bytes(), **keep), value)
@@ -66,7 +67,7 @@ def test_bytes_and_files_are_exact(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("arrays", "bandit")])
 def test_the_other_precision_reads_it(name: str) -> None:
     """Written here and read in the other precision, then back; and both digests are the same."""
-    value: Any = examples()[name]
+    value: Any = example(name)
     double = bool(jax.config.read("jax_enable_x64"))
     with jax.enable_x64(not double):
         other = dp.load_bytes(value.to_bytes())

@@ -18,7 +18,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import diffprior as dp
-from files.helpers import bandit, examples
+from files.helpers import EXAMPLES, bandit, example
 
 LEFT_OUT = ("arrays",)  # results of experiments, which are not kept for ever
 
@@ -47,7 +47,7 @@ def _plain(numbers: Any) -> Any:
 
 def objects() -> dict[str, Any]:
     """What is written: the examples, and bandits of learned priors."""
-    kept = {name: value for name, value in examples().items() if name not in LEFT_OUT}
+    kept = {name: example(name) for name in EXAMPLES if name not in LEFT_OUT}
     learned = kept["learned"]
     return kept | {"learned-bandit": bandit(dp.EvidenceDPS(learned, steps=3))}
 

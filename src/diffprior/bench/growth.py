@@ -4,7 +4,8 @@
 Times are lower quartiles, which other work on the machine disturbs less than medians.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -45,13 +46,13 @@ COLOURS = {
 
 
 class Case(NamedTuple):
-    """A sampler at one size of what grows."""
+    """A sampler at one size of what grows; both are made when they are measured."""
 
     grows: str
     at: int
     name: str
-    sampler: AbstractSampler
-    evidence: AbstractEvidence
+    sampler: Callable[[], AbstractSampler]
+    evidence: Callable[[], AbstractEvidence]
     num_draws: int = AT_ONCE
 
 
@@ -62,28 +63,34 @@ def growth(bench: Bench) -> list[Measurement]:
 
 def cases(quick: bool) -> Iterator[Case]:
     """What is measured: a mixture of 8 clusters in 4 parameters, 20 linear rewards."""
-    usual, few = mixture_of(COMPONENTS, DIM), 2 if quick else None
-    history = observed(Linear(noise_std=1.0), ROWS, DIM)
+    few = 2 if quick else None
+    usual, linear = partial(_sampler, COMPONENTS, DIM), Linear(noise_std=1.0)
+    history = partial(observed, linear, ROWS, DIM)
     for t in (5, 10, 20, 50, 100)[:few]:
-        yield Case("stages", t, "EvidenceDPS", EvidenceDPS(usual, steps=t), history)
-        yield Case("stages", t, "LaplaceDPS", LaplaceDPS(usual, steps=t), history)
+        yield Case("stages", t, "EvidenceDPS", partial(usual, EvidenceDPS, steps=t), history)
+        yield Case("stages", t, "LaplaceDPS", partial(usual, LaplaceDPS, steps=t), history)
     for k in (1, 4, 16, 64)[:few]:
-        yield Case("particles", k, "TwistedSMC", TwistedSMC(usual, num_particles=k), history, 32)
+        particles = partial(usual, TwistedSMC, num_particles=k)
+        yield Case("particles", k, "TwistedSMC", particles, history, 32)
     for n in (1, 10, 100, 1000, 10_000)[:few]:
-        yield Case("draws", n, "EvidenceDPS", EvidenceDPS(usual), history, n)
-        yield Case("draws", n, "Exact", Exact(usual), history, n)
+        yield Case("draws", n, "EvidenceDPS", partial(usual, EvidenceDPS), history, n)
+        yield Case("draws", n, "Exact", partial(usual, Exact), history, n)
     for d in (2, 4, 8, 16, 32)[:few]:
-        prior, rewards = mixture_of(COMPONENTS, d), observed(Linear(noise_std=1.0), ROWS, d)
-        yield Case("parameters", d, "EvidenceDPS", EvidenceDPS(prior), rewards)
-        yield Case("parameters", d, "Exact", Exact(prior), rewards)
+        sized, rewards = partial(_sampler, COMPONENTS, d), partial(observed, linear, ROWS, d)
+        yield Case("parameters", d, "EvidenceDPS", partial(sized, EvidenceDPS), rewards)
+        yield Case("parameters", d, "Exact", partial(sized, Exact), rewards)
     for k in (1, 4, 16, 64, 256)[:few]:
-        prior = mixture_of(k, DIM)
-        yield Case("components", k, "EvidenceDPS", EvidenceDPS(prior), history)
-        yield Case("components", k, "Exact", Exact(prior), history)
+        sized = partial(_sampler, k, DIM)
+        yield Case("components", k, "EvidenceDPS", partial(sized, EvidenceDPS), history)
+        yield Case("components", k, "Exact", partial(sized, Exact), history)
     for n in (10, 100, 1000)[:few]:
-        linear, logistic = (observed(f, n, DIM) for f in (Linear(noise_std=1.0), Logistic()))
-        yield Case("rows", n, "EvidenceDPS", EvidenceDPS(usual), linear)
-        yield Case("rows", n, "EvidenceDPS, logistic", EvidenceDPS(usual), logistic)
+        for name, family in (("EvidenceDPS", linear), ("EvidenceDPS, logistic", Logistic())):
+            rewards = partial(observed, family, n, DIM)
+            yield Case("rows", n, name, partial(usual, EvidenceDPS), rewards)
+
+
+def _sampler(num_components: int, dim: int, kind: Any, **options: int) -> AbstractSampler:
+    return kind(mixture_of(num_components, dim), **options)
 
 
 def mixture_of(num_components: int, dim: int) -> MixturePrior:
@@ -102,10 +109,10 @@ def observed(family: Any, size: int, dim: int) -> AbstractEvidence:
 
 
 def _measured(case: Case, repeats: int) -> Measurement:
-    key = jax.random.key(0)
+    key, sampler, evidence = jax.random.key(0), case.sampler(), case.evidence()
 
     def draw() -> object:
-        drawn = case.sampler.sample_many(key, case.evidence, case.num_draws, throw=False)
+        drawn = sampler.sample_many(key, evidence, case.num_draws, throw=False)
         return jax.block_until_ready(drawn)
 
     seconds = take_turns({"": draw}, repeats)[""].low
