@@ -32,8 +32,8 @@ for name, value in {
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
-import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
+from jaxtyping import install_import_hook  # noqa: E402
 
 jax.config.update("jax_enable_x64", os.environ.get("JAX_ENABLE_X64", "1") != "0")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -41,7 +41,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Before the first import of the package: every annotation in it is checked from here on.
 if "FUZZ_EXAMPLES" not in os.environ:  # strangers pass whatever they like
-    jaxtyping.install_import_hook("diffprior", "beartype.beartype")
+    install_import_hook("diffprior", "beartype.beartype")
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
@@ -101,13 +101,3 @@ def quick_compilation(request: pytest.FixtureRequest) -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", not runs_long)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
-
-
-@pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Without checks of annotations, for fits of thousands of steps in which they would take nine
-    tenths of the time; shorter tests go through the same functions and check them."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)

@@ -54,7 +54,6 @@ def test_the_contract_holds_on_two_nodes(executor: AbstractExecutor, tmp_path: P
 
 
 @pytest.mark.parametrize("family", ["linear", "logistic"])
-@pytest.mark.usefixtures("unchecked")
 def test_learned_priors_have_the_same_digits(
     executor: AbstractExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
 ) -> None:

@@ -64,7 +64,6 @@ def test_figures_of_the_report_are_of_tasks_held_out(
     np.testing.assert_allclose(by_name[report.chosen].over_gaussian.mean, difference, rtol=1e-6)
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_nothing_learned_depends_on_the_tasks_of_the_report(
     blob_logs: dp.Logs, learned: dp.Learned
 ) -> None:
@@ -83,7 +82,6 @@ def test_nothing_learned_depends_on_the_tasks_of_the_report(
     assert one.report.families[1].log_evidence != two.report.families[1].log_evidence
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_a_gaussian_is_kept_where_tasks_are_gaussian() -> None:
     rng = np.random.default_rng(1)
     logs = dp.Logs(*rows(rng, rng.standard_normal((300, 2)), 5.0))
@@ -199,7 +197,6 @@ def test_wrong_arguments_are_refused(blob_logs: dp.Logs) -> None:
 
 
 @pytest.mark.float32
-@pytest.mark.usefixtures("unchecked")
 def test_fewer_tasks_than_parameters_are_learned_from() -> None:
     """Plug-in estimates then span fewer directions than there are, whatever the precision."""
     rng = np.random.default_rng(0)
