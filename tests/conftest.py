@@ -50,8 +50,6 @@ hypothesis.settings.load_profile("repeatable")
 # Where programs run long; elsewhere they run once or twice, and are compiled quickly, not well.
 RUN_LONG = (
     "test_stress",
-    "test_training",
-    "test_diffusion",
     "_dps",
     "_smc",
     "_filter",
