@@ -13,6 +13,7 @@ from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import Spectral
 from ..priors.corrected import CorrectedDenoiser, Prepared
+from ..priors.correction import Correction
 from ..priors.mixture_base import SMALLEST_SNR
 from ..schedule import Stages
 from .chain import chain_noise, draw_from, to_unit
@@ -49,12 +50,18 @@ def sample_on_chip(
     """
     denoiser = _checked(sampler, evidence, positive_int("num_samples", num_samples))
     with jax.default_matmul_precision("highest"):
-        local = to_unit(sampler.prior, evidence.temper(sampler.temperature))
-        at = Gaussian.point(jnp.zeros_like(sampler.prior.offset))
-        prepared = denoiser.prepare(*local.expand(at))
+        prepared = _prepared(sampler, evidence)
         keys = jax.random.split(key, num_samples)
         run = _chains if isinstance(sampler, EvidenceDPS) else _passes
         return run(sampler, denoiser, prepared, keys, interpret)
+
+
+@eqx.filter_jit
+def _prepared(sampler: Any, evidence: AbstractEvidence) -> Prepared:
+    """The denoiser given the task's evidence, for all chains."""
+    local = to_unit(sampler.prior, evidence.temper(sampler.temperature))
+    at = Gaussian.point(jnp.zeros_like(sampler.prior.offset))
+    return sampler.prior.denoiser.prepare(*local.expand(at))
 
 
 def _checked(sampler: Any, evidence: Any, num_samples: int) -> CorrectedDenoiser:
@@ -77,26 +84,30 @@ def _checked(sampler: Any, evidence: Any, num_samples: int) -> CorrectedDenoiser
 def _chains(
     sampler: Any, denoiser: CorrectedDenoiser, prepared: Prepared, keys: Any, interpret: bool
 ) -> Float[Array, "n d"]:
-    prior = sampler.prior
-    process = prior.reverse_process(sampler.schedule)
-    zero = jnp.zeros_like(prior.offset)
-    first = starting_law(process.stages, denoiser.denoise_with(prepared, zero[0], zero))
+    process = sampler.prior.reverse_process(sampler.schedule)
     stages = jax.tree.map(_double, process.stages)
     each = [Stages(*numbers) for numbers in zip(*stages, strict=True)]
     tables = _tables(denoiser, prepared, [_stage(prepared, stage) for stage in each])
+    return _follow_chains(sampler, prepared, tables, keys, interpret)
 
-    @eqx.filter_jit
-    def run(prior: Any, layers: Layers, keys: Any) -> Float[Array, "n d"]:
-        start, noises = jax.vmap(lambda key: chain_noise(key, process, prior.dim))(keys)
-        folded = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
-        count, dtype = noises.shape[1:2], noises.dtype
-        uniforms = jax.vmap(lambda key: jax.random.uniform(key, count, dtype))(folded)
-        s_T = jax.vmap(lambda noise: draw_from(first, noise))(start)
-        random = (jnp.transpose(noises, (1, 2, 0)), uniforms.T)
-        z = follow(tables, layers, s_T.T, *random, split="bf16", interpret=interpret)
-        return prior.offset[None] + z.T @ prior.scale.T
 
-    return run(prior, Layers.of(denoiser.correction), keys)
+@eqx.filter_jit
+def _follow_chains(
+    sampler: Any, prepared: Prepared, tables: Tables, keys: Any, interpret: bool
+) -> Float[Array, "n d"]:
+    prior, denoiser = sampler.prior, sampler.prior.denoiser
+    process = prior.reverse_process(sampler.schedule)
+    zero = jnp.zeros_like(prior.offset)
+    first = starting_law(process.stages, denoiser.denoise_with(prepared, zero[0], zero))
+    start, noises = jax.vmap(lambda key: chain_noise(key, process, prior.dim))(keys)
+    folded = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
+    count, dtype = noises.shape[1:2], noises.dtype
+    uniforms = jax.vmap(lambda key: jax.random.uniform(key, count, dtype))(folded)
+    s_T = jax.vmap(lambda noise: draw_from(first, noise))(start)
+    random = (jnp.transpose(noises, (1, 2, 0)), uniforms.T)
+    layers = Layers.of(denoiser.correction)
+    z = follow(tables, layers, s_T.T, *random, split="bf16", interpret=interpret)
+    return prior.offset[None] + z.T @ prior.scale.T
 
 
 def _stage(prepared: Prepared, stage: Stages) -> Stage:
@@ -115,26 +126,38 @@ def _passes(
     sampler: Any, denoiser: CorrectedDenoiser, prepared: Prepared, keys: Any, interpret: bool
 ) -> Float[Array, "n d"]:
     """The first pass has one law for all draws; the second is a stage of the kernel."""
-    prior, task = sampler.prior, prepared.precision
-    (refined,) = REFINEMENTS[TWO]
-    both = Spectral(task.vectors, task.values + refined * (1.0 + task.values))
-    first = denoiser.conditional(task, prepared.shift)
-    factors = _double(denoiser.conditional(both, prepared.shift).factors)
-    noise = refined * (1.0 + _double(task.values))
+    factors, noise = (_double(part) for part in _refined(denoiser, prepared))
     tables = _tables(denoiser, prepared, [Stage(noise, 1.0, 1.0, 0.0, factors)])
+    return _follow_passes(sampler, prepared, tables, keys, interpret)
 
-    @eqx.filter_jit
-    def run(prior: Any, layers: Layers, keys: Any) -> Float[Array, "n d"]:
-        dtype = prior.offset.dtype
-        random = jax.vmap(lambda key: Noise.of(key, TWO, 1, prior.dim, dtype))(keys)
-        s = jax.vmap(first.draw)(random.noises[:, 0, 0], random.components[:, 0, 0])
-        hide = jax.vmap(lambda s, z: Hidden.nothing(task).more(refined, s, z).shift)
-        shifts = hide(s, random.hiding[:, 1])
-        last = (random.noises[:, 1, 0].T[None], random.components[:, 1, 0][None])
-        z = follow(tables, layers, shifts.T, *last, split="tf32", interpret=interpret)
-        return prior.offset[None] + z.T @ prior.scale.T
 
-    return run(prior, Layers.of(denoiser.correction), keys)
+@eqx.filter_jit
+def _refined(
+    denoiser: CorrectedDenoiser, prepared: Prepared
+) -> tuple[Float[Array, "k d d"], Float[Array, " d"]]:
+    """Factors of the components in the second pass, and what its evidence adds to precisions."""
+    (refined,) = REFINEMENTS[TWO]
+    task = prepared.precision
+    noise = refined * (1.0 + task.values)
+    both = Spectral(task.vectors, task.values + noise)
+    return denoiser.conditional(both, prepared.shift).factors, noise
+
+
+@eqx.filter_jit
+def _follow_passes(
+    sampler: Any, prepared: Prepared, tables: Tables, keys: Any, interpret: bool
+) -> Float[Array, "n d"]:
+    prior, task, (refined,) = sampler.prior, prepared.precision, REFINEMENTS[TWO]
+    first = prior.denoiser.conditional(task, prepared.shift)
+    dtype = prior.offset.dtype
+    random = jax.vmap(lambda key: Noise.of(key, TWO, 1, prior.dim, dtype))(keys)
+    s = jax.vmap(first.draw)(random.noises[:, 0, 0], random.components[:, 0, 0])
+    hide = jax.vmap(lambda s, z: Hidden.nothing(task).more(refined, s, z).shift)
+    shifts = hide(s, random.hiding[:, 1])
+    last = (random.noises[:, 1, 0].T[None], random.components[:, 1, 0][None])
+    layers = Layers.of(prior.denoiser.correction)
+    z = follow(tables, layers, shifts.T, *last, split="tf32", interpret=interpret)
+    return prior.offset[None] + z.T @ prior.scale.T
 
 
 def _tables(denoiser: CorrectedDenoiser, prepared: Prepared, stages: list[Stage]) -> Tables:
@@ -152,12 +175,19 @@ def _tables(denoiser: CorrectedDenoiser, prepared: Prepared, stages: list[Stage]
     found = [tabulate(given, stage) for stage in stages]
     dtype = prepared.shift.dtype
     correction: Any = denoiser.correction
-    bias = [
-        correction.evidence_bias(task.vectors, task.values + jnp.asarray(stage.noise, dtype))
-        for stage in stages
-    ]
+    noises = jnp.asarray(np.stack([stage.noise for stage in stages]), dtype)
     rows, numbers = (jnp.asarray(np.stack(part), dtype) for part in zip(*found, strict=True))
-    return Tables(rows, numbers, jnp.stack(bias))
+    return Tables(rows, numbers, _biases(correction, task, noises))
+
+
+@eqx.filter_jit
+def _biases(
+    correction: Correction, task: Spectral, noises: Float[Array, "t d"]
+) -> Float[Array, "t width"]:
+    """What the network makes of each stage's evidence."""
+    return jax.vmap(lambda noise: correction.evidence_bias(task.vectors, task.values + noise))(
+        noises
+    )
 
 
 def _double(array: Any) -> np.ndarray:
