@@ -163,3 +163,22 @@ def test_batches_equal_a_loop(dim: int) -> None:
     for i, cov in enumerate(covs):
         for together, alone in zip(batch, jax.jit(everything)(cov), strict=True):
             assert_allclose(together[i], alone, atol=tolerance(1e-13, 1e-5))
+
+
+@pytest.mark.parametrize("dim", [8, 16, 33])
+def test_nested_batches_equal_a_loop(dim: int) -> None:
+    """Of a number that no block divides, with a matrix, then a right side, that all share; one of
+    the matrices is singular to rounding."""
+    rng = np.random.default_rng(dim)
+    covs = representable(np.stack([[matrix(dim + i, dim)] * 37 for i in range(3)]))
+    covs[1, 5] = 1.0
+    rhs = representable(rng.standard_normal((37, dim, 2)))
+    factors = jax.jit(jax.vmap(jax.vmap(linalg.cholesky)))(jnp.asarray(covs))
+    assert_allclose(factors[1, 5] @ factors[1, 5].T, covs[1, 5], atol=tolerance(1e-12, 1e-4))
+    assert_allclose(factors[0], np.linalg.cholesky(covs[0]), atol=tolerance(1e-12, 1e-5))
+    own_rhs = jax.vmap(linalg.solve_lower, in_axes=(None, 0))
+    own_tril = jax.jit(jax.vmap(own_rhs, in_axes=(0, None)))
+    trils = representable(np.linalg.cholesky(covs[::2, 0]))
+    expected = np.linalg.solve(trils[:, None], rhs[None])
+    found = own_tril(jnp.asarray(trils), jnp.asarray(rhs))
+    assert_allclose(found, expected, atol=tolerance(1e-11, 1e-3))

@@ -55,11 +55,34 @@ assert np.all(np.isfinite(means))
 print("returned")
 """
 
+MIXTURE = """
+import jax, jax.numpy as jnp, numpy as np, diffprior as dp
+dim, batch, count = {dim}, {batch}, 256
+rng = np.random.default_rng(0)
+roots = rng.standard_normal((count, dim, dim))
+covs = roots @ roots.swapaxes(1, 2) / dim + np.eye(dim)
+prior = dp.MixturePrior(np.ones(count), rng.standard_normal((count, dim)), covs)
+other = dp.MixturePrior(np.ones(count), rng.standard_normal((count, dim)), covs)
+precisions, keys = jnp.asarray(covs[:batch]), jax.random.split(jax.random.key(0), batch)
+
+@jax.jit
+def loop(shifts):
+    def one(precision, shift, key):
+        evidence = dp.LinearEvidence.from_natural(precision, shift)
+        draws = [dp.Exact(law).draw(key, evidence)[0] for law in (prior, other)]
+        return draws[0] + draws[1]
+    return jax.lax.fori_loop(0, 2, lambda _, x: jax.vmap(one)(precisions, x, keys), shifts)
+
+shifts = np.asarray(loop(rng.standard_normal((batch, dim))))
+assert np.all(np.isfinite(shifts))
+print("returned")
+"""
+
 
 @pytest.mark.parametrize(
     ("script", "dim", "batch"),
-    [(LINEAR, 5, 100_000), (LINEAR, 64, 2_000), (LOGISTIC, 5, 5_000)],
-    ids=["linear-5", "linear-64", "logistic-5"],
+    [(LINEAR, 5, 100_000), (LINEAR, 64, 2_000), (LOGISTIC, 5, 5_000), (MIXTURE, 32, 64)],
+    ids=["linear-5", "linear-64", "logistic-5", "mixture-32"],
 )
 def test_large_batches_return(script: str, dim: int, batch: int) -> None:
     program = script.format(dim=dim, batch=batch)

@@ -3,7 +3,7 @@
 Callers `vmap`. JAX's own batched factorisations are slow for small matrices on a CPU, and several
 of them in one compiled loop can wait for each other for ever. So matrices up to `WRITTEN_OUT` are
 factorised in plain array operations, which `vmap` turns into operations on whole batches, and
-larger ones by LAPACK one at a time; accelerators use JAX's batched routines for those.
+larger ones by LAPACK, some at a time; accelerators use JAX's batched routines for those.
 """
 
 import functools
@@ -13,10 +13,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.custom_batching import sequential_vmap
+from jax.custom_batching import custom_vmap, sequential_vmap
 from jaxtyping import Array, Float
 
 WRITTEN_OUT = 8  # largest dimension factorised in plain array operations
+INLINE = 150_000  # operations below which LAPACK's batches are not shared out among threads
+UNTHREADED = 512  # numbers on the right of a triangular solve that BLAS starts no threads for
 TERM_BY_TERM = 3  # largest dimension of products that are sums of terms, computed with their users
 
 
@@ -76,6 +78,58 @@ def symmetrise(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
     return 0.5 * (matrix + matrix.T)
 
 
+@functools.cache
+def one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of arrays that `vmap`, on a CPU, calls in a loop: for what LAPACK does, and for
+    what is fastest while all that it works on is in the cache."""
+    in_a_loop = sequential_vmap(function)
+    return lambda *args: jax.lax.platform_dependent(*args, cpu=in_a_loop, default=function)
+
+
+@functools.cache
+def _some_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of matrices with any leading axes that `vmap`, on a CPU, calls for some of them
+    at a time.
+
+    What JAX shares out among the threads of its pool waits for them in one of these threads, and
+    two that wait at once may be all there are. So no call is given enough work to be shared out.
+    """
+
+    @custom_vmap
+    def in_blocks(*stacks: Array) -> Any:
+        count, d = stacks[0].shape[:2]
+        size = min(count, max(1, INLINE // (d**2 * max(d // 2, stacks[-1].shape[-1]))))
+        whole = count - count % size
+        blocks = [s[:whole].reshape(-1, size, *s.shape[1:]) for s in stacks]
+        parts = [jax.lax.map(lambda block: function(*block), blocks)]
+        parts[0] = jax.tree.map(lambda a: a.reshape(whole, *a.shape[2:]), parts[0])
+        if whole < count:
+            parts.append(function(*(s[whole:] for s in stacks)))
+        return jax.tree.map(lambda *a: jnp.concatenate(a), *parts)
+
+    @in_blocks.def_vmap
+    def _(size: int, batched: list[bool], *stacks: Array) -> Any:
+        every = _with_axis(size, batched, stacks)
+        found = in_blocks(*(s.reshape(-1, *s.shape[2:]) for s in every))
+        found = jax.tree.map(lambda a: a.reshape(size, -1, *a.shape[1:]), found)
+        return found, jax.tree.map(lambda _: True, found)
+
+    one = custom_vmap(function)
+
+    @one.def_vmap
+    def _(size: int, batched: list[bool], *args: Array) -> Any:
+        found = in_blocks(*_with_axis(size, batched, args))
+        return found, jax.tree.map(lambda _: True, found)
+
+    return lambda *args: jax.lax.platform_dependent(*args, cpu=one, default=function)
+
+
+def _with_axis(size: int, batched: list[bool], args: tuple[Array, ...]) -> list[Array]:
+    """All arguments with a leading axis, those that have none repeated."""
+    pairs = zip(args, batched, strict=True)
+    return [a if own else jnp.broadcast_to(a, (size, *a.shape)) for a, own in pairs]
+
+
 def cholesky(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """Lower Cholesky factor; a pivot lost to rounding is replaced by a tiny positive one.
 
@@ -85,7 +139,7 @@ def cholesky(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
         finfo = jnp.finfo(matrix.dtype)
         tiny = finfo.eps * diagonal(matrix) + finfo.tiny / finfo.eps
         return _cholesky_columns(matrix, tiny)
-    return jax.lax.platform_dependent(matrix, cpu=_lapack_cholesky, default=_cholesky)
+    return _some_at_a_time(_cholesky)(matrix)
 
 
 def bounded_factor(
@@ -123,28 +177,29 @@ def _cholesky_columns(
     return jnp.stack(columns, axis=1)
 
 
-def _cholesky(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+def _cholesky(matrix: Float[Array, "*k d d"]) -> Float[Array, "*k d d"]:
     """Cholesky with a little added to the diagonal; with more where that is not enough."""
     finfo = jnp.finfo(matrix.dtype)
-    diagonal = jnp.diagonal(matrix)
+    dim = matrix.shape[-1]
+    identity = jnp.broadcast_to(jnp.eye(dim, dtype=matrix.dtype), matrix.shape)
+    diagonal = jnp.diagonal(matrix, axis1=-2, axis2=-1)[..., None]
     tiny = finfo.tiny / finfo.eps
-    first = jnp.linalg.cholesky(matrix + jnp.diag(finfo.eps * diagonal + tiny))
-    more = 8 * matrix.shape[0] * finfo.eps * diagonal + jnp.max(diagonal) * finfo.eps + tiny
+    first = jnp.linalg.cholesky(matrix + identity * (finfo.eps * diagonal + tiny))
+    largest = jnp.max(diagonal, axis=-2, keepdims=True)
+    more = 8 * dim * finfo.eps * diagonal + largest * finfo.eps + tiny
+    found = jnp.all(jnp.isfinite(first), axis=(-2, -1), keepdims=True)
     return jax.lax.cond(
-        jnp.all(jnp.isfinite(first)),
+        jnp.all(found),
         lambda: first,
-        lambda: jnp.linalg.cholesky(matrix + jnp.diag(more)),
+        lambda: jnp.where(found, first, jnp.linalg.cholesky(matrix + identity * more)),
     )
-
-
-_lapack_cholesky = sequential_vmap(_cholesky)
 
 
 def solve_lower(tril: Float[Array, "d d"], rhs: Float[Array, "d m"]) -> Float[Array, "d m"]:
     """Solve L X = rhs for a lower triangular L."""
     if tril.shape[0] <= WRITTEN_OUT:
         return _substitute_rows(tril, rhs)
-    return jax.lax.platform_dependent(tril, rhs, cpu=_lapack_solve_lower, default=_solve_lower)
+    return _some_at_a_time(lapack_solve_lower)(tril, rhs)
 
 
 def _substitute_rows(tril: Float[Array, "d d"], rhs: Float[Array, "d m"]) -> Float[Array, "d m"]:
@@ -156,11 +211,18 @@ def _substitute_rows(tril: Float[Array, "d d"], rhs: Float[Array, "d m"]) -> Flo
     return jnp.stack(rows)
 
 
-def _solve_lower(tril: Float[Array, "d d"], rhs: Float[Array, "d m"]) -> Float[Array, "d m"]:
-    return jax.scipy.linalg.solve_triangular(tril, rhs, lower=True)
+def lapack_solve_lower(
+    tril: Float[Array, "*k d d"], rhs: Float[Array, "*k d m"]
+) -> Float[Array, "*k d m"]:
+    """As `solve_lower`, of matrices with any leading axes, for a caller who knows they are few.
 
-
-_lapack_solve_lower = sequential_vmap(_solve_lower)
+    Some columns at a time: BLAS's own threads, which more would start, wait for a core while JAX's
+    have them all, a thousand times as long as the solve takes.
+    """
+    size = max(1, UNTHREADED // tril.shape[-1])
+    columns = [rhs[..., first : first + size] for first in range(0, rhs.shape[-1], size)]
+    solved = [jax.lax.linalg.triangular_solve(tril, c, left_side=True, lower=True) for c in columns]
+    return jnp.concatenate(solved, axis=-1)
 
 
 def solve_half(
@@ -172,8 +234,7 @@ def solve_half(
     matrices as a factorisation and a solve. Its pivots are 1 or more as well, but for rounding.
     """
     if matrix.shape[0] > WRITTEN_OUT:
-        tril = cholesky(matrix)
-        return solve_lower(tril, rhs), log_det_from_tril(tril)
+        return _some_at_a_time(_solve_half)(matrix, rhs)
     rest, rows, log_det = jnp.concatenate([matrix, rhs], axis=1), [], jnp.zeros((), matrix.dtype)
     for left in range(matrix.shape[0], 0, -1):
         pivot = jnp.maximum(rest[0, 0], 1.0)
@@ -182,6 +243,14 @@ def solve_half(
         log_det = log_det + jnp.log(pivot)
         rest = rest[1:, 1:] - row[1:left, None] * row[None, 1:]
     return jnp.stack(rows), log_det
+
+
+def _solve_half(
+    matrix: Float[Array, "*k d d"], rhs: Float[Array, "*k d m"]
+) -> tuple[Float[Array, "*k d m"], Float[Array, "*k"]]:
+    tril = _cholesky(matrix)
+    log_det = 2.0 * jnp.sum(jnp.log(jnp.diagonal(tril, axis1=-2, axis2=-1)), axis=-1)
+    return lapack_solve_lower(tril, rhs), log_det
 
 
 def inverse_from_tril(tril: Float[Array, "d d"]) -> Float[Array, "d d"]:
@@ -202,16 +271,12 @@ def eigh(matrix: Float[Array, "d d"]) -> Spectral:
         return Spectral(jnp.ones_like(matrix), matrix[0])
     if d <= WRITTEN_OUT:
         return _jacobi(matrix)
-    vectors, values = jax.lax.platform_dependent(matrix, cpu=_lapack_eigh, default=_eigh)
-    return Spectral(vectors, values)
+    return Spectral(*one_at_a_time(_eigh)(matrix))
 
 
 def _eigh(matrix: Float[Array, "d d"]) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
     values, vectors = jnp.linalg.eigh(matrix)
     return vectors, values
-
-
-_lapack_eigh = sequential_vmap(_eigh)
 
 
 def _jacobi(matrix: Float[Array, "d d"]) -> Spectral:

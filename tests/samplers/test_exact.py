@@ -2,10 +2,11 @@
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from scipy import stats
+from scipy import special, stats
 
 import diffprior as dp
 import reference
@@ -23,6 +24,8 @@ from cases import (
     PriorCase,
     case_name,
     problem,
+    representable,
+    tolerance,
     unusable_evidence,
 )
 from chains import assert_near
@@ -101,6 +104,73 @@ def test_mixture_draws_follow_the_exact_law(num_rows: int) -> None:
         standardised = (np.asarray(draws) @ direction)[:, None] - means @ direction
         assert_distribution(stats.norm.cdf(standardised / stds) @ weights)
     assert_allclose(info.log_evidence, log_evidence, rtol=1e-10, atol=1e-12)
+
+
+def many_parameters(dim: int, thinnest: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights, one of them zero, means and covariances of widths that differ."""
+    rng = np.random.default_rng(dim)
+    k = 7
+    means, roots = rng.standard_normal((k, dim)), rng.standard_normal((k, dim, dim))
+    widths = np.geomspace(thinnest, 1.0, k)[:, None, None]
+    covs = widths * (roots @ roots.swapaxes(1, 2) / dim + 0.2 * np.eye(dim))
+    return np.array([3.0, 0.0, 1.0, 1.0, 2.0, 1.0, 1.0]) / 9.0, means, covs
+
+
+def rows_of(dim: int, num_rows: int, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Features of which the last never varies, and rewards."""
+    rng = np.random.default_rng(num_rows)
+    features = rng.standard_normal((num_rows, dim)) * (np.arange(dim) < dim - 1)
+    return features, features @ theta + 0.5 * rng.standard_normal(num_rows)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 9, 10_000])
+@pytest.mark.parametrize("dim", [9, 16])
+def test_draws_are_those_of_the_posterior_of_all_components(dim: int, num_rows: int) -> None:
+    """Of many parameters only the component drawn is conditioned: same numbers, same draw, for one
+    history and for one of each draw's own."""
+    weights, means, covs = many_parameters(dim, 0.01)
+    prior, likelihood = dp.MixturePrior(weights, means, covs), dp.Linear(0.5)
+    rows = [rows_of(dim, num_rows, theta) for theta in means[:3]]
+    histories = [likelihood.observe(*each) for each in rows]
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *histories)
+    keys = jax.random.split(KEY, 12).reshape(3, 4)
+    draw = jax.vmap(lambda key, evidence: dp.Exact(prior).draw(key, evidence), in_axes=(0, None))
+    thetas, info = eqx.filter_jit(jax.vmap(draw))(keys, stacked)
+    for own, draws, log_evidence, of_task, evidence in zip(
+        rows, thetas, info.log_evidence, keys, histories, strict=True
+    ):
+        posterior, total = prior.posterior(evidence)
+        expected = jnp.concatenate([posterior.sample(key, 1) for key in of_task])
+        assert_allclose(draws, expected, rtol=1e-9, atol=1e-9)
+        assert_allclose(log_evidence, np.full(4, total), rtol=1e-9, atol=1e-9)
+        if num_rows <= dim:
+            twins = reference.mixture_posterior(weights, means, covs, *own, 0.5)
+            assert_allclose(prior.weigh(evidence)[0], twins[0], rtol=1e-7, atol=1e-12)
+            assert_allclose(log_evidence, np.full(4, twins[3]), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("num_rows", [0, 3, 100, 10_000])
+def test_weights_of_components_survive_single_precision(num_rows: int) -> None:
+    """Thin components and long histories, whose log likelihoods are a million times what tells
+    components apart."""
+    dim, noise_std = 12, 0.05
+    weights, means, covs = many_parameters(dim, 1e-4)
+    means = representable(np.linspace(0.9, 1.1, len(means))[:, None] * means[:1])
+    covs, weights = representable(covs), representable(np.full(len(means), 1 / len(means)))
+    features, rewards = rows_of(dim, num_rows, means[2])
+    evidence = dp.Linear(noise_std).observe(features, rewards)
+    precision = np.asarray(evidence.precision, np.float64)
+    shift = np.asarray(evidence.shift, np.float64)
+    logs = []
+    for weight, mean, cov in zip(weights, means, covs, strict=True):
+        own, gradient = np.linalg.inv(cov), shift - precision @ mean
+        gain = gradient @ np.linalg.solve(own + precision, gradient) / 2
+        log_det = np.linalg.slogdet(np.eye(dim) + cov @ precision)[1]
+        logs.append(np.log(weight) + mean @ (shift + gradient) / 2 + gain - log_det / 2)
+    found = np.asarray(dp.MixturePrior(weights, means, covs).weigh(evidence)[0])
+    assert np.sum(special.softmax(logs) > 0.05) >= 2 or num_rows > 3  # so that it says something
+    assert_allclose(found, special.softmax(logs), atol=tolerance(1e-7, 3e-3))
 
 
 def test_empirical_draws_are_atoms_as_often_as_they_should() -> None:

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..linalg import lapack_solve_lower
+
 SMALLEST_VARIANCE = 1e-4  # of a component, in units of the samples' own
 SMALLEST_COUNT = 1e-3  # points that a component may be left with
 TIED = 1e6  # a strength of pooling that leaves one covariance for all components
@@ -69,7 +71,7 @@ def _natural(components: Components) -> Float[Array, "k p"]:
     dim = means.shape[1]
     tril = jnp.linalg.cholesky(covs)
     identity = jnp.broadcast_to(jnp.eye(dim, dtype=means.dtype), covs.shape)
-    inverse = jax.lax.linalg.triangular_solve(tril, identity, left_side=True, lower=True)
+    inverse = lapack_solve_lower(tril, identity)
     precision = jnp.einsum("kji,kjl->kil", inverse, inverse)
     shift = jnp.einsum("kij,kj->ki", precision, means)
     log_det = 2.0 * jnp.sum(jnp.log(jnp.diagonal(tril, axis1=1, axis2=2)), axis=1)

@@ -6,12 +6,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from ..checks import covariance, plausible_covariance, positive_int, real_array
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
-from ..linalg import cholesky
+from ..linalg import cholesky, one_at_a_time, solve_half, solve_lower
 from ..representation import describe
 from ..threefry import written_out
 from .base import (
@@ -161,6 +161,40 @@ class MixturePrior(AbstractClosedFormPrior):
             weights, origin[None] + components.mean, components.cov
         ), total + at_origin
 
+    def component(self, index: Int[Array, ""]) -> Gaussian:
+        """One of the components.
+
+        Args:
+            index: Which, from 0.
+
+        Returns:
+            Its mean and covariance.
+        """
+        return Gaussian(self.means[index], self.covs[index])
+
+    def weigh(self, evidence: AbstractEvidence) -> tuple[Float[Array, " k"], Float[Array, ""]]:
+        """The weights of the posterior and log p(h), without the posterior of any component.
+
+        All is reckoned from a centre, the posterior mean of one Gaussian with the moments of the
+        prior: there the terms that grow with the evidence cancel before they are computed.
+
+        Args:
+            evidence: What the task has shown so far; quadratic.
+
+        Returns:
+            Weights (k,) and log p(h).
+        """
+        moments = self.moments()
+        centre = evidence.condition(moments)[0].mean
+        precision, _ = evidence.expand(Gaussian.point(centre))
+        tril = cholesky(moments.cov)
+        half = solve_lower(tril, (centre - moments.mean)[:, None])
+        gradient = solve_lower(tril[::-1, ::-1].T, half[::-1])[::-1, 0]
+        away, trils = self.means - centre[None], jax.vmap(cholesky)(self.covs)
+        masses = one_at_a_time(_log_masses)(away, trils, precision, gradient)
+        weights, total = log_normalise(jnp.log(self.weights) + masses)
+        return weights, total + evidence.log_likelihood(centre)
+
     def _with(
         self, weights: Float[Array, " k"], means: Float[Array, "k d"], covs: Float[Array, "k d d"]
     ) -> "MixturePrior":
@@ -179,6 +213,32 @@ def _varying_whitening(
             "drop it or add a little noise"
         )
     return whitening(samples, weights)
+
+
+def _log_masses(
+    means: Float[Array, "k d"],
+    trils: Float[Array, "k d d"],
+    precision: Float[Array, "d d"],
+    gradient: Float[Array, " d"],
+) -> Float[Array, " k"]:
+    """log of the mass of each N(m, L L') times exp(-x' precision x / 2 + gradient' x).
+
+    In units of a component, x = m + L z, the origin is at z = -u, where the gradient is w = L' g;
+    the precision is M = L' P L. Then the log mass is
+    u' w + (w' w - (u + w)' (I + M)^-1 M (u + w) - log det(I + M)) / 2, where no large terms cancel,
+    be the evidence weak, and M small, or strong, and (I + M)^-1 M nearly I.
+    """
+    identity = jnp.eye(means.shape[1], dtype=means.dtype)
+
+    def log_mass(mean: Float[Array, " d"], tril: Float[Array, "d d"]) -> Float[Array, ""]:
+        away, pull = solve_lower(tril, mean[:, None])[:, 0], tril.T @ gradient
+        curvature = tril.T @ precision @ tril
+        both = away + pull
+        rhs = jnp.stack([both, curvature @ both], axis=1)
+        half, log_det = solve_half(identity + curvature, rhs)
+        return away @ pull + 0.5 * (pull @ pull - half[:, 0] @ half[:, 1] - log_det)
+
+    return jax.vmap(log_mass)(means, trils)
 
 
 @eqx.filter_jit

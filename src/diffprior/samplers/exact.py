@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from ..evidence.base import AbstractEvidence
 from ..evidence.variational import Variational, variational
-from ..linalg import cholesky
+from ..linalg import WRITTEN_OUT, cholesky
 from ..priors.base import AbstractClosedFormPrior, log_normalise, pick
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
@@ -49,12 +49,28 @@ class Exact(AbstractSampler):
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Info]:
         """One draw, and log p(h) or an estimate of it."""
+        prior = self.prior
+        if isinstance(prior, MixturePrior) and evidence.quadratic and prior.dim > WRITTEN_OUT:
+            return _from_one_component(key, prior, evidence)
         components = _components(self.prior)
         if components is None or evidence.quadratic:
             posterior, log_evidence = self.prior.posterior(evidence)
             theta = posterior.sample(key, 1)[0]
             return theta, Info.of(theta, log_evidence, failed=~jnp.isfinite(log_evidence))
         return _resampled(key, components, evidence)
+
+
+def _from_one_component(
+    key: Key[Array, ""], prior: MixturePrior, evidence: AbstractEvidence
+) -> tuple[Float[Array, " d"], Info]:
+    """A draw from the posterior of a mixture, of which only the component drawn is conditioned: the
+    same draw as from its `posterior`, at a fraction of the cost where factorisations are dear."""
+    weights, log_evidence = prior.weigh(evidence)
+    which_key, noise_key = jax.random.split(written_out(key))
+    which = jax.random.categorical(which_key, jnp.log(weights))
+    posterior, _ = evidence.condition(prior.component(which))
+    theta = posterior.sample(noise_key)
+    return theta, Info.of(theta, log_evidence, failed=~jnp.isfinite(log_evidence))
 
 
 class _Components(NamedTuple):
