@@ -102,12 +102,15 @@ def choose_components(
 
 
 def _climb(search: "_Search", tried: dict, kind: Kind, k: int, largest: int) -> None:
-    """Double the number of components while that helps."""
-    before, worse = search.mean(tried.get((k // 2, kind), tried[ONE])), 0
+    """Double the number of components while that helps; of many, until it clearly does not."""
+    best, worse = tried.get((k // 2, kind), tried[ONE]), 0
     while k <= largest and worse < WORSE:
-        tried[k, kind] = search.held_out(k, kind)
-        score = search.mean(tried[k, kind])
-        before, worse = (score, 0) if score > before else (before, worse + 1)
+        logs = tried[k, kind] = search.held_out(k, kind)
+        if search.mean(logs) > search.mean(best):
+            best, worse = logs, 0
+        else:
+            too_many = k > MANY_COMPONENTS and search.clearly_better(best, logs)
+            worse = WORSE if too_many else worse + 1
         k *= 2
 
 
@@ -201,8 +204,10 @@ class _Search(NamedTuple):
         keys = jax.random.split(jax.random.key(self.seed), starts)
         counts, pooling = (jnp.asarray(a, self.rows.dtype) for a in (weights, kind.pooling))
         rank = None if kind.rank is None else jnp.asarray(kind.rank)
-        size = (jnp.asarray(k), pooling, rank, padded)
-        runs = [_fit(self.statistics, self.rows, counts, key, *size) for key in keys]
+        size, most = jnp.asarray(k), max(k, PADDED[-1])
+        starts_at = (_start(self.rows, counts, key, size, most) for key in keys)
+        how = (size, pooling, rank, padded, self.rows.shape[1])
+        runs = [_fit(self.statistics, counts, labels, *how) for labels in starts_at]
         return max(runs, key=lambda run: float(run[1]))[0]
 
     def mean(self, logs: np.ndarray) -> float:
@@ -241,18 +246,16 @@ def _log_density(
 @eqx.filter_jit
 def _fit(
     statistics: Float[Array, "n p"],
-    rows: Float[Array, "n d"],
     weights: Float[Array, " n"],
-    key: Key[Array, ""],
+    labels: Int[Array, " n"],
     k: Int[Array, ""],
     pooling: Float[Array, ""],
     rank: Int[Array, ""] | None,
     padded: int,
+    dim: int,
 ) -> tuple[Components, Float[Array, ""]]:
-    """EM from one start, and the mean log density that it comes to."""
-    alive = jnp.arange(padded) < k
-    total = jnp.sum(weights)
-    dim = rows.shape[1]
+    """EM from the clusters of k-means, and the mean log density that it comes to."""
+    dtype, total = statistics.dtype, jnp.sum(weights)
 
     def step(responsibilities: Float[Array, "n k"], noise: Array | None) -> Any:
         answered = (responsibilities * weights[:, None]).T @ statistics
@@ -274,40 +277,44 @@ def _fit(
         index, _, value, before = state
         return (index < 3) | ((index < LONGEST) & (value > before + CONVERGED))
 
-    first = step(_start(rows, weights, key, k, alive), None)
-    low = jnp.full((), -jnp.inf, rows.dtype)
+    even = (jnp.arange(padded) < k).astype(dtype) / k.astype(dtype)
+    hard = jax.nn.one_hot(labels, padded, dtype=dtype)
+    first = step(0.98 * hard + 0.02 * even[None], None)
+    low = jnp.full((), -jnp.inf, dtype)
     _, (components, _), value, _ = jax.lax.while_loop(improving, improve, (0, first, low, low))
     return components, value
 
 
+@eqx.filter_jit
 def _start(
     rows: Float[Array, "n d"],
     weights: Float[Array, " n"],
     key: Key[Array, ""],
     k: Int[Array, ""],
-    alive: Array,
-) -> Float[Array, "n k"]:
-    """Responsibilities from k-means, its centres spread by greedy k-means++."""
+    most: int,
+) -> Int[Array, " n"]:
+    """Clusters by k-means, its centres spread by greedy k-means++. It takes longer to compile than
+    EM and runs quickly, so one program serves every number of components."""
+    numbers = jnp.arange(most)
+    alive = numbers < k
+    counted = weights[:, None] * jnp.concatenate([jnp.ones_like(rows[:, :1]), rows], axis=1)
     place_key, subset_key = jax.random.split(written_out(key))
     size = min(SEEDED_FROM, rows.shape[0])
     chosen = pick(weights, jax.random.uniform(subset_key, (size,), rows.dtype))
-    centres = _spread(place_key, rows[chosen], k, alive.shape[0])
+    centres = _spread(place_key, rows[chosen], k, most)
 
-    def nearest(centres: Float[Array, "k d"]) -> Float[Array, "n k"]:
+    def nearest(centres: Float[Array, "k d"]) -> Int[Array, " n"]:
         squares = jnp.sum(centres**2, axis=1)[None] - 2.0 * rows @ centres.T
-        index = jnp.argmin(jnp.where(alive[None], squares, jnp.inf), axis=1)
-        return jax.nn.one_hot(index, alive.shape[0], dtype=rows.dtype)
+        squares = jnp.where(alive[None], squares, jnp.inf)
+        least = jnp.min(squares, axis=1, keepdims=True)  # quicker than `argmin`
+        return jnp.min(jnp.where(squares == least, numbers[None], most - 1), axis=1)
 
     def lloyd(_: Any, centres: Float[Array, "k d"]) -> Float[Array, "k d"]:
-        own = nearest(centres) * weights[:, None]
-        count = jnp.sum(own, axis=0)
-        return jnp.where(
-            count[:, None] > 0, (own.T @ rows) / jnp.maximum(count, 1e-6)[:, None], centres
-        )
+        sums = jax.ops.segment_sum(counted, nearest(centres), most)
+        count = sums[:, :1]
+        return jnp.where(count > 0, sums[:, 1:] / jnp.maximum(count, 1e-6), centres)
 
-    hard = nearest(jax.lax.fori_loop(0, LLOYD, lloyd, centres))
-    even = alive.astype(rows.dtype) / k.astype(rows.dtype)
-    return 0.98 * hard + 0.02 * even[None]
+    return nearest(jax.lax.fori_loop(0, LLOYD, lloyd, centres))
 
 
 def _spread(
