@@ -47,9 +47,12 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.load_profile("repeatable")
 
 
-# Where programs run long; elsewhere they run once or twice, and are compiled quickly, not well.
+# Where programs run long, or are compared to the last bit with what a fixture of the session has
+# computed, which is made before a test says how to compile. Elsewhere they run once or twice, and
+# are compiled quickly, not well.
 RUN_LONG = (
     "test_stress",
+    "test_training",
     "_dps",
     "_smc",
     "_filter",
