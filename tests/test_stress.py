@@ -1,4 +1,5 @@
-"""The largest batches, in compiled loops with several independent factorisations, must return.
+"""The largest batches, in compiled loops with several independent factorisations, must return; and
+fits of mixtures in several threads.
 
 Each runs in a process of its own, so that a program that waits for ever fails and stops nothing.
 """
@@ -78,11 +79,35 @@ assert np.all(np.isfinite(shifts))
 print("returned")
 """
 
+FITS = """
+import threading, numpy as np
+from diffprior.priors import em
+dim, batch = {dim}, {batch}
+samples, kind = np.random.default_rng(0).standard_normal((1024, dim)), em.Kind(2.0, 4)
+
+def fit(seed):
+    found = em.fit_kind(samples, None, 64, kind, seed=seed)
+    assert np.all(np.isfinite(found.covs))
+
+threads = [threading.Thread(target=fit, args=(seed,)) for seed in range(batch)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("returned")
+"""
+
 
 @pytest.mark.parametrize(
     ("script", "dim", "batch"),
-    [(LINEAR, 5, 100_000), (LINEAR, 64, 2_000), (LOGISTIC, 5, 5_000), (MIXTURE, 32, 64)],
-    ids=["linear-5", "linear-64", "logistic-5", "mixture-32"],
+    [
+        (LINEAR, 5, 100_000),
+        (LINEAR, 64, 2_000),
+        (LOGISTIC, 5, 5_000),
+        (MIXTURE, 32, 64),
+        (FITS, 16, 4),
+    ],
+    ids=["linear-5", "linear-64", "logistic-5", "mixture-32", "fits-16"],
 )
 def test_large_batches_return(script: str, dim: int, batch: int) -> None:
     program = script.format(dim=dim, batch=batch)

@@ -97,8 +97,8 @@ def _some_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @custom_vmap
     def in_blocks(*stacks: Array) -> Any:
-        count, d = stacks[0].shape[:2]
-        size = min(count, max(1, INLINE // (d**2 * max(d // 2, stacks[-1].shape[-1]))))
+        count = stacks[0].shape[0]
+        size = min(count, _at_once(stacks))
         whole = count - count % size
         blocks = [s[:whole].reshape(-1, size, *s.shape[1:]) for s in stacks]
         parts = [jax.lax.map(lambda block: function(*block), blocks)]
@@ -128,6 +128,20 @@ def _with_axis(size: int, batched: list[bool], args: tuple[Array, ...]) -> list[
     """All arguments with a leading axis, those that have none repeated."""
     pairs = zip(args, batched, strict=True)
     return [a if own else jnp.broadcast_to(a, (size, *a.shape)) for a, own in pairs]
+
+
+def of_many(function: Callable[..., Any], *stacks: Float[Array, "k d m"]) -> Any:
+    """JAX's own batched routine for stacks of matrices, on a CPU some of them at a time: of calls
+    that are shared out among threads, two at once may wait for each other for ever."""
+    if stacks[0].shape[0] <= _at_once(stacks):
+        return function(*stacks)
+    return jax.vmap(_some_at_a_time(function))(*stacks)
+
+
+def _at_once(stacks: tuple[Array, ...]) -> int:
+    """Matrices of which LAPACK's work is not shared out."""
+    d = stacks[0].shape[1]
+    return max(1, INLINE // (d**2 * max(d // 2, stacks[-1].shape[-1])))
 
 
 def cholesky(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
@@ -271,6 +285,11 @@ def eigh(matrix: Float[Array, "d d"]) -> Spectral:
         return Spectral(jnp.ones_like(matrix), matrix[0])
     if d <= WRITTEN_OUT:
         return _jacobi(matrix)
+    return lapack_eigh(matrix)
+
+
+def lapack_eigh(matrix: Float[Array, "d d"]) -> Spectral:
+    """As `eigh`, eigenvalues in ascending order, for a caller whose matrices are few."""
     return Spectral(*one_at_a_time(_eigh)(matrix))
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..linalg import lapack_solve_lower
+from ..linalg import lapack_solve_lower, of_many
 
 SMALLEST_VARIANCE = 1e-4  # of a component, in units of the samples' own
 SMALLEST_COUNT = 1e-3  # points that a component may be left with
@@ -64,23 +64,27 @@ def log_joint(components: Components, statistics: Float[Array, "n p"]) -> Float[
 def _natural(components: Components) -> Float[Array, "k p"]:
     """What multiplies T(x) in the log of each component.
 
-    At most some hundred matrices at a time and one factorisation after the other: where JAX's own
-    batched routines are safe, and compile much faster than those written out in `linalg`.
+    JAX's own batched routines compile much faster than those written out in `linalg`.
     """
     log_weights, means, covs = components
     dim = means.shape[1]
-    tril = jnp.linalg.cholesky(covs)
-    identity = jnp.broadcast_to(jnp.eye(dim, dtype=means.dtype), covs.shape)
-    inverse = lapack_solve_lower(tril, identity)
-    precision = jnp.einsum("kji,kjl->kil", inverse, inverse)
+    precision, log_det = of_many(_inverses, covs)
     shift = jnp.einsum("kij,kj->ki", precision, means)
-    log_det = 2.0 * jnp.sum(jnp.log(jnp.diagonal(tril, axis1=1, axis2=2)), axis=1)
     square = jnp.sum(means * shift, axis=1)
     constant = log_weights - 0.5 * (square + log_det + dim * jnp.log(2 * jnp.pi))
     rows, columns = np.triu_indices(dim)
     twice = jnp.asarray(np.where(rows == columns, 0.5, 1.0), means.dtype)
     quadratic = -twice[None] * precision[:, rows, columns]
     return jnp.concatenate([constant[:, None], shift, quadratic], axis=1)
+
+
+def _inverses(covs: Float[Array, "*k d d"]) -> tuple[Float[Array, "*k d d"], Float[Array, "*k"]]:
+    """Inverses of covariances, and their log determinants."""
+    tril = jnp.linalg.cholesky(covs)
+    identity = jnp.broadcast_to(jnp.eye(covs.shape[-1], dtype=covs.dtype), covs.shape)
+    inverse = lapack_solve_lower(tril, identity)
+    log_det = 2.0 * jnp.sum(jnp.log(jnp.diagonal(tril, axis1=-2, axis2=-1)), axis=-1)
+    return jnp.einsum("...ji,...jl->...il", inverse, inverse), log_det
 
 
 def maximise(

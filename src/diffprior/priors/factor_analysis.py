@@ -5,9 +5,11 @@ all directions has too many numbers for the samples that a component has. Here i
 matrix that all components share, widened along at most `rank` directions.
 """
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from ..linalg import lapack_eigh
 from .components import Components
 
 
@@ -35,7 +37,8 @@ def with_factors(
     """
     root, inverse = _powers(noise)
     own = jnp.einsum("ij,kjl,lm->kim", inverse, components.covs, inverse)
-    variances, vectors = jnp.linalg.eigh(own)
+    spectral = jax.vmap(lapack_eigh)(own)
+    variances, vectors = spectral.values, spectral.vectors
     dim = noise.shape[0]
     wider = jnp.arange(dim)[None] >= dim - rank
     kept = jnp.where(wider, jnp.maximum(variances, 1.0), 1.0)

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..files.base import Serialisable
-from ..linalg import Spectral, eigh, solve_half
+from ..linalg import Spectral, eigh, lapack_eigh, solve_half
 from ..schedule import Stages
 from .base import pick
 from .components import Components
@@ -128,8 +128,9 @@ class MixtureBase(eqx.Module, Serialisable):
     def of(components: Components) -> "MixtureBase":
         """The base of components that EM found."""
         log_weights, means, covs = (jnp.asarray(leaf, jnp.float32) for leaf in components)
-        variances, vectors = jnp.linalg.eigh(covs)
-        return MixtureBase(log_weights, means, vectors, jnp.maximum(variances, 1e-6))
+        spectral = jax.vmap(lapack_eigh)(covs)
+        variances = jnp.maximum(spectral.values, 1e-6)
+        return MixtureBase(log_weights, means, spectral.vectors, variances)
 
     def of_one(self) -> "MixtureBase":
         """A unit Gaussian as a mixture of as many components, of which the others weigh nothing."""
