@@ -30,7 +30,7 @@ NUM_PROPOSALS = 2**14  # draws about the components of a mixture that are weight
 BLOCK_ATOMS = 2048  # of each block
 SHEET_NOISE, SHEET_LATENT = 0.1, 4
 LIKELIHOODS: dict[str, Callable[[], AbstractLikelihood]] = {
-    "linear": Linear,
+    "linear": lambda: Linear(noise_std=1.0),
     "logistic": Logistic,
     "poisson": Poisson,
     "negative-binomial": lambda: NegativeBinomial(3.0),

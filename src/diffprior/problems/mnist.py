@@ -72,10 +72,10 @@ class Classifier(eqx.Module):
     logits: eqx.nn.Linear
 
     @staticmethod
-    def initialise(key: Key[Array, ""], num_pixels: int, num_labels: int) -> "Classifier":
+    def initialise(key: Key[Array, ""], num_pixels: int, dim: int, num_labels: int) -> "Classifier":
         """Random weights."""
         keys = jax.random.split(key, 3)
-        sizes = ((num_pixels, HIDDEN), (HIDDEN, DIM), (DIM, num_labels))
+        sizes = ((num_pixels, HIDDEN), (HIDDEN, dim), (dim, num_labels))
         layers = (eqx.nn.Linear(*size, key=k) for size, k in zip(sizes, keys, strict=True))
         return jax.tree.map(lambda weights: weights.astype(jnp.float32), Classifier(*layers))
 
@@ -152,12 +152,12 @@ def parse_idx(data: bytes) -> UInt8[np.ndarray, "..."]:
 
 
 def embed_digits(
-    train: Digits, test: Digits, *, num_epochs: int = NUM_EPOCHS, seed: int = 0
+    train: Digits, test: Digits, *, dim: int = DIM, num_epochs: int = NUM_EPOCHS, seed: int = 0
 ) -> Embedding:
     """Train a classifier and embed the digits of both sets, those to train on first."""
     init_key, key = jax.random.split(jax.random.key(seed))
-    num_labels = 1 + int(np.max(train.labels))
-    classifier = Classifier.initialise(init_key, train.images[0].size, num_labels)
+    sizes = (train.images[0].size, positive_int("dim", dim), 1 + int(np.max(train.labels)))
+    classifier = Classifier.initialise(init_key, *sizes)
     with jax.numpy_dtype_promotion("standard"):
         classifier = _train(classifier, train, key, positive_int("num_epochs", num_epochs))
         embedded = [_embed(classifier, jnp.asarray(digits.images)) for digits in (train, test)]
