@@ -72,3 +72,16 @@ def test_a_mixture_that_a_network_corrects_a_little_gets_passes_from_four_parame
         much = dataclasses.replace(denoiser, mostly_base=False)
         chain = dp.best_sampler(dataclasses.replace(plain, denoiser=much))
         assert isinstance(chain, dp.EvidenceDPS)
+
+
+@pytest.mark.parametrize(("dim", "steps"), [(8, 20), (9, 40)])
+def test_a_network_on_one_gaussian_gets_more_stages_past_eight_parameters(
+    dim: int, steps: int
+) -> None:
+    """Up to eight the covariance is the derivative of the mean, past that a table."""
+    correction = Correction.initialise(jax.random.key(0), dim, 1, width=4, depth=2)
+    plain = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(dim), np.eye(dim)))
+    denoiser = CorrectedDenoiser(None, correction, None, dim)
+    sampler = dp.best_sampler(dataclasses.replace(plain, denoiser=denoiser), 0.5)
+    assert isinstance(sampler, dp.EvidenceDPS) and float(sampler.temperature) == 0.5
+    assert len(sampler.schedule.snr) == steps
