@@ -102,6 +102,7 @@ def test_all_are_judged_under_the_same_evidence(
         ((10.0, 9.5), 8, True, "mixture"),
         ((10.0, 7.0), 2**17, False, "none"),
         ((10.0, 8.5), 2**17, False, "Gaussian"),
+        ((10.0, 7.0), 2 * 192, False, "none"),  # the mean of two mixtures
     ],
 )
 def test_what_is_worth_correcting(

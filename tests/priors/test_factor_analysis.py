@@ -80,12 +80,46 @@ def test_few_samples_leave_more_to_new_ones_than_free_covariances(seed: int) -> 
     assert free < ours < exact
 
 
-def test_a_sheet_is_given_flat_components() -> None:
-    """A curved surface in eight dimensions, with a little noise."""
+def sheet(num: int, seed: int) -> np.ndarray:
+    """A curved surface in eight dimensions, with a little noise, in units of its spread."""
     rng = np.random.default_rng(5)
     first, second = rng.standard_normal((2, 16)), rng.standard_normal((16, 8)) / 4
-    x = np.tanh(rng.standard_normal((3000, 2)) @ first) @ second
+    rng = np.random.default_rng([5, seed])
+    x = np.tanh(rng.standard_normal((num, 2)) @ first) @ second
     x = x + 0.02 * rng.standard_normal(x.shape)
-    found = em.choose_components((x - x.mean(axis=0)) / x.std(axis=0), largest=64)
+    return (x - x.mean(axis=0)) / x.std(axis=0)
+
+
+def test_a_sheet_is_given_flat_components() -> None:
+    found = em.choose_components(sheet(3000, seed=0), largest=64)
     assert found.kind.rank is not None and found.num_components >= em.MANY_COMPONENTS
     assert found.score > found.scores["64"] + 0.03
+
+
+def test_the_mean_of_two_runs_is_that_of_their_densities() -> None:
+    search, points = em._Search.over(draws(300, seed=3), None, 0), draws(50, seed=4)
+    num, kind = 3 * NUM_COMPONENTS, em.Kind(0.5, 1, runs=2)
+
+    def density(components: Components) -> np.ndarray:
+        log_weights, means, covs = map(np.asarray, components)
+        return np.exp(reference.mixture_log_density(points, np.exp(log_weights), means, covs))
+
+    keys = jax.random.split(jax.random.key(0), (2, 3))
+    runs = [density(search._run(search.weights, num, kind, of_run)) for of_run in keys]
+    found = search.final(num, kind)
+    assert len(found.means) == 2 * num
+    np.testing.assert_allclose(density(found), np.mean(runs, axis=0), rtol=1e-6)
+    assert np.max(np.abs(np.log(runs[0] / runs[1]))) > 0.1  # each from starts of its own
+
+
+def test_a_large_sheet_is_given_the_mean_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New samples are likelier under it than under one run of as many components each."""
+    monkeypatch.setattr(em, "MOST_FREE", em.MANY_COMPONENTS)
+    x, fresh = sheet(3000, seed=1), sheet(4000, seed=2)
+    found = em.choose_components(x, largest=64)
+    assert found.kind.runs == em.RUNS
+    assert len(found.components.means) == em.RUNS * found.num_components
+    alone = em.fit_kind(x, None, found.num_components, em.Kind(em.FACTORS_POOLING, found.kind.rank))
+    assert log_likelihood(found.components, fresh) > log_likelihood(alone, fresh) + 0.05
+    again = em.fit_kind(x, None, found.num_components, found.kind)
+    np.testing.assert_allclose(again.means, found.components.means, atol=1e-6)

@@ -148,10 +148,12 @@ def _mixture(train: Rows, groups: np.ndarray | None, seed: int) -> Choice | None
 def _worth_correcting(
     bases: list[MixtureBase | None], gaussian: float, mixture: float, fast: bool
 ) -> list[MixtureBase | None]:
-    """Of a Gaussian and a mixture, by the loss of each alone."""
+    """Of a Gaussian and a mixture, by the loss of each alone. The mean of two large mixtures is
+    left alone: a network has not been seen to add to it."""
     taken = gaussian - mixture
     base = bases[1]
-    if base is not None and base.vectors.size > LARGEST_BASE:
+    large = base is not None and base.vectors.size > LARGEST_BASE
+    if large or (base is not None and base.num_components > MOST_COMPONENTS):
         return [] if taken > MUCH * gaussian or fast else bases[:1]
     if taken > MUCH * gaussian or fast:
         return bases[1:]

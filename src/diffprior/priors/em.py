@@ -12,10 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from ..threefry import written_out
-from .base import pick
 from .components import TIED, Components, log_joint, maximise, sufficient_statistics
 from .factor_analysis import with_factors
+from .k_means import clusters
 
 PADDED = (8, 32, 128, 256)  # numbers of components that programs are compiled for
 MOST_FREE = 128  # components with a covariance of their own
@@ -23,6 +22,10 @@ MOST_TIED = 32  # components that share a covariance
 MANY_COMPONENTS = 32  # from which on covariances of few factors are tried
 RANKS = (8, 4, 2)  # parameters for each factor that a component may have
 FACTORS_POOLING = 2.0  # points' worth of the pooled covariance in one of few factors
+RUNS, RUNS_POOLING = (
+    2,
+    0.5,
+)  # mixtures of few factors whose mean is tried, each freer than one alone
 WORSE = 2  # candidates in a row that may be worse before the search stops
 POINTS_EACH = 10  # samples that a component must have on average
 ROWS = 1024  # samples are padded to a multiple of this
@@ -31,22 +34,21 @@ MANY = 5000  # samples from which one held-out part is enough
 FOLDS = 5
 PLANE = 2  # parameters up to which many samples leave nothing to be gained by tying
 BLUR = 0.1  # of the samples' spread: finer detail, of many parameters, is not to be had from them
-SEEDED_FROM = 4096  # samples that starts are sought among
-TRIALS = 4  # places tried for each start of a component
-LLOYD, LONGEST, CONVERGED = 6, 100, 5e-5  # rounds of k-means, of EM, and gain that ends them
+LONGEST, CONVERGED = 100, 5e-5  # rounds of EM, and gain that ends them
 
 
 class Kind(NamedTuple):
     """How covariances are estimated: how much is pooled, and how many factors each has (all if
-    None)."""
+    None); and the mean of how many mixtures is taken, each of so many components."""
 
     pooling: float
     rank: int | None = None
+    runs: int = 1
 
     def __str__(self) -> str:
-        return (
-            " tied" if self.pooling == TIED else "" if self.rank is None else f" rank {self.rank}"
-        )
+        if self.rank is None:
+            return " tied" if self.pooling == TIED else ""
+        return f" rank {self.rank}" + (f", {self.runs} runs" if self.runs > 1 else "")
 
 
 ONE = (1, Kind(TIED))
@@ -56,7 +58,7 @@ class Choice(NamedTuple):
     """A mixture in unit coordinates and how it was chosen."""
 
     components: Components
-    num_components: int
+    num_components: int  # of one run
     kind: Kind
     score: float  # mean log density of samples not seen, in unit coordinates, through noise
     gaussian_score: float  # that of a single Gaussian
@@ -72,7 +74,8 @@ def choose_components(
     groups: Int[np.ndarray, " n"] | None = None,
 ) -> Choice:
     """The mixture of greatest likelihood on samples not seen: its K, and whether covariances are
-    free, tied, or of few factors.
+    free, tied, or of few factors. Where that takes many components of few factors, the mean of two
+    such mixtures is tried too: each cuts a curved sheet into flat pieces elsewhere.
 
     From `MANY` samples on a tenth is held out; below, each fifth in turn; samples of one group (a
     number from 0) together. A mixture that is not better than one Gaussian by a standard error of
@@ -93,12 +96,12 @@ def choose_components(
     for between in (3 * k // 4, 3 * k // 2):
         if 1 < between <= (most_free if kind.rank is None else largest):
             tried[between, kind] = search.held_out(between, kind)
-    chosen = search.best(tried)
+    chosen = _best_or_two(search, tried, largest)
     if not search.clearly_better(tried[chosen], tried[ONE]):
         chosen = ONE
     scores = {f"{k}{kind}": search.mean(logs) for (k, kind), logs in tried.items()}
     means = search.mean(tried[chosen]), search.mean(tried[ONE])
-    return Choice(_first(search.final(*chosen), chosen[0]), *chosen, *means, scores)
+    return Choice(search.final(*chosen), *chosen, *means, scores)
 
 
 def _climb(search: "_Search", tried: dict, kind: Kind, k: int, largest: int) -> None:
@@ -112,6 +115,20 @@ def _climb(search: "_Search", tried: dict, kind: Kind, k: int, largest: int) -> 
             too_many = k > MANY_COMPONENTS and search.clearly_better(best, logs)
             worse = WORSE if too_many else worse + 1
         k *= 2
+
+
+def _best_or_two(search: "_Search", tried: dict, largest: int) -> tuple[int, Kind]:
+    """The best case, once means of two mixtures were tried where many components of few factors are
+    best: for each number of factors, of a third more components than suit one mixture."""
+    k, kind = search.best(tried)
+    if kind.rank is None or k < MOST_FREE:
+        return k, kind
+    for rank in {kind.rank for _, kind in tried} - {None}:
+        alike = {case: logs for case, logs in tried.items() if case[1].rank == rank}
+        more = min(4 * search.best(alike)[0] // 3, largest)
+        two = Kind(RUNS_POOLING, rank, RUNS)
+        tried[more, two] = search.held_out(more, two)
+    return search.best(tried)
 
 
 def fit_components(
@@ -137,11 +154,17 @@ def fit_kind(
     seed: int = 0,
 ) -> Components:
     """The mixture that `choose_components` chose, of other samples."""
-    return _first(_Search.over(unit, weights, seed).final(num_components, kind), num_components)
+    return _Search.over(unit, weights, seed).final(num_components, kind)
 
 
 def _first(components: Components, k: int) -> Components:
     return Components(*(leaf[:k] for leaf in components))
+
+
+def _mean(mixtures: list[Components]) -> Components:
+    """The mixture whose density is the mean of theirs."""
+    log_weights, means, covs = (jnp.concatenate(leaves) for leaves in zip(*mixtures, strict=True))
+    return Components(log_weights - np.log(len(mixtures)), means, covs)
 
 
 class _Search(NamedTuple):
@@ -195,20 +218,25 @@ class _Search(NamedTuple):
 
     def final(self, k: int, kind: Kind) -> Components:
         """The mixture fitted to all samples; among many components one start is like another."""
-        return self.fit(self.weights, k, kind, starts=3 if 1 < k < MANY_COMPONENTS else 1)
+        fitted = self.fit(self.weights, k, kind, starts=3 if 1 < k < MANY_COMPONENTS else 1)
+        return _first(fitted, kind.runs * k)
 
     def fit(self, weights: np.ndarray, k: int, kind: Kind, starts: int) -> Components:
-        """The start that comes to the greatest likelihood on the samples it was fitted to, padded
-        with absent components."""
+        """Of each run the start that comes to the greatest likelihood on the samples it was fitted
+        to; one run alone is padded with absent components."""
+        keys = jax.random.split(jax.random.key(self.seed), (kind.runs, starts))
+        runs = [self._run(weights, k, kind, of_run) for of_run in keys]
+        return runs[0] if kind.runs == 1 else _mean([_first(run, k) for run in runs])
+
+    def _run(self, weights: np.ndarray, k: int, kind: Kind, keys: Key[Array, " s"]) -> Components:
         padded = next(size for size in (*PADDED, k) if size >= k)
-        keys = jax.random.split(jax.random.key(self.seed), starts)
         counts, pooling = (jnp.asarray(a, self.rows.dtype) for a in (weights, kind.pooling))
         rank = None if kind.rank is None else jnp.asarray(kind.rank)
         size, most = jnp.asarray(k), max(k, PADDED[-1])
-        starts_at = (_start(self.rows, counts, key, size, most) for key in keys)
+        starts_at = (clusters(self.rows, counts, key, size, most) for key in keys)
         how = (size, pooling, rank, padded, self.rows.shape[1])
-        runs = [_fit(self.statistics, counts, labels, *how) for labels in starts_at]
-        return max(runs, key=lambda run: float(run[1]))[0]
+        found = [_fit(self.statistics, counts, labels, *how) for labels in starts_at]
+        return max(found, key=lambda one: float(one[1]))[0]
 
     def mean(self, logs: np.ndarray) -> float:
         """Mean over the samples that were held out."""
@@ -283,55 +311,3 @@ def _fit(
     low = jnp.full((), -jnp.inf, dtype)
     _, (components, _), value, _ = jax.lax.while_loop(improving, improve, (0, first, low, low))
     return components, value
-
-
-@eqx.filter_jit
-def _start(
-    rows: Float[Array, "n d"],
-    weights: Float[Array, " n"],
-    key: Key[Array, ""],
-    k: Int[Array, ""],
-    most: int,
-) -> Int[Array, " n"]:
-    """Clusters by k-means, its centres spread by greedy k-means++. It takes longer to compile than
-    EM and runs quickly, so one program serves every number of components."""
-    numbers = jnp.arange(most)
-    alive = numbers < k
-    counted = weights[:, None] * jnp.concatenate([jnp.ones_like(rows[:, :1]), rows], axis=1)
-    place_key, subset_key = jax.random.split(written_out(key))
-    size = min(SEEDED_FROM, rows.shape[0])
-    chosen = pick(weights, jax.random.uniform(subset_key, (size,), rows.dtype))
-    centres = _spread(place_key, rows[chosen], k, most)
-
-    def nearest(centres: Float[Array, "k d"]) -> Int[Array, " n"]:
-        squares = jnp.sum(centres**2, axis=1)[None] - 2.0 * rows @ centres.T
-        squares = jnp.where(alive[None], squares, jnp.inf)
-        least = jnp.min(squares, axis=1, keepdims=True)  # quicker than `argmin`
-        return jnp.min(jnp.where(squares == least, numbers[None], most - 1), axis=1)
-
-    def lloyd(_: Any, centres: Float[Array, "k d"]) -> Float[Array, "k d"]:
-        sums = jax.ops.segment_sum(counted, nearest(centres), most)
-        count = sums[:, :1]
-        return jnp.where(count > 0, sums[:, 1:] / jnp.maximum(count, 1e-6), centres)
-
-    return nearest(jax.lax.fori_loop(0, LLOYD, lloyd, centres))
-
-
-def _spread(
-    key: Key[Array, ""], points: Float[Array, "m d"], k: Int[Array, ""], padded: int
-) -> Float[Array, "k d"]:
-    """Greedy k-means++: of a few points drawn by squared distance, the one that helps most."""
-
-    def distances(place: Float[Array, " d"]) -> Float[Array, " m"]:
-        return jnp.sum((points - place[None]) ** 2, axis=1)
-
-    def add(index: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        centres, nearest = state
-        uniforms = jax.random.uniform(jax.random.fold_in(key, index), (TRIALS,), points.dtype)
-        drawn = pick(nearest + 1e-30, uniforms)
-        options = jnp.minimum(nearest[None], jax.vmap(distances)(points[drawn]))
-        best = jnp.argmin(jnp.sum(options, axis=1))
-        return centres.at[index].set(points[drawn[best]]), options[best]
-
-    centres = jnp.zeros((padded, points.shape[1]), points.dtype).at[0].set(points[0])
-    return jax.lax.fori_loop(1, k, add, (centres, distances(points[0])))[0]

@@ -61,7 +61,7 @@ class MixturePrior(AbstractClosedFormPrior):
                 of past tasks, for extreme deconvolution.
             num_components: K; by default up to 256, by the likelihood of samples held out, each
                 covariance free, of few factors, or all of them tied: one Gaussian where a mixture
-                is not clearly better.
+                is not clearly better, the mean of two mixtures of few factors where that is.
             sample_weights: (n,), how much each row counts beside the others; by default the same.
             seed: of the starts, and of what is held out.
             likelihood: how the rewards of logs arise; `Linear()` has its noise estimated.
