@@ -7,6 +7,8 @@ from scipy.special import logsumexp
 import diffprior as dp
 import reference
 from diffprior.bench import past_tasks
+from diffprior.evaluate.calibration import interval_coverage
+from diffprior.evaluate.estimates import LogEvidence
 from diffprior.evaluate.tasks import Tasks
 from diffprior.problems.judging import MixtureLaw, law
 
@@ -49,6 +51,24 @@ def test_gains_are_differences_of_log_evidence(truth: dp.MixturePrior) -> None:
         gains.append(logsumexp(parts, b=weights) - reference.linear_log_evidence(*whole, *rows))
     assert exact.gain == pytest.approx(np.mean(gains), abs=0.02)
     assert exact.gain_error == pytest.approx(np.std(gains, ddof=1) / np.sqrt(60), rel=0.02)
+
+
+def test_differences_are_paired_and_what_estimating_costs_is_said() -> None:
+    """The same noise in both columns leaves no error; one estimate is low by half its variance."""
+    noise = np.random.default_rng(0).standard_normal(40)
+    covered = interval_coverage(np.zeros((40, 99, 1)), np.zeros((40, 1)))
+    energy = 2.0 + np.abs(noise)
+    gaussian = past_tasks._Judged(LogEvidence(noise, np.zeros(40)), energy, covered)
+    evidence = LogEvidence(noise + 0.5, np.full(40, 0.2), failed=3)
+    other = past_tasks._Judged(evidence, 0.9 * energy, covered)
+    found = other.beside(gaussian)
+    np.testing.assert_allclose(found[:5], (0.5, 0.0, 0.1, 0.9, 0.0), atol=1e-12)
+    assert other.failed == 3
+    apart = past_tasks._Judged(LogEvidence(0 * noise, np.zeros(40)), energy[::-1], covered)
+    error = np.std(noise, ddof=1) / np.sqrt(40)
+    assert gaussian.beside(apart)[1] == pytest.approx(error)
+    spread = np.std(energy - energy[::-1], ddof=1) / np.sqrt(40) / np.mean(energy)
+    assert gaussian.beside(apart)[4] == pytest.approx(spread)
 
 
 def test_tasks_that_judge_are_not_learned_from(truth: dp.MixturePrior) -> None:

@@ -1,6 +1,9 @@
 """Log evidence of tasks against SciPy, a grid and quadrature; paired comparisons."""
 
+import dataclasses
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import integrate, special, stats
@@ -8,6 +11,8 @@ from scipy import integrate, special, stats
 import diffprior as dp
 from diffprior.evaluate import Tasks, compare, estimate_log_evidence, log_evidence
 from diffprior.evaluate.estimates import log_mean
+from diffprior.priors.corrected import CorrectedDenoiser
+from diffprior.priors.mixture_base import MixtureBase
 from foreign import TwelveLines
 
 PRIOR = dp.MixturePrior([0.3, 0.7], [[-2.0], [3.0]], [[[1.0]], [[4.0]]])
@@ -70,6 +75,25 @@ def test_priors_without_a_closed_form_are_estimated() -> None:
     exact = log_evidence(PRIOR, tasks)
     assert abs(found.mean - exact.mean()) < 5 * found.estimation_error + 0.02
     assert 0 < found.estimation_error < 0.1 and "of estimating" in str(found)
+
+
+@pytest.mark.parametrize("likelihood", [dp.Linear(0.5), dp.Logistic()])
+def test_a_learned_prior_that_no_network_corrects_is_its_mixture(
+    likelihood: dp.AbstractLikelihood,
+) -> None:
+    """In units of its own, of which it has twice as many: z = (theta - 1) / 2."""
+    unit = ([[-1.5], [1.0]], np.ones((2, 1, 1)), [[0.25], [1.0]])
+    base = MixtureBase(*map(jnp.asarray, (np.log([0.3, 0.7]), *unit)))
+    learned = dataclasses.replace(
+        dp.DiffusionPrior.from_prior(PRIOR),
+        offset=jnp.ones(1),
+        scale=2.0 * jnp.eye(1),
+        denoiser=CorrectedDenoiser(base, None, None, 1),
+    )
+    tasks = tasks_of(likelihood)
+    found, exact = (estimate_log_evidence(prior, tasks) for prior in (learned, PRIOR))
+    np.testing.assert_allclose(found.values, exact.values, atol=1e-5)
+    np.testing.assert_allclose(found.variances, exact.variances, atol=1e-5)
 
 
 def test_a_row_of_weight_two_is_two_rows() -> None:

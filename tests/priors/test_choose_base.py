@@ -12,8 +12,9 @@ import reference
 from diffprior.priors import choose_base, correction_loss
 from diffprior.priors.corrected import CorrectedDenoiser
 from diffprior.priors.correction_loss import CorrectionLoss
-from diffprior.priors.descent import Recipe
+from diffprior.priors.descent import Fitted, Recipe
 from diffprior.priors.mixture_base import MixtureBase
+from diffprior.priors.report import Candidate
 
 UNITS = np.array([10.0, 0.5])
 
@@ -27,18 +28,36 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose_base, "HELD_OUT_DRAWS", 1024)
 
 
-def test_fast_draws_stand_on_a_mixture_where_a_gaussian_would_win(
+def trained(base: MixtureBase | None, loss: float) -> choose_base._Trained:
+    """A base alone, with the same error of every held-out sample."""
+    candidate = Candidate("Gaussian" if base is None else "mixture", 1, False, 0.0, loss)
+    denoiser = CorrectedDenoiser(base, None, None, 2)
+    return choose_base._Trained(denoiser, Fitted((), 0), np.full(50, loss), candidate)
+
+
+def test_a_mixture_goes_before_a_gaussian_that_does_as_well() -> None:
+    """A Gaussian must be clearly better to be kept, and then only if draws need not be fast."""
+    base = MixtureBase(jnp.zeros(1), jnp.zeros((1, 2)), jnp.eye(2)[None], jnp.ones((1, 2)))
+    gaussian = trained(None, 1.0)
+    for loss, fast, first in ((1.0005, False, True), (1.1, False, False), (1.1, True, True)):
+        mixture = trained(base, loss)
+        kept = choose_base._first_as_good([mixture, gaussian], fast)
+        assert kept is (mixture if first else gaussian)
+    assert choose_base._first_as_good([gaussian], fast=True) is gaussian
+
+
+def test_of_about_as_good_a_fit_keeps_the_mixture(
     blobs: Any, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of candidates about as good the first is kept, one Gaussian, unless draws are to be fast."""
     monkeypatch.setattr(choose_base, "as_good", lambda *_: True)
     usual, fast = (
         dp.DiffusionPrior.fit(blobs.samples, progress=False, fast=fast) for fast in (False, True)
     )
-    assert usual.report.base.base == "Gaussian" and fast.report.base.base == "mixture"
+    for prior in (usual, fast):
+        assert prior.report.base.base == "mixture" and not prior.report.base.corrected
+        assert "drawn from as one" in str(prior.report)
     assert not any(c.base == "Gaussian" and c.corrected for c in fast.report.candidates)
     assert dp.FewPasses(fast).passes == 2
-    assert "drawn from as one" in str(fast.report)
     with pytest.raises(ValueError, match="^`fast`: expected False with the paper's preset"):
         dp.DiffusionPrior.fit(blobs.samples, preset="paper", fast=True)
 
@@ -102,7 +121,10 @@ def test_all_are_judged_under_the_same_evidence(
         ((10.0, 9.5), 8, True, "mixture"),
         ((10.0, 7.0), 2**17, False, "none"),
         ((10.0, 8.5), 2**17, False, "Gaussian"),
+        ((10.0, 7.0), 256, False, "mixture"),
         ((10.0, 7.0), 2 * 192, False, "none"),  # the mean of two mixtures
+        ((10.0, 7.0), 2 * 192, True, "none"),
+        ((10.0, 8.5), 2 * 192, False, "Gaussian"),
     ],
 )
 def test_what_is_worth_correcting(

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 
 import diffprior as dp
 import reference
-from diffprior.priors.corrected import CorrectedDenoiser
+from diffprior.priors.corrected import SPREAD_AT, CorrectedDenoiser
 from diffprior.priors.correction import Correction
 from diffprior.priors.mixture_base import MixtureBase
 
@@ -81,7 +81,10 @@ def test_a_network_on_one_gaussian_gets_more_stages_past_eight_parameters(
     """Up to eight the covariance is the derivative of the mean, past that a table."""
     correction = Correction.initialise(jax.random.key(0), dim, 1, width=4, depth=2)
     plain = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(dim), np.eye(dim)))
-    denoiser = CorrectedDenoiser(None, correction, None, dim)
+    denoiser = CorrectedDenoiser(None, correction, jnp.ones(len(SPREAD_AT)), dim)
     sampler = dp.best_sampler(dataclasses.replace(plain, denoiser=denoiser), 0.5)
     assert isinstance(sampler, dp.EvidenceDPS) and float(sampler.temperature) == 0.5
     assert len(sampler.schedule.snr) == steps
+    base = MixtureBase(jnp.zeros(1), jnp.zeros((1, dim)), jnp.eye(dim)[None], jnp.ones((1, dim)))
+    mixed = CorrectedDenoiser(base, correction, None, dim, mostly_base=False)
+    assert len(dp.best_sampler(dataclasses.replace(plain, denoiser=mixed)).schedule.snr) == 20

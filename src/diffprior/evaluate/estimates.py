@@ -16,6 +16,7 @@ from ..priors.adaptor import as_prior
 from ..priors.base import AbstractClosedFormPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
+from ..samplers.choose import closed_form
 from ..samplers.twisted_smc import TwistedSMC
 from .draws import draw_posteriors
 from .tables import plus_minus, standard_error, text_table
@@ -113,10 +114,11 @@ def estimate_log_evidence(
 ) -> LogEvidence:
     """log p(h) of every task, with the variance of each number.
 
-    Closed forms are exact where rewards are linear. For other rewards, a Gaussian or a mixture is
-    estimated by importance sampling about its Laplace approximation, and any other closed form is
-    that approximation. Priors without a closed form are estimated by `TwistedSMC`. All estimates
-    are unbiased for p(h), so that priors of different kinds can be compared.
+    Closed forms are exact where rewards are linear, and so are learned priors that no network
+    corrects. For other rewards, a Gaussian or a mixture is estimated by importance sampling about
+    its Laplace approximation, and any other closed form is that approximation. Priors without a
+    closed form are estimated by `TwistedSMC`. All estimates are unbiased for p(h), so that priors
+    of different kinds can be compared.
 
     Args:
         prior: Any prior, or any object with its four members.
@@ -141,6 +143,7 @@ def estimate_log_evidence(
             f"`tasks`: expected {prior.dim} features as in the prior, got {tasks.dim}; "
             f"use features with {prior.dim} columns"
         )
+    prior = closed_form(prior) or prior
     quadratic = tasks.likelihood.empty(tasks.dim).quadratic
     if isinstance(prior, GaussianPrior | MixturePrior) and not quadratic:
         return _importance_sampled(prior, tasks, seed)

@@ -103,12 +103,14 @@ def fit_corrected(
     """Train on a Gaussian and on a mixture, and keep the lower held-out loss.
 
     A base alone stays when its correction adds nothing. Of denoisers that do about as well, by half
-    a standard error over held-out samples, the simplest is kept: few samples justify little. Where
-    the mixture alone takes much of the Gaussian's loss, only the mixture is corrected, where it
-    takes little, only the Gaussian: the other has not been seen to win there. A mixture that stays
-    alone is fitted again to all samples. `initial` is trained on from where it stands; `groups`
-    number the tasks that rows of `train` belong to. With `fast` a mixture is kept wherever there is
-    one, so that draws need a few passes only.
+    a standard error over held-out samples, the simplest is kept: few samples justify little. But a
+    mixture goes before one Gaussian, since all samples held out in turn have found it clearly
+    likelier, and those held out here are fewer. Where the mixture alone takes much of the
+    Gaussian's loss, only the mixture is corrected (a large one not even then), where it takes
+    little, only the Gaussian: the other has not been seen to win there. A mixture that stays alone
+    is fitted again to all samples. `initial` is trained on from where it stands; `groups` number
+    the tasks that rows of `train` belong to. With `fast` a mixture is kept wherever there is one,
+    so that draws need a few passes only.
     """
     dim = train.samples.shape[1]
     rotations = random_rotations(dim, seed)
@@ -118,15 +120,14 @@ def fit_corrected(
     bases += [] if found is None else [MixtureBase.of(found.components)]
     judged_under = min(JUDGED_EVIDENCE, *map(usual_pool, bases))
     trainer = _Trainer(rotations, train, held_out, seed, progress, sizes, judged_under)
-    tried = [trainer.alone(base, like=bases[-1]) for base in bases]
-    worth = [t.denoiser.base for t in tried]
-    if len(tried) == 2:
-        worth = _worth_correcting(worth, tried[0].candidate.loss, tried[1].candidate.loss, fast)
+    alone = [trainer.alone(base, like=bases[-1]) for base in bases]
     start = None if initial is None else initial.correction
-    tried += [found for base in worth for found in trainer.corrected(base, start)]
-    allowed = [t for t in tried if t.denoiser.base is not None] if fast else tried
-    best = min(allowed or tried, key=lambda t: t.candidate.loss)
-    kept = next(t for t in allowed or tried if as_good(t.errors, best.errors, NOISE, WORTH))
+    worth = bases if start is not None else [base for base in bases if not _too_large(base)]
+    if len(alone) == 2:
+        worth = _worth_correcting(bases, alone[0].candidate.loss, alone[1].candidate.loss, fast)
+    corrected = [found for base in worth for found in trainer.corrected(base, start)]
+    tried = [*alone, *corrected]
+    kept = _first_as_good([*reversed(alone), *corrected], fast)
     candidates = tuple(t.candidate for t in tried)
     denoiser = kept.denoiser
     if found is not None and denoiser.base is not None and denoiser.correction is None:
@@ -134,6 +135,14 @@ def fit_corrected(
         denoiser = dataclasses.replace(denoiser, base=MixtureBase.of(every))
     denoiser = dataclasses.replace(denoiser, mostly_base=denoiser.mostly_base or fast)
     return Chosen(denoiser, kept.fitted, candidates, tried.index(kept))
+
+
+def _first_as_good(ordered: "list[_Trained]", fast: bool) -> "_Trained":
+    """The first that does about as well as the best; if `fast`, of those on a mixture."""
+    mixed = [t for t in ordered if t.denoiser.base is not None]
+    ordered = mixed if fast and mixed else ordered
+    best = min(ordered, key=lambda t: t.candidate.loss)
+    return next(t for t in ordered if as_good(t.errors, best.errors, NOISE, WORTH))
 
 
 def _mixture(train: Rows, groups: np.ndarray | None, seed: int) -> Choice | None:
@@ -148,16 +157,21 @@ def _mixture(train: Rows, groups: np.ndarray | None, seed: int) -> Choice | None
 def _worth_correcting(
     bases: list[MixtureBase | None], gaussian: float, mixture: float, fast: bool
 ) -> list[MixtureBase | None]:
-    """Of a Gaussian and a mixture, by the loss of each alone. The mean of two large mixtures is
-    left alone: a network has not been seen to add to it."""
+    """Of a Gaussian and a mixture, by the loss of each alone."""
     taken = gaussian - mixture
-    base = bases[1]
-    large = base is not None and base.vectors.size > LARGEST_BASE
-    if large or (base is not None and base.num_components > MOST_COMPONENTS):
+    if _too_large(bases[1]):
         return [] if taken > MUCH * gaussian or fast else bases[:1]
     if taken > MUCH * gaussian or fast:
         return bases[1:]
     return bases[:1] if taken < min(LITTLE * gaussian, LITTLE_IN_ALL) else bases
+
+
+def _too_large(base: MixtureBase | None) -> bool:
+    """Whether training would be slow: of many numbers, or the mean of two large mixtures, to which
+    a network has not been seen to add."""
+    if base is None:
+        return False
+    return base.vectors.size > LARGEST_BASE or base.num_components > MOST_COMPONENTS
 
 
 def _both(train: Rows, held_out: Rows) -> tuple[np.ndarray, np.ndarray | None]:

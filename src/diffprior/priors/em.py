@@ -1,6 +1,6 @@
 """Gaussian mixtures by expectation maximisation, the number of components by held-out likelihood.
 
-Samples are in unit coordinates (`whitening`). One program serves every number of components up to
+Samples are in unit coordinates (`whitening`). One program fits every number of components up to
 its padding, and every number of samples up to a multiple of `ROWS`.
 """
 
@@ -22,10 +22,9 @@ MOST_TIED = 32  # components that share a covariance
 MANY_COMPONENTS = 32  # from which on covariances of few factors are tried
 RANKS = (8, 4, 2)  # parameters for each factor that a component may have
 FACTORS_POOLING = 2.0  # points' worth of the pooled covariance in one of few factors
-RUNS, RUNS_POOLING = (
-    2,
-    0.5,
-)  # mixtures of few factors whose mean is tried, each freer than one alone
+TWO_FROM = 128  # components of few factors, from which on the mean of two mixtures is tried
+RUNS = 2
+RUNS_POOLING = 0.5  # points' worth in each of them: their mean is smooth without
 WORSE = 2  # candidates in a row that may be worse before the search stops
 POINTS_EACH = 10  # samples that a component must have on average
 ROWS = 1024  # samples are padded to a multiple of this
@@ -121,7 +120,7 @@ def _best_or_two(search: "_Search", tried: dict, largest: int) -> tuple[int, Kin
     """The best case, once means of two mixtures were tried where many components of few factors are
     best: for each number of factors, of a third more components than suit one mixture."""
     k, kind = search.best(tried)
-    if kind.rank is None or k < MOST_FREE:
+    if kind.rank is None or k < TWO_FROM:
         return k, kind
     for rank in {kind.rank for _, kind in tried} - {None}:
         alike = {case: logs for case, logs in tried.items() if case[1].rank == rank}
@@ -207,13 +206,13 @@ class _Search(NamedTuple):
 
     def held_out(self, k: int, kind: Kind) -> Float[np.ndarray, " n"]:
         """Log density of each sample, seen through noise, under the mixture fitted without it; NaN
-        if always seen."""
+        if always seen, minus infinity if EM failed."""
         found = np.full(len(self.fold), np.nan)
         for part in range(self.num_folds):
             seen = np.where(self.fold == part, 0.0, self.weights)
             components = self.fit(seen, k, kind, starts=1)
             logs = np.asarray(_log_density(components, self.judged, self.blur))
-            found = np.where(self.fold == part, logs, found)
+            found = np.where(self.fold == part, np.nan_to_num(logs, nan=-np.inf), found)
         return found
 
     def final(self, k: int, kind: Kind) -> Components:

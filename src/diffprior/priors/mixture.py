@@ -60,8 +60,8 @@ class MixturePrior(AbstractClosedFormPrior):
             samples: (n, d), parameters of past tasks, one row each; or `Logs` or `TaskStatistics`
                 of past tasks, for extreme deconvolution.
             num_components: K; by default up to 256, by the likelihood of samples held out, each
-                covariance free, of few factors, or all of them tied: one Gaussian where a mixture
-                is not clearly better, the mean of two mixtures of few factors where that is.
+                covariance free, of few factors, or all of them tied; twice as many where the mean
+                of two mixtures of few factors is better; one Gaussian where none is clearly so.
             sample_weights: (n,), how much each row counts beside the others; by default the same.
             seed: of the starts, and of what is held out.
             likelihood: how the rewards of logs arise; `Linear()` has its noise estimated.

@@ -35,7 +35,7 @@ def best_sampler(prior: Any, temperature: Any = 1.0) -> AbstractSampler:
         ValueError: if a member of the prior is missing, or the temperature is not positive.
     """
     prior = as_prior(prior)
-    closed = _closed_form(prior)
+    closed = closed_form(prior)
     if closed is not None:
         return Exact(closed, temperature=temperature)
     if isinstance(prior, DiffusionPrior) and not prior.denoiser.general:
@@ -49,10 +49,11 @@ def best_sampler(prior: Any, temperature: Any = 1.0) -> AbstractSampler:
 
 def _right_on_average(prior: Any) -> bool:
     """Whether covariances are from a table of held-out errors, not a mixture or a derivative."""
-    denoiser = prior.denoiser if isinstance(prior, DiffusionPrior) else None
-    if not isinstance(denoiser, CorrectedDenoiser) or denoiser.correction is None:
+    denoiser = getattr(prior, "denoiser", None)
+    if not isinstance(denoiser, CorrectedDenoiser):
         return False
-    return denoiser.base is None and denoiser.draws_components
+    on_gaussian = denoiser.base is None and denoiser.correction is not None
+    return on_gaussian and denoiser.draws_components
 
 
 def _mostly_a_mixture(prior: Any) -> bool:
@@ -61,7 +62,7 @@ def _mostly_a_mixture(prior: Any) -> bool:
     return learned and prior.denoiser.mostly_base
 
 
-def _closed_form(prior: Any) -> AbstractClosedFormPrior | None:
+def closed_form(prior: Any) -> AbstractClosedFormPrior | None:
     """The closed form that a prior is, if it is one."""
     if isinstance(prior, AbstractClosedFormPrior):
         return prior
