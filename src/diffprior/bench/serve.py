@@ -31,7 +31,7 @@ def serve(bench: Bench) -> list[Measurement]:
     """The decision service: eight parameters, ten actions, 10,000 tasks, logistic rewards, every
     decision rewarded, client included; beside the same service choosing at random, and the bare
     library. Full load is 32 connections; half load is half of the decisions a second of that. The
-    diffusion prior is of a sheet, a shape that needs a network on its mixture."""
+    diffusion prior is of a sheet, a shape that takes many components."""
     seconds = QUICK_SECONDS if bench.quick else SECONDS
     closed = mixture("clusters")
     learned = bench.learned(SHAPE, np.asarray(law(SHAPE).sample(SAMPLES_SEED, NUM_SAMPLES)))
