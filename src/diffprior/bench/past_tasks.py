@@ -52,7 +52,7 @@ class Worth:
 
     Attributes:
         chosen: what the fit came to.
-        failed: draws and estimates that failed, which are left out.
+        failed: draws that failed, which are left out, and estimates, which count as zero.
         gain: log evidence of a task less that under the Gaussian prior, in nats, mean over tasks.
         gain_error: its standard error, over tasks.
         shortfall: how far `gain` is low because log evidence is estimated, to second order; of no
