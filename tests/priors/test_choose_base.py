@@ -35,8 +35,7 @@ def trained(base: MixtureBase | None, loss: float) -> choose_base._Trained:
     return choose_base._Trained(denoiser, Fitted((), 0), np.full(50, loss), candidate)
 
 
-def test_a_mixture_goes_before_a_gaussian_that_does_as_well() -> None:
-    """A Gaussian must be clearly better to be kept, and then only if draws need not be fast."""
+def test_the_first_of_about_as_good_is_kept_and_of_mixtures_if_draws_are_to_be_fast() -> None:
     base = MixtureBase(jnp.zeros(1), jnp.zeros((1, 2)), jnp.eye(2)[None], jnp.ones((1, 2)))
     gaussian = trained(None, 1.0)
     for loss, fast, first in ((1.0005, False, True), (1.1, False, False), (1.1, True, True)):
@@ -44,6 +43,19 @@ def test_a_mixture_goes_before_a_gaussian_that_does_as_well() -> None:
         kept = choose_base._first_as_good([mixture, gaussian], fast)
         assert kept is (mixture if first else gaussian)
     assert choose_base._first_as_good([gaussian], fast=True) is gaussian
+
+
+def test_a_mixture_goes_before_one_gaussian_alone(
+    blobs: Any, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few are held out to judge by, more have chosen the mixture; a correction must do better."""
+    alone = lambda trainer, base, like: trained(base, 1.0 if base is None else 1.1)  # noqa: E731
+    monkeypatch.setattr(choose_base._Trainer, "alone", alone)
+    for loss, kept in ((1.2, "mixture"), (0.9, "Gaussian")):
+        corrected = [trained(None, loss)]
+        monkeypatch.setattr(choose_base._Trainer, "corrected", lambda *_, c=corrected: c)
+        prior = dp.DiffusionPrior.fit(blobs.samples, progress=False)
+        assert prior.report.base.base == kept
 
 
 def test_of_about_as_good_a_fit_keeps_the_mixture(
@@ -90,6 +102,33 @@ def test_a_mixture_that_stays_alone_is_fitted_to_all_samples(
     assert prior.report.base.base == "mixture" and not prior.report.base.corrected
     base = prior.denoiser.base
     assert_allclose(np.exp(base.log_weights) @ base.means, 0.0, atol=1e-5)
+
+
+def test_a_mixture_is_chosen_among_all_samples_and_judged_by_those_it_has_not_seen(
+    blobs: Any, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows come with the labels of their own tasks, and the first base to be judged has the mean of
+    the rows to train on."""
+    chosen, judged, choose = [], [], choose_base.choose_components
+
+    def spy(samples: np.ndarray, weights: Any, **options: Any) -> Any:
+        chosen.append((samples, options["groups"]))
+        return choose(samples, weights, **options)
+
+    def alone(trainer: Any, base: MixtureBase | None, like: Any) -> Any:
+        judged.append((trainer.train.samples, base))
+        return trained(base, 1.0)
+
+    monkeypatch.setattr(choose_base, "choose_components", spy)
+    monkeypatch.setattr(choose_base._Trainer, "alone", alone)
+    monkeypatch.setattr(choose_base._Trainer, "corrected", lambda *_: [])
+    groups = np.argsort(np.argsort(blobs.samples[:, 0])) // 2  # by pairs along the first parameter
+    dp.DiffusionPrior.fit(blobs.samples, groups=groups, progress=False)
+    (samples, labels), (train, base) = chosen[0], judged[-1]
+    assert samples.shape == blobs.samples.shape and len(train) < len(samples)
+    assert np.all(np.diff(labels[np.argsort(samples[:, 0])]) >= 0)
+    assert_allclose(np.exp(base.log_weights) @ base.means, np.mean(train, axis=0), atol=1e-4)
+    assert np.max(np.abs(np.mean(train, axis=0))) > 1e-3
 
 
 def test_all_are_judged_under_the_same_evidence(

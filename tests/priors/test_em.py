@@ -1,5 +1,8 @@
 """Expectation maximisation against scikit-learn, and the choice of the number of components."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -102,6 +105,26 @@ def test_as_many_components_as_the_samples_justify() -> None:
     fresh = np.mean(reference.mixture_log_density(draws(3000, 1), WEIGHTS, MEANS, COVS))
     chosen = dp.MixturePrior.fit(x)
     assert_allclose(np.mean(log_density(chosen, draws(3000, 1))), fresh, atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("scores", "last"),
+    [
+        ((-5.0, -4.0, -4.3, -4.1, -3.0, -3.5, -3.6), 64),  # clearly worse but for its last
+        ((-5.0, -4.0, -4.3, -4.4, -3.0), 8),  # clearly worse twice
+        ((-5.0, -4.0, -3.9, -3.8, -3.7, -3.6, -4.0, -1.0), 64),  # of many once is enough
+    ],
+)
+def test_doubling_ends_once_it_is_clearly_worse(scores: tuple[float, ...], last: int) -> None:
+    """Means of held-out samples for K = 1, 2, 4, ...; a fifth is more than their error."""
+    search: Any = SimpleNamespace(
+        mean=float,
+        clearly_better=lambda one, other: one - other > 0.2,
+        held_out=lambda k, kind: scores[k.bit_length() - 1],
+    )
+    tried: Any = {em.ONE: scores[0]}
+    em._climb(search, tried, em.Kind(3.0), 2, 128)
+    assert max(k for k, _ in tried) == last
 
 
 @pytest.mark.parametrize("seed", range(3))

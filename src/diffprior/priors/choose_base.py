@@ -103,21 +103,22 @@ def fit_corrected(
     """Train on a Gaussian and on a mixture, and keep the lower held-out loss.
 
     A base alone stays when its correction adds nothing. Of denoisers that do about as well, by half
-    a standard error over held-out samples, the simplest is kept: few samples justify little. But a
-    mixture goes before one Gaussian, since all samples held out in turn have found it clearly
-    likelier, and those held out here are fewer. Where the mixture alone takes much of the
+    a standard error over held-out samples, the simplest is kept: few samples justify little. But
+    one Gaussian alone is not kept where there is a mixture: it was found clearly likelier by more
+    samples than are held out here. Where the mixture alone takes much of the
     Gaussian's loss, only the mixture is corrected (a large one not even then), where it takes
-    little, only the Gaussian: the other has not been seen to win there. A mixture that stays alone
-    is fitted again to all samples. `initial` is trained on from where it stands; `groups` number
-    the tasks that rows of `train` belong to. With `fast` a mixture is kept wherever there is one,
-    so that draws need a few passes only.
+    little, only the Gaussian: the other has not been seen to win there. A mixture is judged and
+    corrected as fitted to `train`; one that stays alone is that of all samples. `initial` is
+    trained on from where it stands; `groups` number the tasks that the rows of `train`, then those
+    of `held_out`, belong to. With `fast` a mixture is kept wherever there is one, so that draws
+    need a few passes only.
     """
     dim = train.samples.shape[1]
     rotations = random_rotations(dim, seed)
     sizes = {"num_steps": num_steps, "width": width, "depth": depth}
-    found = None if initial is not None else _mixture(train, groups, seed)
+    found = None if initial is not None else _mixture(train, held_out, groups, seed)
     bases = [None] if initial is None else [initial.base]
-    bases += [] if found is None else [MixtureBase.of(found.components)]
+    bases += [] if found is None else [_seen_by(train, found, seed)]
     judged_under = min(JUDGED_EVIDENCE, *map(usual_pool, bases))
     trainer = _Trainer(rotations, train, held_out, seed, progress, sizes, judged_under)
     alone = [trainer.alone(base, like=bases[-1]) for base in bases]
@@ -127,14 +128,14 @@ def fit_corrected(
         worth = _worth_correcting(bases, alone[0].candidate.loss, alone[1].candidate.loss, fast)
     corrected = [found for base in worth for found in trainer.corrected(base, start)]
     tried = [*alone, *corrected]
-    kept = _first_as_good([*reversed(alone), *corrected], fast)
+    kept = _first_as_good([alone[-1], *corrected], fast)
     candidates = tuple(t.candidate for t in tried)
     denoiser = kept.denoiser
     if found is not None and denoiser.base is not None and denoiser.correction is None:
-        every = fit_kind(*_both(train, held_out), found.num_components, found.kind, seed=seed)
-        denoiser = dataclasses.replace(denoiser, base=MixtureBase.of(every))
+        denoiser = dataclasses.replace(denoiser, base=MixtureBase.of(found.components))
     denoiser = dataclasses.replace(denoiser, mostly_base=denoiser.mostly_base or fast)
-    return Chosen(denoiser, kept.fitted, candidates, tried.index(kept))
+    index = next(i for i, one in enumerate(tried) if one is kept)
+    return Chosen(denoiser, kept.fitted, candidates, index)
 
 
 def _first_as_good(ordered: "list[_Trained]", fast: bool) -> "_Trained":
@@ -145,13 +146,19 @@ def _first_as_good(ordered: "list[_Trained]", fast: bool) -> "_Trained":
     return next(t for t in ordered if as_good(t.errors, best.errors, NOISE, WORTH))
 
 
-def _mixture(train: Rows, groups: np.ndarray | None, seed: int) -> Choice | None:
-    """The mixture that suits samples best, if one Gaussian does not."""
-    samples = np.asarray(train.samples)
-    weights = None if train.weights is None else np.asarray(train.weights)
+def _mixture(train: Rows, held_out: Rows, groups: np.ndarray | None, seed: int) -> Choice | None:
+    """The mixture that suits all samples best, if one Gaussian does not: few are few enough."""
+    samples, weights = _both(train, held_out)
     largest = MOST_IN_THE_PLANE if samples.shape[1] <= 2 else MOST_COMPONENTS
     found = choose_components(samples, weights, seed=seed, largest=largest, groups=groups)
     return None if found.num_components == 1 else found
+
+
+def _seen_by(train: Rows, found: Choice, seed: int) -> MixtureBase:
+    """The mixture as it would have come out without what is held out."""
+    weights = None if train.weights is None else np.asarray(train.weights)
+    kind = (found.num_components, found.kind)
+    return MixtureBase.of(fit_kind(np.asarray(train.samples), weights, *kind, seed=seed))
 
 
 def _worth_correcting(

@@ -25,7 +25,7 @@ FACTORS_POOLING = 2.0  # points' worth of the pooled covariance in one of few fa
 TWO_FROM = 128  # components of few factors, from which on the mean of two mixtures is tried
 RUNS = 2
 RUNS_POOLING = 0.5  # points' worth in each of them: their mean is smooth without
-WORSE = 2  # candidates in a row that may be worse before the search stops
+WORSE = 2  # candidates in a row that may be clearly worse before the search stops
 POINTS_EACH = 10  # samples that a component must have on average
 ROWS = 1024  # samples are padded to a multiple of this
 LARGEST = 20_000  # samples that are looked at
@@ -104,15 +104,14 @@ def choose_components(
 
 
 def _climb(search: "_Search", tried: dict, kind: Kind, k: int, largest: int) -> None:
-    """Double the number of components while that helps; of many, until it clearly does not."""
+    """Double the number of components until that is clearly worse, of few twice in a row: one start
+    of EM in between may have come out badly."""
     best, worse = tried.get((k // 2, kind), tried[ONE]), 0
     while k <= largest and worse < WORSE:
         logs = tried[k, kind] = search.held_out(k, kind)
-        if search.mean(logs) > search.mean(best):
-            best, worse = logs, 0
-        else:
-            too_many = k > MANY_COMPONENTS and search.clearly_better(best, logs)
-            worse = WORSE if too_many else worse + 1
+        clearly = search.clearly_better(best, logs)
+        worse = 0 if not clearly else WORSE if k > MANY_COMPONENTS else worse + 1
+        best = max(best, logs, key=search.mean)
         k *= 2
 
 

@@ -83,7 +83,7 @@ def fit_model(
     train, held_out = (
         _Part(unit[rows], None if weights is None else weights[rows]) for rows in parts
     )
-    groups = None if numbers is None else numbers[parts[0]]
+    groups = None if numbers is None else numbers[np.concatenate(parts)]
     denoiser, fitted, candidates, chosen = _learn(train, held_out, groups, frame.denoiser, options)
     grid = options.schedule if options.preset == "paper" else Schedule.log_snr(RESIDUAL_STAGES)
     log_snr = np.log(grid.snr[::-1])

@@ -64,8 +64,8 @@ class FitReport(Serialisable):
         warnings: what is odd about the samples.
         candidates: what was tried: bases alone and with a network, and the held-out loss of each;
             none with the paper's preset.
-        chosen: which of them was kept: of those about as good as the best the simplest, though a
-            mixture goes before one Gaussian.
+        chosen: which of them was kept: of those about as good as the best the simplest, but not one
+            Gaussian alone where there is a mixture.
     """
 
     num_samples: int
