@@ -118,7 +118,7 @@ def fit_corrected(
     sizes = {"num_steps": num_steps, "width": width, "depth": depth}
     found = None if initial is not None else _mixture(train, held_out, groups, seed)
     bases = [None] if initial is None else [initial.base]
-    bases += [] if found is None else [_seen_by(train, found, seed)]
+    bases += [] if found is None else [_seen_by(train, held_out, found, seed)]
     judged_under = min(JUDGED_EVIDENCE, *map(usual_pool, bases))
     trainer = _Trainer(rotations, train, held_out, seed, progress, sizes, judged_under)
     alone = [trainer.alone(base, like=bases[-1]) for base in bases]
@@ -154,11 +154,14 @@ def _mixture(train: Rows, held_out: Rows, groups: np.ndarray | None, seed: int) 
     return None if found.num_components == 1 else found
 
 
-def _seen_by(train: Rows, found: Choice, seed: int) -> MixtureBase:
-    """The mixture as it would have come out without what is held out."""
-    weights = None if train.weights is None else np.asarray(train.weights)
+def _seen_by(train: Rows, held_out: Rows, found: Choice, seed: int) -> MixtureBase:
+    """The mixture as it would have come out without what is held out, which counts zero times: so
+    the programs that chose it serve again."""
+    samples, weights = _both(train, held_out)
+    weights = np.ones(len(samples)) if weights is None else weights
+    seen = np.where(np.arange(len(samples)) < len(train.samples), weights, 0.0)
     kind = (found.num_components, found.kind)
-    return MixtureBase.of(fit_kind(np.asarray(train.samples), weights, *kind, seed=seed))
+    return MixtureBase.of(fit_kind(samples, seen, *kind, seed=seed))
 
 
 def _worth_correcting(
