@@ -35,9 +35,9 @@ class Blobs:
     ) -> dp.DiffusionPrior:
         """A fit of a small network, for which a few seconds suffice."""
         recipe = Recipe(750, 128, 2e-2, False)
-        plan = choose_base.Plan(recipe, 32, 2, (-4.0, 3.0))
+        plan = choose_base.TrainingPlan(recipe, 32, 2, (-4.0, 3.0))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(choose_base, "correction_plan", lambda dim, mixed: plan)
+            patch.setattr(choose_base, "training_plan", lambda dim, mixed: plan)
             patch.setattr(choose_base, "HELD_OUT_DRAWS", 2048)
             patch.setattr(choose_base, "choose_components", one_gaussian)
             return dp.DiffusionPrior.fit(samples, progress=False, **options)

@@ -22,8 +22,8 @@ UNITS = np.array([10.0, 0.5])
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little training, of a few components."""
-    plan = choose_base.Plan(Recipe(20, 32, 1e-2, False, 16), 8, 2, (-4.0, 3.0))
-    monkeypatch.setattr(choose_base, "correction_plan", lambda dim, mixed: plan)
+    plan = choose_base.TrainingPlan(Recipe(20, 32, 1e-2, False, 16), 8, 2, (-4.0, 3.0))
+    monkeypatch.setattr(choose_base, "training_plan", lambda dim, mixed: plan)
     monkeypatch.setattr(choose_base, "MOST_IN_THE_PLANE", 4)
     monkeypatch.setattr(choose_base, "HELD_OUT_DRAWS", 1024)
 

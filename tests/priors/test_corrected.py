@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_less
+from scipy.special import expit
 
 import diffprior as dp
 import reference
@@ -267,3 +268,56 @@ def test_corrected_denoisers_are_kept() -> None:
         same = CorrectedDenoiser.from_bytes(one.to_bytes())
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(same), strict=True):
             assert_allclose(a, b, atol=1e-6)
+
+
+def twin(
+    net: Correction, x: np.ndarray, y: np.ndarray, r: np.ndarray, bias: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """F in NumPy, and how long it is before its bound."""
+
+    def short(v: np.ndarray, longest: float) -> np.ndarray:
+        return v / np.sqrt(1.0 + v @ v / (longest**2 * len(v)))
+
+    def silu(v: np.ndarray) -> np.ndarray:
+        return v * expit(v)
+
+    w = {name: np.asarray(leaf, np.float64) for name, leaf in vars(net).items()}
+    h = r @ w["weights_component"] + short(x, 3.0) @ w["weights_mean"]
+    h = silu(bias + h + short(y, 2.0) @ w["weights_move"])
+    for weights, own in zip(w["weights_hidden"], w["bias_hidden"], strict=True):
+        h = h + silu(h @ weights + own)
+    out = h @ w["weights_out"] + w["bias_out"]
+    length = float(np.linalg.norm(out))
+    return out * min(1.0, 3.0 * np.sqrt(len(out)) / length), length
+
+
+@pytest.mark.parametrize("dim", [2, 9])
+@pytest.mark.parametrize(("x_far", "y_far"), [(0.5, 0.5), (1e3, 0.5), (0.5, 1e3)])
+@pytest.mark.parametrize(("size", "longer"), [(0.1, False), (5.0, True)])
+def test_correction_is_the_twins_near_and_far(
+    dim: int, x_far: float, y_far: float, size: float, longer: bool
+) -> None:
+    """Small weights let the bounds of the inputs be seen; with large ones the output's holds."""
+    net, rng = correction(dim, 3, size), np.random.default_rng(1)
+    x, y = x_far * rng.standard_normal(dim), y_far * rng.standard_normal(dim)
+    r, bias = np.array([0.2, 0.5, 0.3]), 0.3 * rng.standard_normal(8)
+    expected, length = twin(net, x, y, r, bias)
+    assert (length > 3.0 * np.sqrt(dim)) == longer
+    assert_allclose(net(*map(jnp.asarray, (x, y, r, bias))), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_step_from_a_noisy_sample_alone_draws_what_the_components_hold() -> None:
+    """Mean and covariance of s_{t-1} given s_t, over many draws, where no evidence is known."""
+    num, schedule = 40_000, dp.Schedule.log_snr(5)
+    denoiser, s_t = CorrectedDenoiser(base(2), None, None, 2), jnp.array([0.5, -0.7])
+    every = (schedule.stages(jnp.result_type(float)), denoiser.stages(schedule))
+    stage, inputs = jax.tree.map(lambda leaf: leaf[2], every)
+    keys = jax.random.split(jax.random.key(0))
+    random = (jax.random.normal(keys[0], (num, 2)), jax.random.uniform(keys[1], (num,)))
+    draws = np.asarray(jax.vmap(lambda *r: denoiser.step_at(inputs, stage, s_t, *r))(*random))
+    noisy = (float(stage.snr) * np.eye(2), np.asarray(stage.shift_scale * s_t))
+    s_0 = reference.mixture_denoise(*mixture(2), *noisy)
+    mean = stage.weight_clean * s_0[0] + stage.weight_noisy * s_t
+    cov = stage.beta_tilde * np.eye(2) + stage.weight_clean**2 * s_0[1]
+    assert_allclose(draws.mean(axis=0), mean, atol=5 * np.sqrt(np.max(np.diag(cov)) / num))
+    assert_allclose(np.cov(draws.T), cov, atol=5 * np.max(cov) * np.sqrt(2 / num))

@@ -17,7 +17,6 @@ from diffprior.priors.components import (
     SMALLEST_VARIANCE,
     TIED,
     Components,
-    expected_statistics,
     log_joint,
     maximise,
     sufficient_statistics,
@@ -73,18 +72,6 @@ def test_tied_components_have_one_covariance() -> None:
     statistics = jnp.asarray(r).T @ sufficient_statistics(jnp.asarray(draws(50)))
     covs = maximise(statistics, 3, TIED).covs
     assert_allclose(covs, np.broadcast_to(covs[0], covs.shape), atol=1e-4)
-
-
-def test_beliefs_of_no_width_are_points_and_width_adds_to_covariance() -> None:
-    rng, x = np.random.default_rng(1), draws(50)
-    r = jnp.asarray(rng.dirichlet(np.ones(3), 50))
-    means = jnp.broadcast_to(jnp.asarray(x)[:, None], (50, 3, 3))
-    points = expected_statistics(r, means, jnp.zeros((50, 3, 3, 3)))
-    assert_allclose(points, r.T @ sufficient_statistics(jnp.asarray(x)), atol=1e-12)
-    width = jnp.asarray(np.diag([0.1, 0.2, 0.3]) + 0.05)
-    wide = expected_statistics(r, means, jnp.broadcast_to(width, (50, 3, 3, 3)))
-    gained = maximise(wide, 3, 3.0).covs - maximise(points, 3, 3.0).covs
-    assert_allclose(gained, np.broadcast_to(width, (3, 3, 3)), atol=1e-12)
 
 
 def test_likelihood_is_that_of_scikit_learn() -> None:
@@ -163,6 +150,37 @@ def test_weights_are_checked() -> None:
     for bad, message in (([-1.0, 1, 1], "non-negative"), ([1.0, 1], "shape"), ([0.0, 0, 1], "two")):
         with pytest.raises(ValueError, match=f"`sample_weights`.*{message}"):
             dp.MixturePrior.fit(np.eye(3), 1, sample_weights=bad)
+
+
+def test_rows_of_weight_zero_are_as_if_not_there() -> None:
+    """However many there are: they are no samples that justify components."""
+    x = draws(400)
+    weights = np.r_[np.ones(400), np.zeros(30_000)]
+    with_others = np.concatenate([x, np.random.default_rng(1).standard_normal((30_000, 3)) + 9])
+    got = dp.MixturePrior.fit(with_others, sample_weights=weights)
+    assert_allclose(np.asarray(got.means), np.asarray(dp.MixturePrior.fit(x).means))
+
+
+def test_samples_of_one_task_count_as_one() -> None:
+    """Fifty tasks of a hundred draws each are few, and the error of a mean is that over tasks."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(50), 100)
+    search = em._Search.over(rng.standard_normal((5000, 2)), None, 0, groups)
+    assert search.num_folds == em.FOLDS and search.most_components() == 4
+    of_task = rng.standard_normal(50)
+    of_task = of_task - np.mean(of_task) + 0.5 * np.std(of_task) / np.sqrt(50)  # half its error
+    gain = np.where(search.fold < 0, np.nan, of_task[search.groups])
+    assert not search.clearly_better(gain, np.zeros_like(gain))
+    alone = search._replace(groups=np.arange(len(gain)))
+    assert alone.clearly_better(gain, np.zeros_like(gain))
+
+
+def test_a_failed_fit_is_clearly_worse() -> None:
+    search = em._Search.over(draws(200), None, 0)
+    good = np.where(search.fold < 0, np.nan, 0.0)
+    bad = np.where(search.fold < 0, np.nan, -np.inf)
+    assert search.clearly_better(good, bad)
+    assert not search.clearly_better(bad, good) and not search.clearly_better(bad, bad)
 
 
 def test_samples_of_one_group_are_held_out_together() -> None:

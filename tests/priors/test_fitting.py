@@ -51,8 +51,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose_base, "JUDGED_EVIDENCE", 8)
     monkeypatch.setattr("diffprior.priors.correction_loss.LARGEST_POOL", 256)
     monkeypatch.setattr("diffprior.priors.residuals.RESIDUAL_DRAWS", 128)
-    plan = choose_base.Plan(descent.Recipe(40, 32, 2e-2, False, 16), 8, 2, (-4.0, 3.0))
-    monkeypatch.setattr(choose_base, "correction_plan", lambda dim, mixed: plan)
+    plan = choose_base.TrainingPlan(descent.Recipe(40, 32, 2e-2, False, 16), 8, 2, (-4.0, 3.0))
+    monkeypatch.setattr(choose_base, "training_plan", lambda dim, mixed: plan)
     one = lambda *_, **__: SimpleNamespace(num_components=1)  # noqa: E731
     monkeypatch.setattr(choose_base, "choose_components", one)
     monkeypatch.setattr(choose_base, "NOISE", -1e9)  # the least loss is kept, however little less
@@ -164,6 +164,15 @@ def test_residuals_count_held_out_rows_by_their_weights(unlearned: list) -> None
     weights = np.where(far, 1.0, 1e-9)
     second = small(initial=first, width=None, depth=None, sample_weights=weights)
     assert float(second.residual[0]) > 1.3 * float(first.residual[0])
+
+
+def test_rows_that_do_not_count_are_not_enough() -> None:
+    few = np.r_[np.ones(4), np.zeros(396)]
+    with pytest.raises(ValueError, match="`sample_weights`: expected at least 20 .*, got 4"):
+        small(sample_weights=few)
+    one = np.repeat([1.0, 0.0], 200)
+    with pytest.raises(ValueError, match="`groups`: .*two different labels among rows"):
+        small(sample_weights=one, groups=np.repeat([0, 1], 200))
 
 
 def test_groups_are_held_out_together(unlearned: list) -> None:

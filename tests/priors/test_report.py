@@ -1,11 +1,15 @@
 """The report of a fit: short, readable, and its columns are the predictors they are named after."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
+import pytest
 from numpy.testing import assert_allclose
 
 import diffprior as dp
+from diffprior.priors import choose_base, fitting
+from diffprior.priors.report import Candidate
 
 
 def test_report_reads_as_a_table(untrained: dp.DiffusionPrior) -> None:
@@ -31,6 +35,47 @@ def test_report_explains_its_columns_and_says_what_follows(untrained: dp.Diffusi
     assert "At log SNR 9.0 the learned error is 0.01 of the linear one" in text
     stages = tuple(dataclasses.replace(s, learned=0.99 * s.linear) for s in report.stages)
     assert "a Gaussian prior would do" in str(dataclasses.replace(report, stages=stages))
+
+
+def test_report_says_what_was_chosen_and_why(untrained: dp.DiffusionPrior) -> None:
+    gaussian, mixture = (
+        Candidate("Gaussian", 1, False, 0.0, 2.0),
+        Candidate("mixture", 3, False, 0.0, 1.0),
+    )
+    learned = dataclasses.replace(mixture, corrected=True, loss=0.9)
+    report = dataclasses.replace(untrained.report, candidates=(gaussian,), losses=(2.0,), best=0)
+    assert "No mixture is clearly likelier than one Gaussian." in str(report)
+    assert "evaluations" not in str(report) and "network" not in str(report).split("Held-out")[0]
+    both = dataclasses.replace(
+        report, candidates=(gaussian, mixture, learned), chosen=2, mixture_gain=0.25
+    )
+    assert "A mixture of 3 is likelier than one Gaussian by 0.25 nats a sample" in str(both)
+    assert "The network takes 10% off the loss of its base." in str(both)
+    alone = dataclasses.replace(both, chosen=1)
+    assert "The network takes" not in str(alone) and "drawn from as one" in str(alone)
+    stages = tuple(dataclasses.replace(s, learned=s.linear) for s in report.stages)
+    assert "would do about as well" not in str(dataclasses.replace(both, stages=stages))
+
+
+def test_residuals_are_of_samples_that_a_mixture_has_not_seen(
+    blobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept was fitted to all samples, what is judged to those that were not held out."""
+    judged, residual = [], fitting.held_out_residual
+
+    def spy(denoiser: Any, *rest: Any) -> Any:
+        judged.append(denoiser)
+        return residual(denoiser, *rest)
+
+    monkeypatch.setattr(fitting, "held_out_residual", spy)
+    monkeypatch.setattr(choose_base._Trainer, "corrected", lambda *_: [])
+    monkeypatch.setattr(choose_base, "MOST_IN_THE_PLANE", 4)
+    prior = dp.DiffusionPrior.fit(blobs.samples, progress=False)
+    kept, seen = (
+        np.exp(base.log_weights) @ base.means for base in (prior.denoiser.base, judged[0].base)
+    )
+    assert_allclose(kept, 0.0, atol=1e-5)
+    assert np.max(np.abs(seen)) > 1e-3
 
 
 def test_report_of_a_fit_is_short(learned: dp.DiffusionPrior) -> None:

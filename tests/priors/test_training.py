@@ -158,6 +158,29 @@ def test_the_best_evaluation_is_kept_and_patience_ends(
     assert_allclose((params[0, 0] - 0.5) ** 2, fitted.losses[fitted.best], rtol=1e-4)
 
 
+def test_weights_that_diverge_are_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held-out losses are finite up to the second evaluation."""
+    monkeypatch.setattr(descent, "CHUNK", 5)
+    squares = lambda p, key, rows, size: jnp.sum((p - rows.samples[:1]) ** 2)  # noqa: E731
+    seen = []
+
+    def evaluate(params: Any) -> np.ndarray:
+        seen.append(params)
+        return np.full(3, 1.0 / len(seen) if len(seen) < 3 else np.nan)
+
+    params, fitted = descent.optimise(
+        jnp.zeros((1, 1), jnp.float32),
+        squares,
+        descent.Rows.of(np.full((4, 1), 1.0), None),
+        descent.Recipe(500, 1, 2e-2, False),
+        (jax.random.key(0), jax.random.key(1)),
+        False,
+        evaluate,
+    )
+    assert fitted == descent.Fitted((1.0, 0.5), 1) and len(seen) == 3
+    assert_allclose(params, seen[1])
+
+
 def test_losses_are_as_good_as_their_noise_allows() -> None:
     """Held-out samples that agree that weights are worse, and such that do not."""
     best = np.ones(4)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..evidence.base import AbstractLikelihood
     from ..priors.base import AbstractPrior
 
-NUM_DRAWN = 2000  # samples of a prior, of which its Gaussian and mixture are made
+NUM_DRAWN = 5000  # samples of a prior, of which its Gaussian and mixture are made
 
 
 class _PriorByDefault(TyperGroup):
@@ -62,8 +62,8 @@ def judge_prior(
 ) -> None:
     """Judge a prior on the logs of tasks that it has not seen.
 
-    Held-out log evidence beside a Gaussian and a mixture of the same samples, and, by length of
-    history, how well the next reward is foreseen.
+    Held-out log evidence beside a Gaussian and a mixture fitted to draws from the prior, and, by
+    length of history, how well the next reward is foreseen.
     """
     with friendly_errors():
         if json_file is not None:

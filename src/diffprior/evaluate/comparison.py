@@ -132,7 +132,7 @@ def compare(
         priors: Priors by name, in a dictionary.
         tasks: `Tasks` or `Logs`; tasks, not rows, must be held out of what the priors saw.
         likelihood: How rewards arise; needed with logs, by default the tasks' own.
-        samples: Parameters of past tasks (n, d). With them, "Gaussian" and "mixture of K", the
+        samples: Parameters of past tasks (n, d). With them, "Gaussian" and "mixture, K chosen", the
             number of components chosen by held-out samples, are added to the table: where a
             mixture does as well as a learned prior, it is enough, and faster.
         baseline: The prior to compare the others with; by default the first of the table.
@@ -167,5 +167,4 @@ def _baselines(samples: Any, seed: int) -> dict[str, Any]:
     if samples is None:
         return {}
     mixture = MixturePrior.fit(samples, seed=seed)
-    count = len(mixture.weights)
-    return {"Gaussian": GaussianPrior.fit(samples), f"mixture of {count}": mixture}
+    return {"Gaussian": GaussianPrior.fit(samples), "mixture, K chosen": mixture}

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from .corrected import SPREAD_AT, CorrectedDenoiser
 from .correction import Correction
 from .correction_loss import CorrectionLoss, Errors, usual_pool
+from .denoisers import AbstractDenoiser
 from .descent import Fitted, Recipe, Rows, as_good, optimise
 from .em import Choice, choose_components, fit_kind
 from .mixture_base import MixtureBase
@@ -25,7 +26,7 @@ LARGE_BASE = 2**16  # numbers in the covariances of a base, K d^2, that make a s
 LARGEST_BASE = 2**18  # and too slow to correct it
 MOST_COMPONENTS, MOST_IN_THE_PLANE = 256, 64
 NOISE = 0.5  # standard errors by which a richer denoiser must be better
-WORTH = 1e-3  # share of the loss that it must take, for which no one would notice less
+WORTH = 1e-3  # share of the loss that it must take
 LITTLE, MUCH = 0.10, 0.25  # shares of the loss that a mixture alone may take from one Gaussian
 LITTLE_IN_ALL = 2.0  # of the loss itself; of many parameters a small share can be much
 SMALL = 0.03  # share of a base's loss up to which a correction leaves two passes enough
@@ -33,18 +34,20 @@ WEIGHT_DECAY = 0.1  # where past tasks are soon learned by heart
 
 
 class Chosen(NamedTuple):
-    """The denoiser of least held-out loss, how its training went, and all that were tried."""
+    """The denoiser that is kept, how its training went, and all that were tried."""
 
-    denoiser: CorrectedDenoiser
+    denoiser: AbstractDenoiser
+    judged: AbstractDenoiser  # the same, as it is without what is held out
     fitted: Fitted
-    candidates: tuple[Candidate, ...]
-    chosen: int
+    candidates: tuple[Candidate, ...] = ()
+    chosen: int = 0
+    mixture_gain: float = 0.0  # nats a sample over one Gaussian, on samples held out in turn
 
 
 class _Trained(NamedTuple):
     denoiser: CorrectedDenoiser
     fitted: Fitted
-    errors: Float[np.ndarray, " m"]  # of each held-out sample, mean over evidence
+    errors: Float[np.ndarray, " m"]  # of each held-out task, mean over evidence
     candidate: Candidate
 
     def as_gaussian(self) -> "_Trained":
@@ -54,7 +57,7 @@ class _Trained(NamedTuple):
         return self._replace(denoiser=denoiser, candidate=candidate)
 
 
-class Plan(NamedTuple):
+class TrainingPlan(NamedTuple):
     """How a correction is trained."""
 
     recipe: Recipe
@@ -63,7 +66,7 @@ class Plan(NamedTuple):
     middle: tuple[float, float]  # log precisions that training dwells on
 
 
-def correction_plan(dim: int, num_components: int) -> Plan:
+def training_plan(dim: int, num_components: int) -> TrainingPlan:
     """What serves `dim` parameters well, on a mixture of so many components or on one Gaussian.
 
     A mixture knows what weak evidence leaves open, so its correction dwells on stronger evidence;
@@ -72,19 +75,19 @@ def correction_plan(dim: int, num_components: int) -> Plan:
     through all of them.
     """
     mixed = num_components > 1
-    middle = (-4.0, 6.0) if mixed or dim <= 3 else (-4.0, 3.0)
+    middle = (-4.0, 6.0 if mixed else 3.0)
     if dim <= 3:
-        middle = (-4.0, 9.0) if mixed else middle
-        return Plan(Recipe(1500, 512, 1.5e-2, True, 512, noise=1.0), 64, 4, middle)
+        middle = (-4.0, 9.0 if mixed else 6.0)
+        return TrainingPlan(Recipe(1500, 512, 1.5e-2, True, 512, noise=1.0), 64, 4, middle)
     if dim <= 8:
-        return Plan(Recipe(3500, 1024, 7e-3 if mixed else 2e-2, True, 1024), 128, 4, middle)
+        return TrainingPlan(Recipe(3500, 1024, 7e-3 if mixed else 2e-2, True, 1024), 128, 4, middle)
     large = mixed and num_components * dim**2 >= LARGE_BASE
     steps, others = (3000 if mixed else 8000, 2048) if dim <= 16 else (3000, 1024)
     decay = WEIGHT_DECAY if mixed or dim > 16 else 0.0
     rate, decay = (7e-3, 0.0) if mixed and dim > 32 else (2e-2, decay)
     recipe = Recipe(1500 if large else steps, 1024, rate, True, others, decay)
     width, depth = (192, 4) if dim <= 16 else (256, 4) if mixed else (384, 3)
-    return Plan(recipe, width, depth, middle)
+    return TrainingPlan(recipe, width, depth, middle)
 
 
 def fit_corrected(
@@ -100,12 +103,12 @@ def fit_corrected(
     groups: Int[np.ndarray, " n"] | None = None,
     fast: bool = False,
 ) -> Chosen:
-    """Train on a Gaussian and on a mixture, and keep the lower held-out loss.
+    """Find a mixture, train a network on it and on one Gaussian, and keep what does best.
 
-    A base alone stays when its correction adds nothing. Of denoisers that do about as well, by half
-    a standard error over held-out samples, the simplest is kept: few samples justify little. But
-    one Gaussian alone is not kept where there is a mixture: it was found clearly likelier by more
-    samples than are held out here. Where the mixture alone takes much of the
+    The base alone stays when a network adds nothing to it: the mixture if the likelihood of samples
+    held out in turn prefers one, and one Gaussian if not. Of denoisers that do about as well, by
+    half a standard error of the held-out loss, the simplest is kept: few samples justify little.
+    Where the mixture alone takes much of the
     Gaussian's loss, only the mixture is corrected (a large one not even then), where it takes
     little, only the Gaussian: the other has not been seen to win there. A mixture is judged and
     corrected as fitted to `train`; one that stays alone is that of all samples. `initial` is
@@ -120,22 +123,25 @@ def fit_corrected(
     bases = [None] if initial is None else [initial.base]
     bases += [] if found is None else [_seen_by(train, held_out, found, seed)]
     judged_under = min(JUDGED_EVIDENCE, *map(usual_pool, bases))
-    trainer = _Trainer(rotations, train, held_out, seed, progress, sizes, judged_under)
+    tasks = np.arange(len(held_out.samples)) if groups is None else groups[len(train.samples) :]
+    tasks = np.unique(tasks, return_inverse=True)[1]
+    trainer = _Trainer(rotations, train, held_out, tasks, seed, progress, sizes, judged_under)
     alone = [trainer.alone(base, like=bases[-1]) for base in bases]
     start = None if initial is None else initial.correction
     worth = bases if start is not None else [base for base in bases if not _too_large(base)]
     if len(alone) == 2:
         worth = _worth_correcting(bases, alone[0].candidate.loss, alone[1].candidate.loss, fast)
-    corrected = [found for base in worth for found in trainer.corrected(base, start)]
+    corrected = [trained for base in worth for trained in trainer.corrected(base, start)]
     tried = [*alone, *corrected]
     kept = _first_as_good([alone[-1], *corrected], fast)
     candidates = tuple(t.candidate for t in tried)
-    denoiser = kept.denoiser
-    if found is not None and denoiser.base is not None and denoiser.correction is None:
-        denoiser = dataclasses.replace(denoiser, base=MixtureBase.of(found.components))
-    denoiser = dataclasses.replace(denoiser, mostly_base=denoiser.mostly_base or fast)
+    judged = dataclasses.replace(kept.denoiser, mostly_base=kept.denoiser.mostly_base or fast)
+    denoiser = judged
+    if found is not None and judged.base is not None and judged.correction is None:
+        denoiser = dataclasses.replace(judged, base=MixtureBase.of(found.components))
     index = next(i for i, one in enumerate(tried) if one is kept)
-    return Chosen(denoiser, kept.fitted, candidates, index)
+    gain = 0.0 if found is None else found.score - found.gaussian_score
+    return Chosen(denoiser, judged, kept.fitted, candidates, index, gain)
 
 
 def _first_as_good(ordered: "list[_Trained]", fast: bool) -> "_Trained":
@@ -147,7 +153,7 @@ def _first_as_good(ordered: "list[_Trained]", fast: bool) -> "_Trained":
 
 
 def _mixture(train: Rows, held_out: Rows, groups: np.ndarray | None, seed: int) -> Choice | None:
-    """The mixture that suits all samples best, if one Gaussian does not: few are few enough."""
+    """The mixture that samples held out in turn prefer to one Gaussian, if there is one."""
     samples, weights = _both(train, held_out)
     largest = MOST_IN_THE_PLANE if samples.shape[1] <= 2 else MOST_COMPONENTS
     found = choose_components(samples, weights, seed=seed, largest=largest, groups=groups)
@@ -198,6 +204,7 @@ class _Trainer(NamedTuple):
     rotations: Any
     train: Rows
     held_out: Rows
+    tasks: Int[np.ndarray, " m"]  # that the held-out rows belong to, numbered from 0
     seed: int
     progress: bool | None
     sizes: dict[str, int | None]
@@ -225,8 +232,7 @@ class _Trainer(NamedTuple):
 
         def judged(correction: Correction) -> Float[np.ndarray, " m"]:
             found = _errors(judge, correction, held_out_key, self.held_out, HELD_OUT_DRAWS)
-            squares = np.asarray(found[0].shrunk(1.0), np.float64)
-            return _by_row(squares, np.asarray(found[1]), len(self.held_out.samples))
+            return self._by_task(found[0].shrunk(1.0), found[1])
 
         correction, fitted = optimise(
             start or self._start(base, plan),
@@ -239,11 +245,11 @@ class _Trainer(NamedTuple):
         )
         return self._judged(base, correction, None, fitted)
 
-    def _plan(self, base: MixtureBase | None) -> Plan:
+    def _plan(self, base: MixtureBase | None) -> TrainingPlan:
         components = 1 if base is None else base.num_components
-        return correction_plan(self.train.samples.shape[1], components)
+        return training_plan(self.train.samples.shape[1], components)
 
-    def _start(self, base: MixtureBase | None, plan: Plan) -> Correction:
+    def _start(self, base: MixtureBase | None, plan: TrainingPlan) -> Correction:
         size = {name: self.sizes[name] or getattr(plan, name) for name in ("width", "depth")}
         components = 1 if base is None else base.num_components
         dim = self.train.samples.shape[1]
@@ -270,9 +276,8 @@ class _Trainer(NamedTuple):
         if fitted.losses and factor == 0.0:
             return []
         squares = np.asarray(errors.shrunk(factor), np.float64)
-        by_row = _by_row(squares, np.asarray(index), len(self.held_out.samples))
         kept = correction.shrunk(factor) if fitted.losses else None
-        table = _spread_table(*spread) if base is None and kept else None
+        table = _spread_table(spread, factor) if base is None and kept else None
         alone = float(jnp.mean(errors.alone))
         little = bool(np.mean(squares) >= (1.0 - SMALL) * alone)
         denoiser = CorrectedDenoiser(base, kept, table, judge.dim, little)
@@ -285,12 +290,21 @@ class _Trainer(NamedTuple):
             float(np.mean(squares)),
             fitted.losses,
         )
-        return [_Trained(denoiser, Fitted(losses, fitted.best), by_row, candidate)]
+        by_task = self._by_task(squares, index)
+        return [_Trained(denoiser, Fitted(losses, fitted.best), by_task, candidate)]
+
+    def _by_task(self, values: Any, index: Any) -> Float[np.ndarray, " t"]:
+        """What each task adds to the mean over all draws, times the number of tasks."""
+        tasks, number = self.tasks[np.asarray(index)], int(self.tasks.max()) + 1
+        values = np.asarray(values, np.float64)
+        return np.bincount(tasks, values, minlength=number) * (number / len(values))
 
 
-def _spread_table(log_precisions: Any, squares: Any) -> Float[Array, " s"]:
-    """Mean squared distances from the denoised mean at each of `SPREAD_AT`, from those near it."""
-    logs, values = (np.asarray(a, np.float64).reshape(-1) for a in (log_precisions, squares))
+def _spread_table(spread: Any, factor: float) -> Float[Array, " s"]:
+    """Mean squared distances from the mean that `factor` times the correction gives, at each of
+    `SPREAD_AT`, from those near it."""
+    logs, gaps, moved = (np.asarray(a, np.float64).reshape(-1) for a in spread)
+    values = (gaps - factor * moved) ** 2
     at = np.asarray(SPREAD_AT)
     near = np.maximum(1.0 - np.abs(logs[None] - at[:, None]) / (at[1] - at[0]), 0.0)
     return jnp.asarray((near @ values + 1e-3) / (np.sum(near, axis=1) + 1e-3), jnp.float32)
@@ -303,8 +317,3 @@ def _errors(
     drawn = judge.drawn(key, held_out, size)
     spread = None if judge.base else judge.spread(correction, key, held_out, size)
     return judge.errors(correction, key, held_out, size), drawn, spread
-
-
-def _by_row(values: np.ndarray, index: np.ndarray, num_rows: int) -> Float[np.ndarray, " m"]:
-    """What each row adds to the mean over all draws, times the number of rows."""
-    return np.bincount(index, values, minlength=num_rows) * (num_rows / len(index))

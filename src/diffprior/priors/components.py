@@ -1,8 +1,7 @@
 """Components of a Gaussian mixture as an exponential family: both steps of EM are matrix products.
 
 With the sufficient statistics T(x) = (1, x, upper triangle of x x') of a point, the log density of
-every component is linear in T, and what the M-step needs is the sum of T by responsibility. Where
-points are not seen but believed in (a posterior for each task), their expected T takes its place.
+every component is linear in T, and what the M-step needs is the sum of T by responsibility.
 """
 
 from typing import NamedTuple
@@ -32,28 +31,6 @@ def sufficient_statistics(x: Float[Array, "n d"]) -> Float[Array, "n p"]:
     """T(x) of each row, p = 1 + d + d (d + 1) / 2."""
     rows, columns = np.triu_indices(x.shape[1])
     return jnp.concatenate([jnp.ones_like(x[:, :1]), x, x[:, rows] * x[:, columns]], axis=1)
-
-
-def expected_statistics(
-    responsibilities: Float[Array, "n k"],
-    means: Float[Array, "n k d"],
-    covs: Float[Array, "n k d d"],
-) -> Float[Array, "k p"]:
-    """Sum over n of r_nk E[T(x)] under N(means_nk, covs_nk): the E-step for points not seen.
-
-    Args:
-        responsibilities: (n, k), how much of point n component k answers for; rows need not sum
-            to one, so that points can be weighted.
-        means: (n, k, d), of point n given that it is from component k.
-        covs: (n, k, d, d), likewise.
-
-    Returns:
-        What `maximise` takes; sums over blocks of points may be added up.
-    """
-    rows, columns = np.triu_indices(means.shape[-1])
-    second = means[..., rows] * means[..., columns] + covs[..., rows, columns]
-    expected = jnp.concatenate([jnp.ones_like(means[..., :1]), means, second], axis=-1)
-    return jnp.einsum("nk,nkp->kp", responsibilities, expected)
 
 
 def log_joint(components: Components, statistics: Float[Array, "n p"]) -> Float[Array, "n k"]:

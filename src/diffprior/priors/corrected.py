@@ -13,7 +13,7 @@ from ..linalg import Spectral, bounded_factor, cholesky, eigh, symmetrise
 from ..schedule import Schedule, Stages
 from .base import pick
 from .components import Components
-from .correction import LOG_PRECISION, Correction
+from .correction import LOG_PRECISION, Correction, fading
 from .denoisers import LARGEST_VARIANCE, VARIANCE_RATIO, AbstractDenoiser
 from .mixture_base import Conditional, Conditioned, Mixed, MixtureBase, gaussian_mean
 from .plans import Plan, component_plan, correction_plan, planned_step
@@ -254,8 +254,7 @@ class CorrectedDenoiser(AbstractDenoiser):
     def _corrected(
         self, precision: Spectral, shift: Array, mixed: Mixed, bias: Array
     ) -> Float[Array, " d"]:
-        """The base's mean, corrected. The correction fades out beyond the strongest evidence
-        trained on, where the likelihood alone decides."""
+        """The base's mean, corrected."""
         mean = mixed.mean
         if self.correction is None:
             return mean
@@ -263,9 +262,7 @@ class CorrectedDenoiser(AbstractDenoiser):
         x = gaussian_mean(precision, shift)
         y = precision.unrotate(jnp.sqrt(1.0 + p) * precision.rotate(mean - x))
         f = self.correction(x, y, mixed.responsibilities, bias)
-        strongest = float(np.exp(LOG_PRECISION[1]))
-        fade = jnp.minimum(1.0, strongest / jnp.maximum(p, 1.0))
-        return mean + precision.unrotate(jnp.sqrt(fade / (1.0 + p)) * precision.rotate(f))
+        return mean + precision.unrotate(fading(p) * precision.rotate(f))
 
 
 def _moved(

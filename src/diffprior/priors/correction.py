@@ -76,6 +76,13 @@ class Correction(eqx.Module, Serialisable):
         return eqx.tree_at(lambda net: (net.weights_out, net.bias_out), self, changed)
 
 
+def fading(p: Float[Array, " d"]) -> Float[Array, " d"]:
+    """(1 + p)^(-1/2), in which a correction is measured, less beyond the strongest evidence that it
+    was trained on: there the likelihood alone decides."""
+    strongest = float(np.exp(LOG_PRECISION[1]))
+    return jnp.sqrt(jnp.minimum(1.0, strongest / jnp.maximum(p, 1.0)) / (1.0 + p))
+
+
 def bounded(x: Float[Array, " d"], longest: float) -> Float[Array, " d"]:
     """x where it is short; never longer than `longest` sqrt(d)."""
     return x * jax.lax.rsqrt(1.0 + jnp.sum(x**2) / (longest**2 * x.shape[0]))

@@ -124,18 +124,19 @@ class CorrectionLoss(AbstractPooledLoss):
 
     def spread(
         self, correction: Correction, key: Key[Array, ""], rows: Rows, size: int
-    ) -> tuple[Float[Array, "b d"], Float[Array, "b d"]]:
-        """Log precisions, and squared distances of samples from their denoised mean along the
-        eigenvectors of the evidence, in units of the variance under a unit Gaussian prior."""
+    ) -> tuple[Float[Array, "b d"], Float[Array, "b d"], Float[Array, "b d"]]:
+        """Log precisions; how far samples are from the base's mean along the eigenvectors of the
+        evidence, in units of the deviation under a unit Gaussian prior; and how far the correction
+        goes."""
         pool, batch = self.batch(key, rows, size)
         f = self._corrections(correction, pool, batch)
         samples = rows.samples[self.drawn(key, rows, size)].reshape(batch.x.shape)
         precisions = jnp.exp(pool.log_precision)[:, None]
         rotated = jnp.einsum("gsi,gij->gsj", samples - batch.x, pool.vectors)
-        gap = jnp.sqrt(1.0 + precisions) * rotated
-        gap = gap - jnp.einsum("gsi,gij->gsj", batch.y + f, pool.vectors)
+        base, moved = (jnp.einsum("gsi,gij->gsj", a, pool.vectors) for a in (batch.y, f))
+        gap = jnp.sqrt(1.0 + precisions) * rotated - base
         logs = jnp.broadcast_to(pool.log_precision[:, None], gap.shape)
-        return logs.reshape(-1, gap.shape[-1]), (gap**2).reshape(-1, gap.shape[-1])
+        return logs.reshape(-1, self.dim), gap.reshape(-1, self.dim), moved.reshape(-1, self.dim)
 
     def drawn(self, key: Key[Array, ""], rows: Rows, size: int) -> Int[Array, " b"]:
         """Which rows the samples of a batch are."""
@@ -150,20 +151,34 @@ class CorrectionLoss(AbstractPooledLoss):
         drawn = self.drawn(key, rows, size).reshape(groups, GROUP)
         s_0 = rows.samples[drawn]
         near = None if self.neighbours is None else self.neighbours.pick(drawn)
-        others = rows.indices(others_key, self.num_others)
-        itself = drawn[..., None] == others[None, None]
+        others, log_counts = self._others(others_key, rows, drawn)
         noise = jax.random.normal(noise_key, s_0.shape, s_0.dtype)
         precisions = jnp.exp(pool.log_precision)
         hidden = jnp.einsum("gij,gj,gsj->gsi", pool.vectors, precisions**-0.5, noise)
         u = s_0 + hidden
         precision = jnp.einsum("gij,gj,gkj->gik", pool.vectors, precisions, pool.vectors)
-        target = posterior_means(u, precision, s_0, rows.samples[others], itself, near)
+        target = posterior_means(u, precision, s_0, rows.samples[others], log_counts, near)
         gain = precisions / (1.0 + precisions)
         x = jnp.einsum("gij,gj,gkj,gsk->gsi", pool.vectors, gain, pool.vectors, u)
         responsibilities, mean = self._base_means(pool, x)
         root = jnp.einsum("gij,gj,gkj->gik", pool.vectors, jnp.sqrt(1.0 + precisions), pool.vectors)
         scaled = lambda move: jnp.einsum("gij,gsj->gsi", root, move)  # noqa: E731
         return pool, Batch(x, scaled(mean - x), responsibilities, scaled(target - mean))
+
+    def _others(
+        self, key: Key[Array, ""], rows: Rows, drawn: Int[Array, "g s"]
+    ) -> tuple[Int[Array, " m"], Float[Array, "g s m"]]:
+        """Rows at random, and how many times each counts beside those drawn. Where there are no
+        more rows than asked for, all of them as they are: at random each would come several times,
+        and those drawn would seem less likely than they are."""
+        few = self.neighbours is None and self.num_others >= len(rows.samples)
+        others = jnp.arange(len(rows.samples)) if few else rows.indices(key, self.num_others)
+        times = jnp.zeros((), jnp.float32)
+        if few and rows.weights is not None:
+            logs = jnp.log(rows.weights)
+            times = logs[others][None, None] - logs[drawn][..., None]
+        itself = drawn[..., None] == others[None, None]
+        return others, jnp.where(itself, -jnp.inf, times)
 
     def _base_means(
         self, pool: Pool, x: Float[Array, "g s d"]

@@ -111,8 +111,11 @@ def optimise(
             here = jnp.asarray(count, jnp.int32)
             loss = _refreshed(loss, jax.random.fold_in(held_out_key, 1 + index))
             state = _descend(loss, shared, steps, train, state, step_keys, here)
-            seen.append((state[1], evaluate(state[1])))
-            losses.append(float(np.mean(seen[-1][1])))
+            errors = evaluate(state[1])
+            if not np.all(np.isfinite(errors)):  # it has diverged
+                break
+            seen.append((state[1], errors))
+            losses.append(float(np.mean(errors)))
             told.advance(count)
             best = int(np.argmin(losses))
             if len(losses) - 1 - best >= PATIENCE:

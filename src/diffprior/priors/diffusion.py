@@ -137,7 +137,7 @@ class DiffusionPrior(AbstractPrior):
             num_steps: of the optimiser; by default by the number of parameters, with the paper's
                 preset 1,250.
             width: of the hidden layers; by default by the number of parameters.
-            depth: number of hidden layers; by default 4.
+            depth: number of hidden layers; by default chosen by the number of parameters.
             fast: whether to stand on a mixture wherever samples justify one, even if a Gaussian and
                 a network denoise a little better: `FewPasses` then draws from it.
             hedge: share of a wide Gaussian mixed into what is learned, so that a task unlike any

@@ -77,8 +77,8 @@ def choose_components(
     such mixtures is tried too: each cuts a curved sheet into flat pieces elsewhere.
 
     From `MANY` samples on a tenth is held out; below, each fifth in turn; samples of one group (a
-    number from 0) together. A mixture that is not better than one Gaussian by a standard error of
-    the difference gives way to it.
+    number from 0) together, and counted as one. A mixture that is not better than one Gaussian by a
+    standard error of the difference gives way to it.
     """
     search = _Search.over(unit, weights, seed, groups)
     dim, tried = unit.shape[1], {ONE: search.held_out(*ONE)}
@@ -173,6 +173,7 @@ class _Search(NamedTuple):
     blur: float  # standard deviation of that noise
     rows: Float[Array, "n d"]
     weights: Float[np.ndarray, " n"]
+    groups: Int[np.ndarray, " n"]  # numbers of the tasks that samples belong to
     fold: Int[np.ndarray, " n"]
     num_folds: int
     seed: int
@@ -190,18 +191,21 @@ class _Search(NamedTuple):
         padding = -n % ROWS
         x = jnp.asarray(np.pad(unit[order], ((0, padding), (0, 0))), jnp.result_type(float))
         own = np.arange(n) if groups is None else _in_random_order(groups[order], seed)
-        parts = 10 if n >= MANY else min(FOLDS, int(own.max()) + 1)
+        num_groups = int(own.max()) + 1
+        parts = 10 if num_groups >= MANY else min(FOLDS, num_groups)
         fold = np.pad(own % parts, (0, padding), constant_values=-1)
         padded = np.pad(weights[order] / np.mean(weights[order]), (0, padding))
-        folds = 1 if n >= MANY else parts
+        folds = 1 if num_groups >= MANY else parts
         blur = 0.0 if x.shape[1] <= PLANE else BLUR
         noise = np.random.default_rng([seed, 2]).standard_normal(x.shape)
         judged = sufficient_statistics(x + blur * jnp.asarray(noise, x.dtype))
-        return _Search(sufficient_statistics(x), judged, blur, x, padded, fold, folds, seed)
+        own = np.pad(own, (0, padding))
+        return _Search(sufficient_statistics(x), judged, blur, x, padded, own, fold, folds, seed)
 
     def most_components(self) -> int:
-        """Components that there are samples enough for."""
-        return int(np.sum(self.weights > 0) * (1 - 1 / FOLDS) / POINTS_EACH)
+        """Components that there are samples enough for; those of one task are one."""
+        different = len(np.unique(self.groups[self.weights > 0]))
+        return int(different * (1 - 1 / FOLDS) / POINTS_EACH)
 
     def held_out(self, k: int, kind: Kind) -> Float[np.ndarray, " n"]:
         """Log density of each sample, seen through noise, under the mixture fitted without it; NaN
@@ -234,7 +238,7 @@ class _Search(NamedTuple):
         starts_at = (clusters(self.rows, counts, key, size, most) for key in keys)
         how = (size, pooling, rank, padded, self.rows.shape[1])
         found = [_fit(self.statistics, counts, labels, *how) for labels in starts_at]
-        return max(found, key=lambda one: float(one[1]))[0]
+        return max(found, key=lambda one: np.nan_to_num(float(one[1]), nan=-np.inf))[0]
 
     def mean(self, logs: np.ndarray) -> float:
         """Mean over the samples that were held out."""
@@ -246,12 +250,16 @@ class _Search(NamedTuple):
         return max(tried, key=lambda case: self.mean(tried[case]))
 
     def clearly_better(self, logs: np.ndarray, other: np.ndarray) -> bool:
-        """Whether the mean difference exceeds its standard error."""
+        """Whether the mean difference exceeds its standard error, over groups."""
+        failed, other_failed = (np.isneginf(self.mean(one)) for one in (logs, other))
+        if failed or other_failed:
+            return not failed
         judged = ~np.isnan(logs)
         weights = self.weights[judged] / np.sum(self.weights[judged])
         gain = logs[judged] - other[judged]
         mean = np.sum(weights * gain)
-        return bool(mean > np.sqrt(np.sum(weights**2 * (gain - mean) ** 2)) and mean > 0)
+        by_group = np.bincount(self.groups[judged], weights * (gain - mean))
+        return bool(mean > np.sqrt(np.sum(by_group**2)) and mean > 0)
 
 
 def _in_random_order(groups: Int[np.ndarray, " n"], seed: int) -> Int[np.ndarray, " n"]:
@@ -280,7 +288,7 @@ def _fit(
     padded: int,
     dim: int,
 ) -> tuple[Components, Float[Array, ""]]:
-    """EM from the clusters of k-means, and the mean log density that it comes to."""
+    """EM from the clusters of k-means, and the mean log density before its last step."""
     dtype, total = statistics.dtype, jnp.sum(weights)
 
     def step(responsibilities: Float[Array, "n k"], noise: Array | None) -> Any:

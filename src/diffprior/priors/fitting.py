@@ -12,16 +12,18 @@ from jaxtyping import Array, Float, Int
 from ..checks import choice, positive_int
 from ..schedule import Schedule
 from .base import checked_samples, checked_weights
-from .choose_base import fit_corrected
+from .choose_base import Chosen, fit_corrected
 from .corrected import CorrectedDenoiser
 from .denoisers import AbstractDenoiser
-from .descent import Fitted, Rows
-from .report import Candidate, FitReport, StageLoss
+from .descent import Rows
+from .report import FitReport, StageLoss
 from .residuals import PRIOR_STAGES, RESIDUAL_STAGES, held_out_residual
 from .screening import screen_samples
 from .stagewise import StagewiseDenoiser
 from .training import fit_stagewise
 from .whitening import split, to_unit, whitening
+
+FEWEST = 20  # samples to learn from
 
 
 class Frame(NamedTuple):
@@ -68,14 +70,12 @@ def fit_model(
     samples: Any, sample_weights: Any, groups: Any, initial: Frame | None, options: Options
 ) -> FittedModel:
     """Screen, whiten, split, learn, and measure on what was held out."""
-    array = checked_samples(samples, at_least=20)
+    array = checked_samples(samples, at_least=FEWEST)
     weights = None if sample_weights is None else checked_weights(sample_weights, len(array))
     numbers = None if groups is None else checked_groups(groups, len(array))
     begin = time.perf_counter()
     if weights is not None:
-        counted = weights > 0
-        array, weights = array[counted], weights[counted]
-        numbers = None if numbers is None else np.unique(numbers[counted], return_inverse=True)[1]
+        array, weights, numbers = _counted(array, weights, numbers)
     notes = screen_samples(array)
     frame = _checked_frame(initial, array, weights, options)
     unit = to_unit(array, frame.offset, frame.scale)
@@ -84,31 +84,55 @@ def fit_model(
         _Part(unit[rows], None if weights is None else weights[rows]) for rows in parts
     )
     groups = None if numbers is None else numbers[np.concatenate(parts)]
-    denoiser, fitted, candidates, chosen = _learn(train, held_out, groups, frame.denoiser, options)
+    learned = _learn(train, held_out, groups, frame.denoiser, options)
     grid = options.schedule if options.preset == "paper" else Schedule.log_snr(RESIDUAL_STAGES)
     log_snr = np.log(grid.snr[::-1])
-    residual = np.asarray(held_out_residual(denoiser, grid, *held_out, options.seed))
+    residual = np.asarray(held_out_residual(learned.judged, grid, *held_out, options.seed))
     report = FitReport(
         len(array),
         len(held_out.samples),
         time.perf_counter() - begin,
-        fitted.losses,
-        fitted.best,
+        learned.fitted.losses,
+        learned.fitted.best,
         _stage_losses(log_snr, residual),
         notes,
-        candidates,
-        chosen,
+        learned.candidates,
+        learned.chosen,
+        learned.mixture_gain,
     )
     dtype = jnp.result_type(float)
     return FittedModel(
         jnp.asarray(frame.offset, dtype),
         jnp.asarray(frame.scale, dtype),
-        jax.tree.map(lambda leaf: leaf.astype(dtype), denoiser),
+        jax.tree.map(lambda leaf: leaf.astype(dtype), learned.denoiser),
         jnp.asarray(log_snr, dtype),
         jnp.asarray(residual, dtype),
         options.schedule,
         report,
     )
+
+
+def _counted(
+    samples: Float[np.ndarray, "n d"],
+    weights: Float[np.ndarray, " n"],
+    groups: Int[np.ndarray, " n"] | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Rows that count, if there are enough of them."""
+    counted = weights > 0
+    if np.sum(counted) < FEWEST:
+        raise ValueError(
+            f"`sample_weights`: expected at least {FEWEST} that are positive, got "
+            f"{np.sum(counted)}; give weight to more rows, or use a GaussianPrior"
+        )
+    if groups is None:
+        return samples[counted], weights[counted], None
+    groups = np.unique(groups[counted], return_inverse=True)[1]
+    if not np.any(groups):
+        raise ValueError(
+            "`groups`: expected at least two different labels among rows of positive weight, got "
+            "one; without a second task nothing can be held out"
+        )
+    return samples[counted], weights[counted], groups
 
 
 def checked_options(
@@ -135,7 +159,7 @@ def checked_options(
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
         raise ValueError(f"`seed`: expected a whole number from 0 to 2^32 - 1, got {seed!r}; try 0")
     if depth == 1:
-        raise ValueError("`depth`: expected at least 2 hidden layers, got 1; leave it out for 4")
+        raise ValueError("`depth`: expected at least 2 hidden layers, got 1; leave it out")
     sizes = {"num_steps": num_steps, "width": width, "depth": depth}
     checked = (None if v is None else positive_int(name, v) for name, v in sizes.items())
     schedule = checked_schedule(schedule, preset)
@@ -211,7 +235,7 @@ def _checked_frame(
 
 def _learn(
     train: _Part, held_out: _Part, groups: np.ndarray | None, start: Any, options: Options
-) -> tuple[AbstractDenoiser, Fitted, tuple[Candidate, ...], int]:
+) -> Chosen:
     start = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), start)
     shared: Any = {
         "seed": options.seed,
@@ -223,7 +247,8 @@ def _learn(
     if options.preset == "paper":
         shared |= {"train_weights": train.weights, "held_out_weights": held_out.weights}
         data = (train.samples, held_out.samples)
-        return *fit_stagewise(*data, grid=options.schedule, **shared), (), 0
+        denoiser, fitted = fit_stagewise(*data, grid=options.schedule, **shared)
+        return Chosen(denoiser, denoiser, fitted)
     shared |= {"depth": options.depth, "groups": groups, "fast": options.fast}
     return fit_corrected(Rows.of(*train), Rows.of(*held_out), **shared)
 

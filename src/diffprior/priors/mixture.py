@@ -85,6 +85,7 @@ class MixturePrior(AbstractClosedFormPrior):
             num_components = positive_int("num_components", num_components)
         array = checked_samples(samples, at_least=max(2, num_components or 2))
         weights = checked_weights(sample_weights, len(array))
+        array, weights = array[weights > 0], weights[weights > 0]
         center, scale = _varying_whitening(array, weights)
         unit = np.linalg.solve(scale, (array - center).T).T
         if num_components is None:

@@ -9,13 +9,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from ..linalg import Spectral
 from ..schedule import Stages
 from .base import pick
-from .correction import LOG_PRECISION, Correction
+from .correction import Correction, fading
 from .mixture_base import SMALLEST_SNR, Conditioned, gaussian_mean
 
 
@@ -68,17 +67,11 @@ def correction_plan(
     correction: Correction, precision: Spectral, shift: Float[Array, " d"]
 ) -> CorrectionPlan:
     """Of one stage, whose evidence has this precision, and this shift without its noisy sample."""
-    strongest = float(np.exp(LOG_PRECISION[1]))
-
-    def faded(p: Float[Array, " d"]) -> Float[Array, " d"]:
-        fade = jnp.minimum(1.0, strongest / jnp.maximum(p, 1.0))
-        return jnp.sqrt(fade / (1.0 + p))
-
     return CorrectionPlan(
         gaussian_mean(precision, shift),
         precision.apply(lambda p: 1.0 / (1.0 + p)),
         precision.apply(lambda p: jnp.sqrt(1.0 + p)),
-        precision.apply(faded),
+        precision.apply(fading),
         correction.evidence_bias(precision.vectors, precision.values),
     )
 

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Key
 from ..threefry import written_out
 from .correction import LOG_PRECISION
 
-NUM_ROTATIONS = 8192
+MOST_ROTATIONS, FEWEST_ROTATIONS, ROTATION_NUMBERS = 8192, 256, 2**25
 MIDDLE, MIDDLE_SHARE = (-4.0, 4.5), 0.85  # log precisions that are dwelt on unless told
 
 
@@ -48,7 +48,9 @@ def _log_strength(
 
 
 def random_rotations(dim: int, seed: int) -> Float[Array, "r d d"]:
-    normal = np.random.default_rng(seed).standard_normal((NUM_ROTATIONS, dim, dim))
+    """Orthogonal matrices, uniformly at random: as many as there is memory for."""
+    number = int(np.clip(ROTATION_NUMBERS // dim**2, FEWEST_ROTATIONS, MOST_ROTATIONS))
+    normal = np.random.default_rng(seed).standard_normal((number, dim, dim))
     q, r = np.linalg.qr(normal)
     signs = np.sign(np.diagonal(r, axis1=1, axis2=2))
     return jnp.asarray(q * signs[:, None, :], jnp.float32)

@@ -66,6 +66,8 @@ class FitReport(Serialisable):
             none with the paper's preset.
         chosen: which of them was kept: of those about as good as the best the simplest, but not one
             Gaussian alone where there is a mixture.
+        mixture_gain: log density of samples held out in turn under the mixture less that under one
+            Gaussian, in nats a sample; 0 where no mixture is clearly better.
     """
 
     num_samples: int
@@ -77,6 +79,7 @@ class FitReport(Serialisable):
     warnings: tuple[str, ...]
     candidates: tuple[Candidate, ...] = ()
     chosen: int = 0
+    mixture_gain: float = 0.0
 
     @property
     def base(self) -> Candidate | None:
@@ -108,28 +111,39 @@ class FitReport(Serialisable):
         return f"{self._head()}\n{self._choice()}{table}{self._verdict()}{notes}"
 
     def _head(self) -> str:
-        return (
-            f"{self.num_samples} samples, {self.num_held_out} of them held out; "
-            f"{self.seconds:.1f} s; best of {len(self.losses)} evaluations: {self.best}"
-        )
+        head = f"{self.num_samples} samples, {self.num_held_out} of them held out; "
+        trained = f"; best of {len(self.losses)} evaluations: {self.best}"
+        return f"{head}{self.seconds:.1f} s{trained if len(self.losses) > 1 else ''}"
 
     def _choice(self) -> str:
         if not self.candidates:
             return ""
         lines = (f"  {c}{' (kept)' * (i == self.chosen)}" for i, c in enumerate(self.candidates))
-        added = f"\nThe network takes {self.network_gain:.0%} off the loss of its base.\n"
-        return "Held-out loss under random evidence:\n" + "\n".join(lines) + added + self._draws()
+        table = "Held-out loss under random evidence:\n" + "\n".join(lines)
+        return f"{self._mixture()}{table}\n{self._draws()}"
+
+    def _mixture(self) -> str:
+        if self.mixture_gain <= 0:
+            return "No mixture is clearly likelier than one Gaussian.\n"
+        mixture = next(c for c in self.candidates if c.base == "mixture")
+        return (
+            f"A mixture of {mixture.num_components} is likelier than one Gaussian by "
+            f"{self.mixture_gain:.2f} nats a sample, held out in turn.\n"
+        )
 
     def _draws(self) -> str:
         kept = self.base
-        if kept is None or (kept.base == "Gaussian" and kept.corrected):
-            return ""
-        if not kept.corrected:
+        if kept is None or not kept.corrected:
             return "Without a network it is a closed form, and is drawn from as one (Exact).\n"
-        return "Two passes draw from it (FewPasses): learned draws, no particles to correct them.\n"
+        added = f"The network takes {self.network_gain:.0%} off the loss of its base.\n"
+        if kept.base == "Gaussian":
+            return added + "EvidenceDPS draws from it, stage by stage.\n"
+        return added + "FewPasses draws from it in two passes, EvidenceDPS stage by stage.\n"
 
     def _verdict(self) -> str:
         ratio, log_snr = self.gain
+        if ratio > WORTH and self.mixture_gain > 0:
+            return "No level is clearly below linear: little is lost with a Gaussian prior."
         if ratio > WORTH:
             return "No level is clearly below linear: a Gaussian prior would do about as well."
         return (

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from .descent import Rows
 
@@ -47,11 +47,12 @@ def posterior_means(
     precision: Float[Array, "g d d"],
     s_0: Float[Array, "g s d"],
     others: Float[Array, "m d"],
-    itself: Bool[Array, "g s m"],
+    log_counts: Float[Array, "g s m"],
     near: Neighbours | None = None,
 ) -> Float[Array, "g s d"]:
-    """The mean of s_0 given u = s_0 + noise, over the sample it came from and `others`, less those
-    that are the sample `itself`: counted twice it would seem likelier than it is.
+    """The mean of s_0 given u = s_0 + noise, over the sample it came from and `others`, each of
+    which counts so many times as the sample does; not at all where it is the sample itself, which
+    counted twice would seem likelier than it is.
 
     Any sample could have given u, so each is weighted by how likely it is to have done so: as a
     target of the regression the same mean as s_0 itself, with much less noise. Under strong
@@ -59,8 +60,7 @@ def posterior_means(
     `near` s_0, up to the farthest, count as they are, and `others` from there on for all others.
     """
     shift = jnp.einsum("gij,gsj->gsi", precision, u)
-    log_others = shift @ others.T - _half_squares(precision, others)[:, None]
-    log_others = jnp.where(itself, -jnp.inf, log_others)
+    log_others = shift @ others.T - _half_squares(precision, others)[:, None] + log_counts
     pulled = jnp.einsum("gij,gsj->gsi", precision, s_0)
     log_own = jnp.sum((shift - 0.5 * pulled) * s_0, axis=-1, keepdims=True)
     if near is None:

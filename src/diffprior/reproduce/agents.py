@@ -86,7 +86,7 @@ AGENTS = (
         "DiffTS fitted", "default", "LaplaceDPS with the fitted reverse covariance", LaplaceDPS
     ),
     AgentSpec(
-        "EvidenceDPS", "default", "evidence inside the denoiser: what `Bandit` does", EvidenceDPS
+        "EvidenceDPS", "default", "evidence inside the denoiser, stage by stage", EvidenceDPS
     ),
     AgentSpec(
         "TwistedSMC", "default", "particles; slow, so it plays fewer runs", TwistedSMC, slow=True
