@@ -108,13 +108,12 @@ def fit_corrected(
     The base alone stays when a network adds nothing to it: the mixture if the likelihood of samples
     held out in turn prefers one, and one Gaussian if not. Of denoisers that do about as well, by
     half a standard error of the held-out loss, the simplest is kept: few samples justify little.
-    Where the mixture alone takes much of the
-    Gaussian's loss, only the mixture is corrected (a large one not even then), where it takes
-    little, only the Gaussian: the other has not been seen to win there. A mixture is judged and
-    corrected as fitted to `train`; one that stays alone is that of all samples. `initial` is
-    trained on from where it stands; `groups` number the tasks that the rows of `train`, then those
-    of `held_out`, belong to. With `fast` a mixture is kept wherever there is one, so that draws
-    need a few passes only.
+    Where the mixture alone takes much of the Gaussian's loss, only the mixture is corrected (a
+    large one not even then), where it takes little, only the Gaussian: the other has not been seen
+    to win there. A mixture is judged and corrected as fitted to `train`; one that stays alone is
+    that of all samples. `initial` is trained on from where it stands; `groups` number the tasks
+    that the rows of `train`, then those of `held_out`, belong to. With `fast` a mixture is kept
+    wherever there is one, so that draws need a few passes only.
     """
     dim = train.samples.shape[1]
     rotations = random_rotations(dim, seed)
