@@ -172,8 +172,9 @@ class CorrectionLoss(AbstractPooledLoss):
         more rows than asked for, all of them as they are: at random each would come several times,
         and those drawn would seem less likely than they are."""
         few = self.neighbours is None and self.num_others >= len(rows.samples)
-        others = jnp.arange(len(rows.samples)) if few else rows.indices(key, self.num_others)
-        times = jnp.zeros((), jnp.float32)
+        every = jnp.arange(len(rows.samples), dtype=drawn.dtype)
+        others = every if few else rows.indices(key, self.num_others)
+        times = jnp.zeros((), rows.samples.dtype)
         if few and rows.weights is not None:
             logs = jnp.log(rows.weights)
             times = logs[others][None, None] - logs[drawn][..., None]
