@@ -137,22 +137,27 @@ def test_shrinking_is_towards_the_base() -> None:
         assert_allclose(own, errors.shrunk(factor), rtol=1e-6)
 
 
+def pulled_to_one(recipe: descent.Recipe, evaluate: Any) -> tuple[Any, descent.Fitted]:
+    """Descent of one number from 0, whose training loss is least at 1."""
+    return descent.optimise(
+        jnp.zeros((1, 1), jnp.float32),
+        lambda p, key, rows, size: jnp.sum((p - rows.samples[:1]) ** 2),
+        descent.Rows.of(np.full((4, 1), 1.0), None),
+        recipe,
+        (jax.random.key(0), jax.random.key(1)),
+        False,
+        evaluate,
+    )
+
+
 @pytest.mark.parametrize("orthogonal", [False, True])
 def test_the_best_evaluation_is_kept_and_patience_ends(
     monkeypatch: pytest.MonkeyPatch, orthogonal: bool
 ) -> None:
     """Training pulls a number to 1, while the held-out samples like 1/2 best."""
     monkeypatch.setattr(descent, "CHUNK", 50)
-    squares = lambda p, key, rows, size: jnp.sum((p - rows.samples[:1]) ** 2)  # noqa: E731
-    params, fitted = descent.optimise(
-        jnp.zeros((1, 1), jnp.float32),
-        squares,
-        descent.Rows.of(np.full((4, 1), 1.0), None),
-        descent.Recipe(5000, 1, 2e-2, orthogonal),
-        (jax.random.key(0), jax.random.key(1)),
-        False,
-        lambda p: np.asarray((p[0] - 0.5) ** 2),
-    )
+    recipe = descent.Recipe(5000, 1, 2e-2, orthogonal)
+    params, fitted = pulled_to_one(recipe, lambda p: np.asarray((p[0] - 0.5) ** 2))
     assert fitted.best == int(np.argmin(fitted.losses))
     assert 0 < fitted.best == len(fitted.losses) - 1 - descent.PATIENCE
     assert_allclose((params[0, 0] - 0.5) ** 2, fitted.losses[fitted.best], rtol=1e-4)
@@ -161,22 +166,13 @@ def test_the_best_evaluation_is_kept_and_patience_ends(
 def test_weights_that_diverge_are_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Held-out losses are finite up to the second evaluation."""
     monkeypatch.setattr(descent, "CHUNK", 5)
-    squares = lambda p, key, rows, size: jnp.sum((p - rows.samples[:1]) ** 2)  # noqa: E731
     seen = []
 
     def evaluate(params: Any) -> np.ndarray:
         seen.append(params)
         return np.full(3, 1.0 / len(seen) if len(seen) < 3 else np.nan)
 
-    params, fitted = descent.optimise(
-        jnp.zeros((1, 1), jnp.float32),
-        squares,
-        descent.Rows.of(np.full((4, 1), 1.0), None),
-        descent.Recipe(500, 1, 2e-2, False),
-        (jax.random.key(0), jax.random.key(1)),
-        False,
-        evaluate,
-    )
+    params, fitted = pulled_to_one(descent.Recipe(500, 1, 2e-2, False), evaluate)
     assert fitted == descent.Fitted((1.0, 0.5), 1) and len(seen) == 3
     assert_allclose(params, seen[1])
 
