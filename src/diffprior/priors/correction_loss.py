@@ -104,10 +104,11 @@ class CorrectionLoss(AbstractPooledLoss):
         self, correction: Correction, key: Key[Array, ""], rows: Rows, size: int
     ) -> Float[Array, ""]:
         """For a batch of `size` samples."""
-        return jnp.mean(self.errors(correction, key, rows, size).shrunk(1.0))
+        return jnp.mean(self.errors(correction, written_out(key), rows, size).shrunk(1.0))
 
     def errors(self, correction: Correction, key: Key[Array, ""], rows: Rows, size: int) -> Errors:
-        """The errors of each sample of a batch."""
+        """The errors of each sample of a batch. Written out, its key takes three times as long to
+        compile, which only the many steps of training are worth."""
         pool, batch = self.batch(key, rows, size)
         f = self._corrections(correction, pool, batch)
         products = ((batch.target, batch.target), (batch.target, f), (f, f))
@@ -205,7 +206,7 @@ def usual_pool(base: MixtureBase | None) -> int:
 
 def _parts(key: Key[Array, ""]) -> Key[Array, " 4"]:
     """Keys of samples, of others, of evidence and of noise."""
-    return jax.random.split(written_out(key), 4)
+    return jax.random.split(key, 4)
 
 
 @eqx.filter_jit

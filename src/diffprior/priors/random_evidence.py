@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from ..threefry import written_out
 from .correction import LOG_PRECISION
 
 MOST_ROTATIONS, FEWEST_ROTATIONS, ROTATION_NUMBERS = 8192, 256, 2**25
@@ -23,7 +22,7 @@ def random_evidence(
     That is what a chain meets: precision snr I + Lam, where the eigenvalues of Lam are of about one
     size (how many observations) or zero (directions not seen yet).
     """
-    keys = jax.random.split(written_out(key), 6)
+    keys = jax.random.split(key, 6)
     dim = rotations.shape[-1]
     noisy = _log_strength(keys[0], size, middle)
     strength = _log_strength(keys[1], size, middle)
