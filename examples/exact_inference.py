@@ -18,7 +18,7 @@ import numpy as np
 import diffprior as dp
 
 NUM_PAST, NUM_ROWS, NUM_NEW, NUM_DRAWS = 2_000, 8, 100, 200
-CENTRES = np.array([[-1.5, 1.0], [1.5, 0.5]])
+CENTERS = np.array([[-1.5, 1.0], [1.5, 0.5]])
 SPREAD = 0.25
 NOISE_STD = 1.0
 
@@ -28,7 +28,7 @@ Draw = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 def tasks(rng: np.random.Generator, num_tasks: int) -> np.ndarray:
     """Parameters of tasks of two kinds, equally likely."""
     kinds = rng.integers(0, 2, num_tasks)
-    return CENTRES[kinds] + SPREAD * rng.standard_normal((num_tasks, 2))
+    return CENTERS[kinds] + SPREAD * rng.standard_normal((num_tasks, 2))
 
 
 def linear_rewards(rng: np.random.Generator, eta: np.ndarray) -> np.ndarray:

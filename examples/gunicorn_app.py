@@ -29,7 +29,7 @@ def answer(path: str, body: dict[str, Any]) -> dict[str, Any]:
         return {"action": decision.action, "num_decisions": bandit.num_decisions}
     if path == "/reward":
         bandit.update(body["phi"], body["reward"])
-        return {"learnt": True}
+        return {"learned": True}
     raise ValueError(f"`path`: expected /decide or /reward, got {path}; use one of those")
 
 

@@ -1,7 +1,7 @@
 """Bandits in worker processes: start them afresh, and load in each what it needs.
 
 JAX does not survive a fork, so workers are started by 'spawn' (or 'forkserver'), never by 'fork'.
-A prior is learnt once and kept in a file; each worker loads it and runs the tasks it is given, one
+A prior is learned once and kept in a file; each worker loads it and runs the tasks it is given, one
 bandit for each.
 
 Run it with `python examples/worker_processes.py`.

@@ -177,7 +177,7 @@ def corrected(prior: dp.DiffusionPrior, size: float = 0.3) -> dp.DiffusionPrior:
     """The same with a network of random weights, of one input for each component."""
     denoiser: Any = prior.denoiser
     dtype = jnp.result_type(float)
-    net = Correction.initialise(
+    net = Correction.initialize(
         jax.random.key(1), prior.dim, denoiser.base.num_components, width=16, depth=3
     )
     out = size * jax.random.normal(jax.random.key(2), net.weights_out.shape)
@@ -221,7 +221,7 @@ SAMPLERS = (
 
 
 def case_name(case: LikelihoodCase | PriorCase | SamplerCase) -> str:
-    """For `ids=` of a parametrised test."""
+    """For `ids=` of a parametrized test."""
     return case.name
 
 

@@ -65,7 +65,7 @@ def _history(features: ArrayLike, rewards: ArrayLike, dim: int) -> tuple[Array, 
 def gaussian_product(
     mean_1: ArrayLike, cov_1: ArrayLike, mean_2: ArrayLike, cov_2: ArrayLike
 ) -> tuple[Array, Array]:
-    """Lemma 6: mean and covariance of the normalised product of two Gaussian densities."""
+    """Lemma 6: mean and covariance of the normalized product of two Gaussian densities."""
     inv_1 = np.linalg.inv(_array(cov_1))
     inv_2 = np.linalg.inv(_array(cov_2))
     cov = _symmetric(np.linalg.inv(inv_1 + inv_2))
@@ -250,7 +250,7 @@ def linear_log_evidence(
     rewards: ArrayLike,
     noise_std: float,
 ) -> float:
-    """The normaliser of Eq. (2) in the linear model, in the space of the N rewards.
+    """The normalizer of Eq. (2) in the linear model, in the space of the N rewards.
 
     log p(h) = log N(rewards; X mean, X cov X' + noise_std^2 I); zero for an empty history.
     """
@@ -263,7 +263,7 @@ def linear_log_evidence(
 
 
 # ---------------------------------------------------------------------------------------------
-# Generalised linear models
+# Generalized linear models
 # ---------------------------------------------------------------------------------------------
 
 
@@ -304,7 +304,7 @@ def family_slope(score: ArrayLike, family: str) -> Array:
 
 
 def family_base(rewards: ArrayLike, family: str, dispersion: float) -> Array:
-    """The function c of Assumption 2, which makes it a normalised density."""
+    """The function c of Assumption 2, which makes it a normalized density."""
     rewards = _array(rewards)
     if family == "gaussian":
         return -(rewards**2) / (2 * dispersion) - 0.5 * math.log(2 * math.pi * dispersion)
@@ -365,12 +365,12 @@ def expected_expansion(
     places, density = (places, np.exp(-0.5 * places**2)) if rule is None else rule
     density = density / density.sum()
     for weight, feature, reward in zip(weights, features, rewards, strict=True):
-        centre, std = float(feature @ mean), math.sqrt(float(feature @ cov @ feature))
-        scores = centre + std * places
+        center, std = float(feature @ mean), math.sqrt(float(feature @ cov @ feature))
+        scores = center + std * places
         derivatives = family_derivatives(reward, scores, family, dispersion)
         first, second = (float(density @ values) for values in derivatives)
         precision += weight * second * np.outer(feature, feature)
-        shift += weight * (second * centre + first) * feature
+        shift += weight * (second * center + first) * feature
         fit = family_log_density(reward, scores, family, dispersion)
         total += weight * float(density @ fit)
     return precision, shift, total
@@ -483,7 +483,7 @@ def laplace_log_evidence(
     dispersion: float = 1.0,
     weights: ArrayLike | None = None,
 ) -> float:
-    """The normaliser of Eq. (2) by the Laplace approximation of Section 2.2.
+    """The normalizer of Eq. (2) by the Laplace approximation of Section 2.2.
 
     log p(h | mode) + log p(mode) + d/2 log 2 pi + 1/2 log det cov, from Algorithm 1's output; exact
     for the "gaussian" family.
@@ -494,7 +494,7 @@ def laplace_log_evidence(
     return fit + prior + 0.5 * (len(mode) * math.log(2 * math.pi) + _log_det(cov))
 
 
-def map_by_optimiser(
+def map_by_optimizer(
     prior_mean: ArrayLike,
     prior_cov: ArrayLike,
     features: ArrayLike,
@@ -595,7 +595,7 @@ def mixture_denoise(
 ) -> tuple[Array, Array]:
     """Eq. (2) for a mixture prior and Gaussian evidence: mean and covariance of theta.
 
-    The density is p(theta) exp(-theta'P theta/2 + q'theta), not normalised. ``precision`` may be
+    The density is p(theta) exp(-theta'P theta/2 + q'theta), not normalized. ``precision`` may be
     singular, or zero. The integral of a component N(m, S) against the exponential is
     exp(q'm - m'P m/2 + r'S'r/2) / sqrt(det(I + S P)), with r = q - P m and S' the component's
     posterior covariance. With P = alpha_bar/(1 - alpha_bar) I and
@@ -640,7 +640,7 @@ def empirical_denoise(
 
 
 def _grid_2d(low: ArrayLike, high: ArrayLike, num: int) -> tuple[Array, float]:
-    """Centres (num^2, 2) and area of the cells that tile the box."""
+    """Centers (num^2, 2) and area of the cells that tile the box."""
     low, high = np.broadcast_to(_array(low), 2), np.broadcast_to(_array(high), 2)
     step = (high - low) / num
     axes = [low[i] + step[i] * (np.arange(num) + 0.5) for i in range(2)]
@@ -651,18 +651,18 @@ def _grid_2d(low: ArrayLike, high: ArrayLike, num: int) -> tuple[Array, float]:
 def grid_moments_2d(
     log_density_function: Callable[[Array], Array], low: ArrayLike, high: ArrayLike, num: int
 ) -> tuple[Array, Array, float]:
-    """Eq. (2) by brute force: mean, covariance and log normaliser on a num x num grid.
+    """Eq. (2) by brute force: mean, covariance and log normalizer on a num x num grid.
 
-    ``log_density_function`` takes points (n, 2) and returns (n,) values, not normalised. ``low``
+    ``log_density_function`` takes points (n, 2) and returns (n,) values, not normalized. ``low``
     and ``high`` bound the box, as numbers or pairs; mass outside is lost.
     """
     points, area = _grid_2d(low, high, num)
     values = _array(log_density_function(points))
-    log_normaliser = float(special.logsumexp(values)) + math.log(area)
+    log_normalizer = float(special.logsumexp(values)) + math.log(area)
     mass = special.softmax(values)
     mean = mass @ points
     cov = (points - mean).T @ (mass[:, None] * (points - mean))
-    return mean, cov, log_normaliser
+    return mean, cov, log_normalizer
 
 
 def mixture_component_weights_on_grid(
@@ -990,7 +990,7 @@ def systematic_resample(weights: ArrayLike, uniform: float) -> NDArray[np.int64]
     """Systematic resampling, for the sequential Monte Carlo baseline of Appendix C.4.
 
     Point i of n lies at (i + uniform) / n, with uniform in [0, 1), and takes the first index whose
-    cumulative weight exceeds it. Weights need not be normalised; a zero weight is never taken.
+    cumulative weight exceeds it. Weights need not be normalized; a zero weight is never taken.
     """
     weights = _array(weights)
     cumulative = np.cumsum(weights) / np.sum(weights)

@@ -18,9 +18,9 @@ def assert_mean(draws: ArrayLike, expected: ArrayLike) -> None:
 
 def assert_moments(draws: ArrayLike, mean: ArrayLike, cov: ArrayLike) -> None:
     """Independent draws (n, d) have this mean and this covariance."""
-    centred = np.asarray(draws, dtype=np.float64) - np.asarray(mean)
-    assert_mean(centred, np.zeros_like(mean))
-    assert_mean(np.einsum("ni,nj->nij", centred, centred), cov)
+    centered = np.asarray(draws, dtype=np.float64) - np.asarray(mean)
+    assert_mean(centered, np.zeros_like(mean))
+    assert_mean(np.einsum("ni,nj->nij", centered, centered), cov)
 
 
 def assert_distribution(uniforms: ArrayLike) -> None:

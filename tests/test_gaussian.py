@@ -144,9 +144,9 @@ def test_tilting_twice_is_tilting_by_the_sum(seed: int, dim: int) -> None:
 def test_draws_have_the_moments() -> None:
     (mean, cov, *_), (gaussian, _) = pair(6, 3)
     draws = jax.vmap(gaussian.sample)(jax.random.split(jax.random.key(0), 20_000))
-    centred = np.asarray(draws) - mean
-    assert_mean(centred, np.zeros(3))
-    assert_mean(np.einsum("ni,nj->nij", centred, centred), cov)
+    centered = np.asarray(draws) - mean
+    assert_mean(centered, np.zeros(3))
+    assert_mean(np.einsum("ni,nj->nij", centered, centered), cov)
 
 
 @pytest.mark.parametrize(

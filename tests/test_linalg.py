@@ -122,7 +122,7 @@ def test_cholesky_of_a_semi_definite_matrix(dim: int, rank: int) -> None:
 
 @pytest.mark.parametrize("dim", [1, 3, 8, 9])
 def test_bounded_factor(dim: int) -> None:
-    """Within its bounds a matrix is factorised as it is, beyond them something within them is."""
+    """Within its bounds a matrix is factorized as it is, beyond them something within them is."""
     cov, bounds = matrix(dim, dim), (jnp.full(dim, 1e-3), jnp.full(dim, 50.0))
     factor = bounded_factor(jnp.asarray(cov), *bounds)
     assert_allclose(factor @ factor.T, cov, atol=tolerance(1e-12, 1e-4))

@@ -1,4 +1,4 @@
-"""The largest batches, in compiled loops with several independent factorisations, must return; and
+"""The largest batches, in compiled loops with several independent factorizations, must return; and
 fits of mixtures in several threads.
 
 Each runs in a process of its own, so that a program that waits for ever fails and stops nothing.

@@ -101,7 +101,7 @@ __version__: str
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 
-if not TYPE_CHECKING:  # where it would hide misspelt names
+if not TYPE_CHECKING:  # where it would hide misspelled names
 
     def __getattr__(name: str) -> Any:
         """Import a public name, and keep it (PEP 562)."""

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from .checks import is_traced, plausible_covariance, positive_int, real_array
-from .files.base import Serialisable
-from .linalg import cholesky, inverse_from_tril, log_det_from_tril, solve_lower, symmetrise
+from .files.base import Serializable
+from .linalg import cholesky, inverse_from_tril, log_det_from_tril, solve_lower, symmetrize
 from .representation import describe
 from .threefry import written_out
 
 
-class Gaussian(eqx.Module, Serialisable):
+class Gaussian(eqx.Module, Serializable):
     """N(mean, cov).
 
     Args:
@@ -107,10 +107,10 @@ class Gaussian(eqx.Module, Serialisable):
             In nats.
         """
         tril = cholesky(self.cov)
-        standardised = solve_lower(tril, (x - self.mean)[:, None])[:, 0]
+        standardized = solve_lower(tril, (x - self.mean)[:, None])[:, 0]
         d = self.mean.shape[0]
         return -0.5 * (
-            standardised @ standardised + log_det_from_tril(tril) + d * jnp.log(2 * jnp.pi)
+            standardized @ standardized + log_det_from_tril(tril) + d * jnp.log(2 * jnp.pi)
         )
 
     @eqx.filter_jit
@@ -135,13 +135,13 @@ class Gaussian(eqx.Module, Serialisable):
 
     @eqx.filter_jit
     def product(self, other: "Gaussian") -> "Gaussian":
-        """The normalised product of two densities: Lemma 6, with no covariance inverted alone.
+        """The normalized product of two densities: Lemma 6, with no covariance inverted alone.
 
         Args:
             other: Of as many parameters.
 
         Returns:
-            The product, normalised.
+            The product, normalized.
 
         References:
             Kveton et al. (2024), Lemma 6.
@@ -150,7 +150,7 @@ class Gaussian(eqx.Module, Serialisable):
         half_gain = solve_lower(tril, self.cov)
         step = solve_lower(tril, (other.mean - self.mean)[:, None])[:, 0]
         mean = self.mean + half_gain.T @ step
-        return Gaussian(mean, symmetrise(self.cov - half_gain.T @ half_gain))
+        return Gaussian(mean, symmetrize(self.cov - half_gain.T @ half_gain))
 
     def rescale(self, factor: Float[Array, ""] | float) -> "Gaussian":
         """The law of `factor` times a draw: N(factor mean, factor^2 cov).

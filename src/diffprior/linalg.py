@@ -1,8 +1,8 @@
 """Small symmetric matrices: Cholesky, triangular solves, eigenvalues, for one matrix at a time.
 
-Callers `vmap`. JAX's own batched factorisations are slow for small matrices on a CPU, and several
+Callers `vmap`. JAX's own batched factorizations are slow for small matrices on a CPU, and several
 of them in one compiled loop can wait for each other for ever. So matrices up to `WRITTEN_OUT` are
-factorised in plain array operations, which `vmap` turns into operations on whole batches, and
+factorized in plain array operations, which `vmap` turns into operations on whole batches, and
 larger ones by LAPACK, some at a time; accelerators use JAX's batched routines for those.
 """
 
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap, sequential_vmap
 from jaxtyping import Array, Float
 
-WRITTEN_OUT = 8  # largest dimension factorised in plain array operations
+WRITTEN_OUT = 8  # largest dimension factorized in plain array operations
 INLINE = 150_000  # operations below which LAPACK's batches are not shared out among threads
 UNTHREADED = 512  # numbers on the right of a triangular solve that BLAS starts no threads for
 TERM_BY_TERM = 3  # largest dimension of products that are sums of terms, computed with their users
@@ -73,7 +73,7 @@ def diagonal(matrix: Float[Array, "d d"]) -> Float[Array, " d"]:
     return matrix.reshape(-1)[:: matrix.shape[0] + 1]
 
 
-def symmetrise(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+def symmetrize(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """The symmetric part of a square matrix."""
     return 0.5 * (matrix + matrix.T)
 
@@ -162,7 +162,7 @@ def bounded_factor(
     """A factor A, with A A' the symmetric `matrix` made positive definite.
 
     Up to `WRITTEN_OUT` dimensions the diagonal is clipped to its bounds and the pivots from below;
-    beyond, the eigenvalues are clipped. A positive definite matrix within the bounds is factorised
+    beyond, the eigenvalues are clipped. A positive definite matrix within the bounds is factorized
     as it is.
     """
     d = matrix.shape[0]
@@ -245,7 +245,7 @@ def solve_half(
     """L^-1 rhs and log det L L', where L L' is a matrix whose eigenvalues are 1 or more.
 
     Up to `WRITTEN_OUT` dimensions one elimination of both at once, several times as fast for many
-    matrices as a factorisation and a solve. Its pivots are 1 or more as well, but for rounding.
+    matrices as a factorization and a solve. Its pivots are 1 or more as well, but for rounding.
     """
     if matrix.shape[0] > WRITTEN_OUT:
         return _some_at_a_time(_solve_half)(matrix, rhs)

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .checks import positive_int
-from .files.base import Serialisable
+from .files.base import Serializable
 
 MAX_STAGES = 2**16
 
@@ -32,7 +32,7 @@ class Stages(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Schedule(Serialisable):
+class Schedule(Serializable):
     """alpha_bar at stages 0 to T, and what Eqs. (13) and (14) derive from it.
 
     Args:

@@ -1,4 +1,4 @@
-"""Agents: what they maximise, and that no failed draw ever chooses."""
+"""Agents: what they maximize, and that no failed draw ever chooses."""
 
 from collections.abc import Callable
 
@@ -46,7 +46,7 @@ def assert_frequencies(observed: np.ndarray, expected: np.ndarray, n: int) -> No
 
 
 @pytest.mark.parametrize("case", LIKELIHOODS, ids=case_name)
-def test_thompson_sampling_maximises_over_its_draw(case: LikelihoodCase) -> None:
+def test_thompson_sampling_maximizes_over_its_draw(case: LikelihoodCase) -> None:
     likelihood = case.make()
     evidence = problem(1, DIM, 20, case).evidence(likelihood)
     exact = dp.Exact(prior())

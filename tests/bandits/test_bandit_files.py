@@ -27,7 +27,7 @@ def learned_prior() -> DiffusionPrior:
     """A learned prior as `fit` returns it, though with random weights."""
     grid = dp.Schedule.constant(5)
     with jax.numpy_dtype_promotion("standard"):
-        regressors = StagewiseDenoiser.initialise(jax.random.key(0), 2, grid, width=4)
+        regressors = StagewiseDenoiser.initialize(jax.random.key(0), 2, grid, width=4)
     regressors = jax.tree.map(lambda leaf: leaf.astype(float), regressors)
     exact = DiffusionPrior.from_prior(standard_prior())
     stage = StageLoss(0.0, 0.1, 0.2, 1.0, 0.4)

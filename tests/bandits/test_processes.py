@@ -145,7 +145,7 @@ def test_gunicorn_without_preload_decides() -> None:
     with served("--workers", "1", "--threads", "4", "--timeout", str(TIMEOUT)) as port:
         status, found = post(port, "/decide", {"features": np.eye(2).tolist()})
         assert status == 200 and found["action"] in (0, 1) and found["num_decisions"] == 1
-        assert post(port, "/reward", {"phi": [1, 0], "reward": 1}) == (200, {"learnt": True})
+        assert post(port, "/reward", {"phi": [1, 0], "reward": 1}) == (200, {"learned": True})
         status, found = post(port, "/reward", {"phi": [1, 0], "reward": 2})
         assert status == 400 and "0 or 1" in found["error"]
         assert time.monotonic() < deadline

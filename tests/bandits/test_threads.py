@@ -89,7 +89,7 @@ def test_no_two_threads_take_the_same_decision(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_file_holds_one_moment(tmp_path: Path, eager_switching: None) -> None:
-    """A decision is taken before its reward is learnt, so that no file may have more rewards."""
+    """A decision is taken before its reward is learned, so that no file may have more rewards."""
     bandit = Bandit(standard_prior(), dp.Linear(0.5), seed=0)
     bandit.warm_up(7)
 

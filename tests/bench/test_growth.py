@@ -37,7 +37,7 @@ def test_everything_that_grows_is_measured_at_two_sizes_at_least() -> None:
     for quick in (False, True):
         sizes: dict[tuple[str, str], set[int]] = {}
         for case in growth.cases(quick):
-            assert case.name in growth.COLOURS
+            assert case.name in growth.COLORS
             sizes.setdefault((case.grows, case.name), set()).add(case.at)
         assert {grows for grows, _ in sizes} == set(growth.TITLES)
         assert all(len(found) >= 2 for found in sizes.values())

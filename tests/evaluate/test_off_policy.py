@@ -150,7 +150,7 @@ def test_decisions_without_propensity_are_evidence_alone() -> None:
 
 @pytest.fixture(scope="module")
 def logs() -> list[tuple[dp.evaluate.OffPolicy, float, float]]:
-    """Of 100 logs: the estimates, the truth, and the mean of a randomised tenth of the traffic."""
+    """Of 100 logs: the estimates, the truth, and the mean of a randomized tenth of the traffic."""
     every = Log(0, NUM_LOGS * TASKS_OF_LOG, ROUNDS)
     pi = every.target_shares()
     found = []

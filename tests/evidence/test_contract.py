@@ -229,13 +229,13 @@ def test_temperature_may_be_traced(case: LikelihoodCase) -> None:
 
 
 @both_precisions
-def test_reparameterised_evidence_is_the_same_function(case: LikelihoodCase) -> None:
+def test_reparameterized_evidence_is_the_same_function(case: LikelihoodCase) -> None:
     p = problem(9, DIM, N, case)
     evidence, rng = p.evidence(case.make()), np.random.default_rng(9)
     offset, z = jnp.asarray(rng.standard_normal(DIM)), jnp.asarray(rng.standard_normal(DIM))
     scale = jnp.asarray(np.tril(rng.standard_normal((DIM, DIM))))
-    local = evidence.reparameterise(offset, scale)
+    local = evidence.reparameterize(offset, scale)
     assert_same(local.log_likelihood(z), evidence.log_likelihood(offset + scale @ z))
-    again = local.reparameterise(z, scale)
-    expected = evidence.reparameterise(offset + scale @ z, scale @ scale)
+    again = local.reparameterize(z, scale)
+    expected = evidence.reparameterize(offset + scale @ z, scale @ scale)
     assert_same(again.log_likelihood(offset), expected.log_likelihood(offset))

@@ -1,4 +1,4 @@
-"""Families, and Laplace's approximation against the twin and SciPy's optimiser."""
+"""Families, and Laplace's approximation against the twin and SciPy's optimizer."""
 
 import jax
 import jax.numpy as jnp
@@ -126,9 +126,9 @@ def test_large_histories_end_where_the_gradient_is_zero(
 
 @every_link
 @pytest.mark.parametrize(("dim", "num_rows"), [(2, 1), (5, 4), (5, 50)])
-def test_mode_is_that_of_scipys_optimiser(case: LikelihoodCase, dim: int, num_rows: int) -> None:
+def test_mode_is_that_of_scipys_optimizer(case: LikelihoodCase, dim: int, num_rows: int) -> None:
     p = problem(7, dim, num_rows, case)
-    mode = reference.map_by_optimiser(*p.for_twin(), case.family, case.dispersion)
+    mode = reference.map_by_optimizer(*p.for_twin(), case.family, case.dispersion)
     posterior, _ = p.evidence(case.make()).condition(p.gaussian())
     assert_allclose(posterior.mean, mode, rtol=0, atol=1e-6)
 

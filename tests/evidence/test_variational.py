@@ -16,7 +16,7 @@ DIM = 2
 def fitted(prior: dp.Gaussian, evidence: dp.AbstractEvidence) -> tuple[dp.Gaussian, float]:
     """The variational Gaussian under any prior, and its bound."""
     tril = cholesky(prior.cov)
-    q = variational(evidence.reparameterise(prior.mean, tril))
+    q = variational(evidence.reparameterize(prior.mean, tril))
     assert_allclose(np.linalg.slogdet(q.cov)[1], q.log_det, atol=1e-9)
     return dp.Gaussian(prior.mean + tril @ q.mean, tril @ q.cov @ tril.T), float(q.bound)
 

@@ -87,10 +87,10 @@ def test_a_round_of_diffusion_em_has_the_same_digits(
     monkeypatch.setattr("diffprior.learning.source.PIECE", 64)
     likelihood = dp.Linear(noise_std=1.0)
     logs = make_logs(tmp_path / "logs.parquet", 200)
-    centre = np.full(DIM, 0.5)  # far from the truth, so that there is something to learn
+    center = np.full(DIM, 0.5)  # far from the truth, so that there is something to learn
     start = diffusion.on_components(
         diffusion.Components(
-            np.full(2, 0.5), np.stack([-centre, centre]), np.stack([2.0 * np.eye(DIM)] * 2)
+            np.full(2, 0.5), np.stack([-center, center]), np.stack([2.0 * np.eye(DIM)] * 2)
         )
     )
 

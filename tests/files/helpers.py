@@ -35,13 +35,13 @@ CHOICE = (
 
 def network(isotropic: bool = False) -> NetworkDenoiser:
     """A small network of random weights in the default precision."""
-    made = NetworkDenoiser.initialise(jax.random.key(0), 3, width=4, depth=2, isotropic=isotropic)
+    made = NetworkDenoiser.initialize(jax.random.key(0), 3, width=4, depth=2, isotropic=isotropic)
     return jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), made)
 
 
 def corrected(mixed: bool) -> CorrectedDenoiser:
     """A small network of random weights on a mixture, or on one Gaussian."""
-    net = Correction.initialise(jax.random.key(0), 3, 2 if mixed else 1, width=4, depth=2)
+    net = Correction.initialize(jax.random.key(0), 3, 2 if mixed else 1, width=4, depth=2)
     net = jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), net)
     if not mixed:
         return CorrectedDenoiser(None, net, jnp.linspace(0.5, 1.0, 9), 3)
@@ -53,7 +53,7 @@ def corrected(mixed: bool) -> CorrectedDenoiser:
 def stagewise(grid: dp.Schedule) -> StagewiseDenoiser:
     """Small regressors of random weights in the default precision."""
     with jax.numpy_dtype_promotion("standard"):
-        made = StagewiseDenoiser.initialise(jax.random.key(0), 3, grid, width=4)
+        made = StagewiseDenoiser.initialize(jax.random.key(0), 3, grid, width=4)
     return jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), made)
 
 

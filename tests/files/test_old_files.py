@@ -43,7 +43,7 @@ def test_linear_bandits_of_0_1_0_decide_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED["bandits"])
-def test_bandits_of_0_1_0_keep_what_they_learnt(name: str) -> None:
+def test_bandits_of_0_1_0_keep_what_they_learned(name: str) -> None:
     """Five rewards, however they are kept now; and the bandit goes on."""
     path = OLD / f"{name}.bandit"
     bandit: Any = dp.Bandit.load(path, seed=0)

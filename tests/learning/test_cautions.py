@@ -78,5 +78,5 @@ def test_drift_between_early_and_late_tasks_draws_a_warning() -> None:
 def test_a_direction_that_rows_do_not_show_is_named() -> None:
     tasks, x, y = world()
     x = np.column_stack([x, 0.01 * np.random.default_rng(1).standard_normal(len(x))])
-    text = warned(dp.Logs(tasks, x, y, feature_names=("base", "price", "colour")))
-    assert "unseen directions" in text and "colour" in text
+    text = warned(dp.Logs(tasks, x, y, feature_names=("base", "price", "color")))
+    assert "unseen directions" in text and "color" in text

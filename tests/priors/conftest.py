@@ -70,7 +70,7 @@ def unlearned(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[np.ndarray
         return fit_corrected(train, held_out, **options)
 
     monkeypatch.setattr("diffprior.priors.fitting.fit_corrected", fit)
-    monkeypatch.setattr(choose_base, "optimise", lambda p, *_: (p, Fitted((1.0,), 0)))
+    monkeypatch.setattr(choose_base, "optimize", lambda p, *_: (p, Fitted((1.0,), 0)))
     monkeypatch.setattr(choose_base, "choose_components", one_gaussian)
     monkeypatch.setattr(choose_base, "HELD_OUT_DRAWS", 64)
     monkeypatch.setattr(choose_base, "JUDGED_EVIDENCE", 8)
@@ -82,7 +82,7 @@ def unlearned(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[np.ndarray
 @pytest.fixture
 def untrained() -> dp.DiffusionPrior:
     """A small prior that has not been learned, with a report."""
-    correction = Correction.initialise(jax.random.key(0), 2, 1, width=6, depth=2)
+    correction = Correction.initialize(jax.random.key(0), 2, 1, width=6, depth=2)
     correction = jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), correction)
     stages = tuple(StageLoss(x, 0.9 / (1 + x * x), 2.0, 1.0, 0.9) for x in (-7.0, 1.0, 9.0))
     return dp.DiffusionPrior(

@@ -132,8 +132,8 @@ def test_mixture_samples_follow_the_mixture() -> None:
     draws = np.asarray(mixture().sample(jax.random.key(0), 100_000))
     for direction in np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, -1.0]]):
         stds = np.sqrt(np.einsum("i,kij,j->k", direction, COVS, direction))
-        standardised = ((draws @ direction)[:, None] - MEANS @ direction) / stds
-        assert_distribution(stats.norm.cdf(standardised) @ WEIGHTS)
+        standardized = ((draws @ direction)[:, None] - MEANS @ direction) / stds
+        assert_distribution(stats.norm.cdf(standardized) @ WEIGHTS)
 
 
 def test_zero_weights_are_no_component() -> None:
@@ -160,8 +160,8 @@ def test_gaussian_fit_is_maximum_likelihood(dim: int) -> None:
     samples = np.random.default_rng(1).standard_normal((200, dim)) * 3 + 1
     prior = dp.GaussianPrior.fit(samples)
     assert_allclose(prior.mean, samples.mean(axis=0))
-    centred = samples - samples.mean(axis=0)
-    assert_allclose(prior.cov, centred.T @ centred / 200)
+    centered = samples - samples.mean(axis=0)
+    assert_allclose(prior.cov, centered.T @ centered / 200)
 
 
 def test_mixture_fit_finds_the_components_in_any_units() -> None:

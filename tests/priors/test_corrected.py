@@ -42,7 +42,7 @@ def base(dim: int) -> MixtureBase:
 
 
 def correction(dim: int, k: int, size: float = 0.3) -> Correction:
-    start = Correction.initialise(jax.random.key(0), dim, k, width=8, depth=3)
+    start = Correction.initialize(jax.random.key(0), dim, k, width=8, depth=3)
     rng = np.random.default_rng(dim)
     return jax.tree.map(lambda leaf: jnp.asarray(size * rng.standard_normal(leaf.shape)), start)
 
@@ -130,7 +130,7 @@ def test_the_law_to_draw_from_has_the_denoised_mean(dim: int, mixed: bool) -> No
 
 
 def test_an_untrained_correction_is_the_base_alone() -> None:
-    start = Correction.initialise(jax.random.key(0), 2, 3, width=8, depth=3)
+    start = Correction.initialize(jax.random.key(0), 2, 3, width=8, depth=3)
     start = jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), start)
     precision, shift = spectral(4, [0.5, 3.0]), jnp.array([1.0, -2.0])
     got = denoise(CorrectedDenoiser(base(2), start, None, 2), precision, shift)
@@ -138,7 +138,7 @@ def test_an_untrained_correction_is_the_base_alone() -> None:
     assert_allclose(got.mean, alone.mean, atol=1e-12)
 
 
-def test_covariance_under_a_gaussian_base_is_the_symmetrised_derivative() -> None:
+def test_covariance_under_a_gaussian_base_is_the_symmetrized_derivative() -> None:
     denoiser, precision = (
         CorrectedDenoiser(None, correction(2, 1, 0.2), None, 2),
         spectral(4, [0.5, 3.0]),

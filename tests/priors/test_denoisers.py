@@ -18,7 +18,7 @@ from diffprior.priors.diffusion import Metadata
 from diffprior.priors.network import NetworkDenoiser
 from diffprior.priors.stagewise import StagewiseDenoiser
 
-DIMS = [2, 9]  # below and above the largest that is factorised in plain array operations
+DIMS = [2, 9]  # below and above the largest that is factorized in plain array operations
 both_precisions = pytest.mark.float32
 
 
@@ -39,7 +39,7 @@ def random_weights(denoiser: Any, seed: int, size: float) -> Any:
 def network(dim: int, size: float = 0.3, isotropic: bool = False) -> NetworkDenoiser:
     """A network of random weights of this size; zero is what learning starts from."""
     key = jax.random.key(dim)
-    start = NetworkDenoiser.initialise(key, dim, width=8, depth=3, isotropic=isotropic)
+    start = NetworkDenoiser.initialize(key, dim, width=8, depth=3, isotropic=isotropic)
     if size == 0:
         return jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), start)
     return random_weights(start, dim, size)
@@ -59,7 +59,7 @@ def at_stage(denoiser: Any, schedule: dp.Schedule, s_t: jax.Array) -> tuple[Any,
     return jax.lax.map(at, denoiser.stages(schedule))
 
 
-def symmetrised_derivative(function: Any, x: np.ndarray, step: float = 1e-5) -> np.ndarray:
+def symmetrized_derivative(function: Any, x: np.ndarray, step: float = 1e-5) -> np.ndarray:
     """The symmetric part of the derivative, by central differences."""
     sides = [(function(x + step * e), function(x - step * e)) for e in np.eye(len(x))]
     jacobian = np.stack([np.asarray(up) - np.asarray(down) for up, down in sides], 1) / (2 * step)
@@ -94,12 +94,12 @@ def test_a_stage_is_isotropic_evidence(dim: int, isotropic: bool) -> None:
 
 
 @pytest.mark.parametrize("dim", DIMS)
-def test_covariance_is_the_symmetrised_derivative_of_the_mean(dim: int) -> None:
+def test_covariance_is_the_symmetrized_derivative_of_the_mean(dim: int) -> None:
     denoiser, precision = network(dim), spectral(4, np.geomspace(0.5, 20.0, dim))
     shift = np.linspace(-1.0, 2.0, dim)
     mean = lambda q: denoise(denoiser, precision, jnp.asarray(q)).mean  # noqa: E731
     got = denoise(denoiser, precision, jnp.asarray(shift)).cov
-    assert_allclose(got, symmetrised_derivative(mean, shift), atol=1e-7)
+    assert_allclose(got, symmetrized_derivative(mean, shift), atol=1e-7)
     assert np.max(np.abs(got - np.linalg.inv(np.eye(dim) + precision.matrix()))) > 1e-3
 
 
@@ -139,7 +139,7 @@ def test_evidence_may_be_strong_in_one_direction_and_absent_in_another() -> None
 
 
 def stagewise(grid: dp.Schedule, size: float = 0.3) -> StagewiseDenoiser:
-    start = StagewiseDenoiser.initialise(jax.random.key(0), 2, grid, width=7)
+    start = StagewiseDenoiser.initialize(jax.random.key(0), 2, grid, width=7)
     return random_weights(start, 1, size)
 
 
@@ -168,7 +168,7 @@ def test_stagewise_covariance_is_second_order_tweedie() -> None:
     denoiser = stagewise(grid, 0.1)
     got, _ = at_stage(denoiser, grid, jnp.asarray(s_t))
     for t, alpha_bar in enumerate(grid.alpha_bar[1:], start=1):
-        derivative = symmetrised_derivative(lambda s, t=t: noise_by_hand(denoiser, t, s), s_t)
+        derivative = symmetrized_derivative(lambda s, t=t: noise_by_hand(denoiser, t, s), s_t)
         cov = (1 - alpha_bar) / alpha_bar * (np.eye(2) - np.sqrt(1 - alpha_bar) * derivative)
         assert_allclose(got.cov[3 - t], cov, atol=1e-7)
 

@@ -1,4 +1,4 @@
-"""Expectation maximisation against scikit-learn, and the choice of the number of components."""
+"""Expectation maximization against scikit-learn, and the choice of the number of components."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,7 @@ from diffprior.priors.components import (
     TIED,
     Components,
     log_joint,
-    maximise,
+    maximize,
     sufficient_statistics,
 )
 from diffprior.priors.whitening import whitening
@@ -56,7 +56,7 @@ def test_log_joint_is_the_twins_component_by_component() -> None:
 def test_the_m_step_is_weighted_moments_drawn_towards_the_pooled() -> None:
     rng, x, pooling = np.random.default_rng(1), draws(50), 3.0
     r = rng.dirichlet(np.ones(3), 50)
-    got = maximise(jnp.asarray(r).T @ sufficient_statistics(jnp.asarray(x)), 3, pooling)
+    got = maximize(jnp.asarray(r).T @ sufficient_statistics(jnp.asarray(x)), 3, pooling)
     count = r.sum(axis=0)
     own = [np.cov(x.T, aweights=r[:, k], bias=True) for k in range(3)]
     pooled = np.einsum("k,kij->ij", count / 50, own)
@@ -70,7 +70,7 @@ def test_the_m_step_is_weighted_moments_drawn_towards_the_pooled() -> None:
 def test_tied_components_have_one_covariance() -> None:
     r = np.random.default_rng(1).dirichlet(np.ones(3), 50)
     statistics = jnp.asarray(r).T @ sufficient_statistics(jnp.asarray(draws(50)))
-    covs = maximise(statistics, 3, TIED).covs
+    covs = maximize(statistics, 3, TIED).covs
     assert_allclose(covs, np.broadcast_to(covs[0], covs.shape), atol=1e-4)
 
 

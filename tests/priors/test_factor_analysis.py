@@ -7,7 +7,7 @@ import pytest
 
 import reference
 from diffprior.priors import em
-from diffprior.priors.components import Components, log_joint, maximise, sufficient_statistics
+from diffprior.priors.components import Components, log_joint, maximize, sufficient_statistics
 from diffprior.priors.factor_analysis import with_factors
 
 DIM, NUM_COMPONENTS = 6, 4
@@ -43,7 +43,7 @@ def test_every_step_raises_the_likelihood() -> None:
     for _ in range(40):
         joint = log_joint(components, statistics)
         answered = jax.nn.softmax(joint, axis=1).T @ statistics
-        free = maximise(answered, DIM, 0.0)
+        free = maximize(answered, DIM, 0.0)
         components, noise = with_factors(free, answered[:, 0], noise, jnp.asarray(1))
         found.append(log_likelihood(components, x))
     assert np.min(np.diff(found)) > -1e-3  # the floor of variances, added to every step

@@ -70,14 +70,14 @@ def test_a_second_fit_compiles_nothing(short: None, compilations: list[str]) -> 
 
 def test_sizes_are_those_asked_for(short: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether or not the network is kept in the end."""
-    trained, optimise = [], choose_base.optimise
+    trained, optimize = [], choose_base.optimize
 
     def watched(start: Any, *args: Any) -> Any:
-        found = optimise(start, *args)
+        found = optimize(start, *args)
         trained.append((start, found[1]))
         return found
 
-    monkeypatch.setattr(choose_base, "optimise", watched)
+    monkeypatch.setattr(choose_base, "optimize", watched)
     small(TWO, num_steps=7, width=5, depth=3)
     ((start, fitted),) = trained
     assert start.weights_hidden.shape == (2, 5, 5)
@@ -92,7 +92,7 @@ def test_so_many_steps_are_taken(num_steps: int, monkeypatch: pytest.MonkeyPatch
     keys = (jax.random.key(0), jax.random.key(1))
     recipe = descent.Recipe(num_steps, 1, 1.0, False)
     monkeypatch.setattr(descent, "AVERAGING", 0.0)
-    params, fitted = descent.optimise(
+    params, fitted = descent.optimize(
         jnp.zeros(1, jnp.float32), loss, rows, recipe, keys, False, lambda p: np.asarray(p)
     )
     assert len(fitted.losses) == 1 + -(-num_steps // 250)
@@ -219,7 +219,7 @@ def test_schedules_by_name(name: Any, expected: dp.Schedule) -> None:
 def test_options_are_refused_before_anything_is_learned(
     options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose_base, "optimise", None)
+    monkeypatch.setattr(choose_base, "optimize", None)
     with pytest.raises(ValueError, match=message):
         dp.DiffusionPrior.fit(SAMPLES, **options)
 

@@ -37,7 +37,7 @@ def exact(u: np.ndarray, precision: np.ndarray, rows: Rows) -> np.ndarray:
 @pytest.mark.parametrize("dim", [1, 2, 3])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("most", [20, 64, 100])
-def test_neighbours_and_all_others_are_the_posterior_over_all_samples(
+def test_neighbors_and_all_others_are_the_posterior_over_all_samples(
     dim: int, weighted: bool, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With every row among the others as often as it counts, none is left out or counted twice."""
@@ -49,7 +49,7 @@ def test_neighbours_and_all_others_are_the_posterior_over_all_samples(
     roots = rng.standard_normal((4, dim, dim)) + 2 * np.eye(dim)
     precision = PRECISIONS[:, None, None] * np.einsum("gij,gkj->gik", roots, roots)
     u = np.asarray(rows.samples[index]) + 0.1 * rng.standard_normal((4, 6, dim))
-    near = targets.Neighbours.of(rows, len(others)).pick(index)
+    near = targets.Neighbors.of(rows, len(others)).pick(index)
     once = jnp.zeros((4, 6, len(others)))
     got = jax.jit(targets.posterior_means)(
         jnp.asarray(u), jnp.asarray(precision), rows.samples[index], others, once, near
@@ -59,7 +59,7 @@ def test_neighbours_and_all_others_are_the_posterior_over_all_samples(
         assert_allclose(got[g], np.stack(want), rtol=1e-9, atol=1e-9)
 
 
-def test_neighbours_leave_less_noise_than_samples_at_random() -> None:
+def test_neighbors_leave_less_noise_than_samples_at_random() -> None:
     """Under evidence of which a few samples in a thousand are likely."""
     rng = np.random.default_rng(2)
     rows = Rows(jnp.asarray(rng.standard_normal((4000, 2))), None)
@@ -67,7 +67,7 @@ def test_neighbours_leave_less_noise_than_samples_at_random() -> None:
     precision, s_0 = np.exp(5.0) * np.eye(2), rows.samples[index]
     u = s_0 + np.exp(-2.5) * rng.standard_normal((1, 200, 2))
     want = np.stack([exact(row, precision, rows) for row in np.asarray(u[0])])
-    others, all_near = rows.samples[:64], targets.Neighbours.of(rows, 64).pick(index)
+    others, all_near = rows.samples[:64], targets.Neighbors.of(rows, 64).pick(index)
     given = (u, jnp.asarray(precision)[None], s_0, others, jnp.zeros((1, 200, 64)))
     found = [targets.posterior_means(*given, near) for near in (None, all_near)]
     errors = [np.mean((means[0] - want) ** 2) for means in found]

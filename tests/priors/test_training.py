@@ -70,7 +70,7 @@ def mean_of_candidates(u: np.ndarray, candidates: np.ndarray, matrix: np.ndarray
 def test_error_is_that_of_the_denoised_mean(blobs: Any, mixed: bool) -> None:
     """|(I + P)^(1/2) (target - mean)|^2, the mean being what `denoise` returns for P and P u."""
     own, data = base(blobs) if mixed else None, rows(blobs, 50)
-    start = Correction.initialise(jax.random.key(0), 2, 2 if mixed else 1, width=5, depth=2)
+    start = Correction.initialize(jax.random.key(0), 2, 2 if mixed else 1, width=5, depth=2)
     rng = np.random.default_rng(0)
     net = jax.tree.map(lambda leaf: jnp.asarray(0.5 * rng.standard_normal(leaf.shape)), start)
     made = loss(own)
@@ -125,7 +125,7 @@ def test_shrinking_is_towards_the_base() -> None:
         loss(None),
         descent.Rows(jnp.asarray(np.random.default_rng(0).normal(size=(40, 2))), None),
     )
-    start = Correction.initialise(jax.random.key(0), 2, 1, width=5, depth=2)
+    start = Correction.initialize(jax.random.key(0), 2, 1, width=5, depth=2)
     rng = np.random.default_rng(1)
     net = jax.tree.map(lambda leaf: jnp.asarray(0.3 * rng.standard_normal(leaf.shape)), start)
     errors = made.errors(net, KEY, data, 160)
@@ -139,7 +139,7 @@ def test_shrinking_is_towards_the_base() -> None:
 
 def pulled_to_one(recipe: descent.Recipe, evaluate: Any) -> tuple[Any, descent.Fitted]:
     """Descent of one number from 0, whose training loss is least at 1."""
-    return descent.optimise(
+    return descent.optimize(
         jnp.zeros((1, 1), jnp.float32),
         lambda p, key, rows, size: jnp.sum((p - rows.samples[:1]) ** 2),
         descent.Rows.of(np.full((4, 1), 1.0), None),

@@ -17,7 +17,7 @@ from diffprior.problems import movielens as module
 from diffprior.problems.movielens import (
     Ratings,
     balance,
-    factorise,
+    factorize,
     movielens,
     parse_ratings,
     regress,
@@ -48,7 +48,7 @@ def test_lines_become_numbered_ratings() -> None:
 def test_planted_matrix_is_recovered_where_nothing_was_rated() -> None:
     matrix, ratings = planted(80, 60, rank=2, noise_std=0.0, share=0.5)
     # Taking off the mean of the ratings adds one to the rank.
-    factors = factorise(ratings, rank=3, ridge=1e-9, num_sweeps=300)
+    factors = factorize(ratings, rank=3, ridge=1e-9, num_sweeps=300)
     completed = factors.users @ factors.movies.T + np.mean(ratings.values)
     np.testing.assert_allclose(completed, matrix, atol=1e-5)
     assert factors.noise_std < 1e-5
@@ -78,26 +78,26 @@ def test_balance_keeps_the_product_and_evens_the_factors() -> None:
 
 
 def objective(ratings: Ratings, users: Array, movies: Array, ridge: float) -> float:
-    centred = ratings.values - np.mean(ratings.values)
+    centered = ratings.values - np.mean(ratings.values)
     predicted = (users @ movies.T)[ratings.users, ratings.movies]
     penalty = ridge * (np.sum(users**2) + np.sum(movies**2))
-    return float(np.sum((centred - predicted) ** 2) + penalty)
+    return float(np.sum((centered - predicted) ** 2) + penalty)
 
 
-def test_result_minimises_the_penalised_squares() -> None:
+def test_result_minimizes_the_penalized_squares() -> None:
     _, ratings = planted(40, 30, rank=2, noise_std=0.5, share=0.6)
-    users, movies, _ = factorise(ratings, rank=2, ridge=0.7, num_sweeps=300)
+    users, movies, _ = factorize(ratings, rank=2, ridge=0.7, num_sweeps=300)
     rng, least = np.random.default_rng(3), objective(ratings, users, movies, 0.7)
     for _ in range(20):
         nudge = 1e-3 * rng.standard_normal(users.shape), 1e-3 * rng.standard_normal(movies.shape)
         assert objective(ratings, users + nudge[0], movies + nudge[1], 0.7) > least
-    other = factorise(ratings, rank=2, ridge=0.7, num_sweeps=300, seed=1)
+    other = factorize(ratings, rank=2, ridge=0.7, num_sweeps=300, seed=1)
     np.testing.assert_allclose(other.users @ other.movies.T, users @ movies.T, atol=1e-6)
 
 
 def test_noise_is_the_planted_one() -> None:
     _, ratings = planted(300, 200, rank=2, noise_std=0.5, share=0.4)
-    noise_std = factorise(ratings, rank=3, ridge=1e-3).noise_std
+    noise_std = factorize(ratings, rank=3, ridge=1e-3).noise_std
     standard_error = 0.5 / np.sqrt(2 * len(ratings.values))
     assert abs(noise_std - 0.5) < 5 * standard_error
 
@@ -105,7 +105,7 @@ def test_noise_is_the_planted_one() -> None:
 def test_more_parameters_than_ratings_are_refused() -> None:
     _, ratings = planted(10, 8, rank=1, noise_std=0.1, share=0.5)
     with pytest.raises(ValueError, match="`rank`: expected fewer parameters than the"):
-        factorise(ratings, rank=5)
+        factorize(ratings, rank=5)
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_problem_has_movies_for_parameters_and_users_for_actions(archive: Path) -> None:
     problem = movielens(archive)
-    factors = factorise(module.load_ratings(archive))
+    factors = factorize(module.load_ratings(archive))
     assert (problem.dim, problem.num_actions, problem.fresh_actions) == (5, 10, True)
     np.testing.assert_array_equal(problem.parameters, factors.movies)
     np.testing.assert_array_equal(problem.actions, factors.users)

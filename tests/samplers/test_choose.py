@@ -65,7 +65,7 @@ def test_a_mixture_that_a_network_corrects_a_little_gets_passes_from_four_parame
         base = MixtureBase(
             jnp.zeros(1), jnp.zeros((1, dim)), jnp.eye(dim)[None], jnp.ones((1, dim))
         )
-        correction = Correction.initialise(jax.random.key(0), dim, 1, width=4, depth=2)
+        correction = Correction.initialize(jax.random.key(0), dim, 1, width=4, depth=2)
         denoiser = CorrectedDenoiser(base, correction, None, dim)
         plain = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(dim), np.eye(dim)))
         assert isinstance(dp.best_sampler(dataclasses.replace(plain, denoiser=denoiser)), kind)
@@ -79,7 +79,7 @@ def test_a_network_on_one_gaussian_gets_more_stages_past_eight_parameters(
     dim: int, steps: int
 ) -> None:
     """Up to eight the covariance is the derivative of the mean, past that a table."""
-    correction = Correction.initialise(jax.random.key(0), dim, 1, width=4, depth=2)
+    correction = Correction.initialize(jax.random.key(0), dim, 1, width=4, depth=2)
     plain = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(dim), np.eye(dim)))
     denoiser = CorrectedDenoiser(None, correction, jnp.ones(len(SPREAD_AT)), dim)
     sampler = dp.best_sampler(dataclasses.replace(plain, denoiser=denoiser), 0.5)

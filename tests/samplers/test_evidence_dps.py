@@ -139,8 +139,8 @@ def test_isotropic_evidence_is_a_stage_of_the_plain_chain() -> None:
 
 def test_priors_for_isotropic_evidence_are_refused() -> None:
     grid = dp.Schedule.constant(5)
-    stagewise = StagewiseDenoiser.initialise(KEY, DIM, grid, width=4)
-    network = NetworkDenoiser.initialise(KEY, DIM, width=4, depth=1, isotropic=True)
+    stagewise = StagewiseDenoiser.initialize(KEY, DIM, grid, width=4)
+    network = NetworkDenoiser.initialize(KEY, DIM, width=4, depth=1, isotropic=True)
     closed = dp.DiffusionPrior.from_prior(blob_prior())
     for denoiser in (stagewise, network):
         prior = dataclasses.replace(closed, denoiser=denoiser, schedule=grid)

@@ -59,7 +59,7 @@ WIDE = {
 
 @pytest.mark.parametrize("name", WIDE)
 @pytest.mark.parametrize("case", [LOGISTIC, NEGATIVE_BINOMIAL], ids=case_name)
-def test_generalised_linear_draws_have_the_moments_of_a_grid(
+def test_generalized_linear_draws_have_the_moments_of_a_grid(
     name: str, case: LikelihoodCase
 ) -> None:
     """Wide priors, whose posterior is skew: Laplace's approximation is off by a fifth of a standard
@@ -78,9 +78,9 @@ def test_generalised_linear_draws_have_the_moments_of_a_grid(
     sampler = dp.Exact(dp.MixturePrior(weights, means, covs))
     draws, info = sampler.sample_many(KEY, p.evidence(case.make()), 8192)
     assert_near(np.exp(np.asarray(info.log_evidence) - log_evidence), 1.0, allowance=1e-6)
-    centred = (np.asarray(draws) - mean) / np.sqrt(np.diagonal(cov))
-    assert_near(centred, 0.0, allowance=0.02)
-    assert_near(centred**2, 1.0, allowance=0.03)
+    centered = (np.asarray(draws) - mean) / np.sqrt(np.diagonal(cov))
+    assert_near(centered, 0.0, allowance=0.02)
+    assert_near(centered**2, 1.0, allowance=0.03)
     assert np.median(info.effective_sample_size) > 16
 
 
@@ -101,8 +101,8 @@ def test_mixture_draws_follow_the_exact_law(num_rows: int) -> None:
     )
     for direction in (*np.eye(DIM), np.ones(DIM), np.array([1.0, -2.0, 0.5])):
         stds = np.sqrt(np.einsum("i,kij,j->k", direction, covs, direction))
-        standardised = (np.asarray(draws) @ direction)[:, None] - means @ direction
-        assert_distribution(stats.norm.cdf(standardised / stds) @ weights)
+        standardized = (np.asarray(draws) @ direction)[:, None] - means @ direction
+        assert_distribution(stats.norm.cdf(standardized / stds) @ weights)
     assert_allclose(info.log_evidence, log_evidence, rtol=1e-10, atol=1e-12)
 
 
@@ -185,8 +185,8 @@ def test_empirical_draws_are_atoms_as_often_as_they_should() -> None:
 
 def test_draws_are_independent() -> None:
     draws, _ = draw(PRIORS[0].make(), LINEAR, 6)
-    centred = np.asarray(draws) - np.asarray(draws).mean(axis=0)
-    assert_mean(np.einsum("ni,nj->nij", centred[1:], centred[:-1]), np.zeros((DIM, DIM)))
+    centered = np.asarray(draws) - np.asarray(draws).mean(axis=0)
+    assert_mean(np.einsum("ni,nj->nij", centered[1:], centered[:-1]), np.zeros((DIM, DIM)))
 
 
 @pytest.mark.parametrize("temperature", [0.25, 4.0])

@@ -90,7 +90,7 @@ def test_separable_logistic_rows(name: str) -> None:
 
 @pytest.mark.float32
 def test_many_parameters() -> None:
-    """128 of them; EvidenceDPS has the exact law, seen in standardised draws."""
+    """128 of them; EvidenceDPS has the exact law, seen in standardized draws."""
     rng, dim = np.random.default_rng(6), 128
     cov = random_cov(rng, dim)
     features = rng.standard_normal((40, dim)) / np.sqrt(dim)
@@ -143,7 +143,7 @@ def test_a_prior_on_its_own_grid_is_strided(name: str) -> None:
     """Its samplers take part of its stages, by default all of them, and refuse more."""
     grid = dp.Schedule.constant(20)
     closed = dp.DiffusionPrior.from_prior(dp.GaussianPrior(MEAN, COV))
-    denoiser = StagewiseDenoiser.initialise(KEY, DIM, grid, width=4)
+    denoiser = StagewiseDenoiser.initialize(KEY, DIM, grid, width=4)
     prior = dataclasses.replace(closed, denoiser=denoiser, schedule=grid)
     sampler = SAMPLERS[name](prior)
     assert sampler.schedule == grid.stride(8)

@@ -46,7 +46,7 @@ def test_a_gaussian_prior_gives_exact_bayes(num_particles: int, steps: int, dim:
 
 
 @pytest.mark.parametrize("case", [LOGISTIC, POISSON], ids=lambda case: case.name)
-def test_generalised_linear_models_give_the_posterior_of_a_grid(case: LikelihoodCase) -> None:
+def test_generalized_linear_models_give_the_posterior_of_a_grid(case: LikelihoodCase) -> None:
     """Large features, whose posterior Laplace's approximation misses; rewards of dozens, where a
     search from afar overshoots. Any potential would leave the evidence unbiased; only a good one
     keeps the particles alike."""
@@ -67,9 +67,9 @@ def test_generalised_linear_models_give_the_posterior_of_a_grid(case: Likelihood
     draws, info = sampler.sample_many(KEY, p.evidence(case.make()), 2048)
     assert not np.any(info.failed)
     assert_near(np.exp(np.asarray(info.log_evidence) - log_evidence), 1.0, allowance=0.002)
-    centred = (np.asarray(draws) - mean) / np.sqrt(np.diagonal(cov))
-    assert_near(centred, 0.0, allowance=0.01)
-    assert_near(centred**2, 1.0, allowance=0.02)
+    centered = (np.asarray(draws) - mean) / np.sqrt(np.diagonal(cov))
+    assert_near(centered, 0.0, allowance=0.01)
+    assert_near(centered**2, 1.0, allowance=0.02)
     assert np.median(info.effective_sample_size) > 12
 
 

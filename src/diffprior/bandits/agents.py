@@ -11,13 +11,13 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from ..checks import on_device
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
-from ..files.base import Serialisable
+from ..files.base import Serializable
 from ..gaussian import Gaussian
 from ..samplers.base import AbstractSampler
 
 
 class Choice(NamedTuple):
-    """What to maximise, minus infinity where an action is not allowed and in random order if the
+    """What to maximize, minus infinity where an action is not allowed and in random order if the
     index failed; the index of every action; whether it failed."""
 
     preferences: Float[Array, " k"]
@@ -25,7 +25,7 @@ class Choice(NamedTuple):
     failed: Bool[Array, ""]
 
 
-class AbstractAgent(eqx.Module, Serialisable):
+class AbstractAgent(eqx.Module, Serializable):
     """Picks the action of the highest index; what it knows is the evidence."""
 
     likelihood: eqx.AbstractVar[AbstractLikelihood]
@@ -39,7 +39,7 @@ class AbstractAgent(eqx.Module, Serialisable):
     def index(
         self, key: Key[Array, ""], evidence: AbstractEvidence, features: Float[Array, "k d"]
     ) -> tuple[Float[Array, " k"], Bool[Array, ""]]:
-        """What to maximise, in units of phi' theta (g is increasing), and whether it failed.
+        """What to maximize, in units of phi' theta (g is increasing), and whether it failed.
 
         Args:
             key: Of the random numbers.

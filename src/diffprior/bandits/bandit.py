@@ -43,7 +43,7 @@ class Bandit(AbstractStoredBandit):
             fresh one.
         temperature: Counts the evidence 1 / temperature times: below 1 exploration is less. None
             leaves the sampler as it is, which for a prior is 1, Bayes' rule.
-        max_rows: Rows of a generalised linear model that are kept, at least 128; beyond, equal rows
+        max_rows: Rows of a generalized linear model that are kept, at least 128; beyond, equal rows
             are merged and older ones folded into a Gaussian term, so that memory and time stop
             growing. None keeps all.
         half_life: For tasks that drift: a number of decisions, or a `datetime.timedelta`, in which
@@ -109,7 +109,7 @@ class Bandit(AbstractStoredBandit):
 
     @property
     def evidence(self) -> AbstractEvidence:
-        """What has been learnt so far, and is not forgotten."""
+        """What has been learned so far, and is not forgotten."""
         state, shown = self._present(self._state), self._shown
         if shown is None or shown[0] is not state:
             shown = self._shown = (state, state.evidence)
@@ -199,7 +199,7 @@ class Bandit(AbstractStoredBandit):
 
         Raises:
             ValueError: An argument is not what is said above, the likelihood cannot produce such a
-                reward, or no parameters could be drawn given it; then nothing has been learnt.
+                reward, or no parameters could be drawn given it; then nothing has been learned.
             RuntimeError: The process was forked.
         """
         refuse_after_fork("update")
@@ -329,5 +329,5 @@ _FAILURE = (
 
 _UNUSABLE = (
     "`update`: expected observations given which, and those before, parameters can be drawn in {}, "
-    "got {}; rescale or drop them, or set jax_enable_x64; nothing has been learnt from this call"
+    "got {}; rescale or drop them, or set jax_enable_x64; nothing has been learned from this call"
 )

@@ -52,7 +52,7 @@ class AbstractGaussianAgent(AbstractAgent):
 class LinUCB(AbstractGaussianAgent):
     """Optimism: posterior mean plus `width` posterior standard deviations of phi' theta.
 
-    With a generalised linear model the posterior is Laplace's approximation.
+    With a generalized linear model the posterior is Laplace's approximation.
 
     Args:
         prior: A Gaussian prior.

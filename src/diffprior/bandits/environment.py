@@ -51,7 +51,7 @@ class Environment(eqx.Module):
     def rounds(self, numbers: Int[Array, " n"]) -> Rounds:
         """The rounds of these numbers, of every run; checked."""
         self._check_features()
-        features, means, rewards, finite = _realise(self, numbers)
+        features, means, rewards, finite = _realize(self, numbers)
         if not finite:
             raise ValueError(
                 "`problem`: expected finite features and rewards, got NaN or infinity; "
@@ -80,7 +80,7 @@ def _parameters(problem: AbstractProblem, seed: int, block: int) -> Float[Array,
 
 
 @eqx.filter_jit
-def _realise(
+def _realize(
     environment: Environment, numbers: Int[Array, " n"]
 ) -> tuple[Array, Array, Array, Array]:
     """Features, means and rewards of every run and round, and whether all are finite."""

@@ -10,7 +10,7 @@ from ..checks import choice
 from ..evidence.base import AbstractEvidence
 from ..evidence.history import capacity_for, small_room
 from ..files.atomic import AnyPath, write_whole
-from ..files.base import Serialisable, from_bytes, from_path, kinds_in, to_bytes
+from ..files.base import Serializable, from_bytes, from_path, kinds_in, to_bytes
 from .agents import AbstractAgent
 from .choose import known_prior
 from .forgetting import Forgetting
@@ -19,7 +19,7 @@ from .streams import checked_seed, fresh_seed
 from .updates import State
 
 
-class AbstractStoredBandit(abc.ABC, Serialisable):
+class AbstractStoredBandit(abc.ABC, Serializable):
     """What a bandit keeps, and how it is kept. Version 2 of its files can forget."""
 
     file_version: ClassVar[int] = 2
@@ -35,7 +35,7 @@ class AbstractStoredBandit(abc.ABC, Serialisable):
     @property
     @abc.abstractmethod
     def evidence(self) -> AbstractEvidence:
-        """What has been learnt so far."""
+        """What has been learned so far."""
 
     def to_bytes(self, *, prior: str = "whole") -> bytes:
         """All that is needed to go on, as bytes.

@@ -26,10 +26,10 @@ def make_rows(path: Path, num_tasks: int, num_rows: int, dim: int, logistic: boo
     from pyarrow import parquet
 
     rng = np.random.default_rng(0)
-    centres, writer = rng.standard_normal((10, dim)), None
+    centers, writer = rng.standard_normal((10, dim)), None
     for start in range(0, num_tasks, 10_000):
         count = min(10_000, num_tasks - start)
-        thetas = centres[rng.integers(10, size=count)] + 0.3 * rng.standard_normal((count, dim))
+        thetas = centers[rng.integers(10, size=count)] + 0.3 * rng.standard_normal((count, dim))
         x = rng.standard_normal((count, num_rows, dim))
         eta = np.einsum("nrd,nd->nr", x, thetas)
         noisy = eta + rng.standard_normal(eta.shape)

@@ -1,7 +1,7 @@
 """How fast `condition` is in a compiled loop, and whether it returns.
 
 Batches of conditioning are timed against the same mathematics on JAX's LAPACK-backed routines. Each
-contender lives in a process of its own, because several batched factorisations in one compiled loop
+contender lives in a process of its own, because several batched factorizations in one compiled loop
 can wait for each other for ever on a CPU; one that does not answer in time is said to hang. Rounds
 take turns, so that whatever else the machine does falls on all of them alike.
 """

@@ -36,7 +36,7 @@ TITLES = {
     "components": "components K",
     "rows": "observations N",
 }
-COLOURS = {
+COLORS = {
     "EvidenceDPS": MODEL,
     "LaplaceDPS": DATA,
     "TwistedSMC": "#3f8f5f",
@@ -148,14 +148,14 @@ def growth_figure(measured: list[Measurement]) -> Any:
 
 def _curve(axis: Any, points: np.ndarray, name: str) -> None:
     """Points, the line through the last of them, and its slope to the right."""
-    colour, last = COLOURS[name], points[-LAST:]
-    axis.plot(*points.T, "o", ms=3.5, color=colour, label=name)
-    axis.plot(*points.T, "-", lw=0.6, alpha=0.6, color=colour)
+    color, last = COLORS[name], points[-LAST:]
+    axis.plot(*points.T, "o", ms=3.5, color=color, label=name)
+    axis.plot(*points.T, "-", lw=0.6, alpha=0.6, color=color)
     slope, level = line_of_growth(last)
     ends = last[[0, -1], 0]
-    axis.plot(ends, level * ends**slope, "--", lw=1.5, color=colour)
+    axis.plot(ends, level * ends**slope, "--", lw=1.5, color=color)
     place = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
-    axis.annotate(f"{slope:.1f}", last[-1], fontsize=8, color=colour, **place)
+    axis.annotate(f"{slope:.1f}", last[-1], fontsize=8, color=color, **place)
 
 
 def line_of_growth(points: np.ndarray) -> tuple[float, float]:

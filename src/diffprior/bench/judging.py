@@ -48,7 +48,7 @@ USUAL = ("diffusion", "mixture, K chosen", "Gaussian")
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgment:
     """A sampler on one law at one number of observations; 1 is as good as exact in `emd`, `sliced`
     and `trace`, 0 in `excess` and `means_off`, 0.9 in `coverage`.
 
@@ -99,14 +99,14 @@ class Judge:
     def _pairs(first: np.ndarray, second: np.ndarray) -> Iterable[tuple[np.ndarray, np.ndarray]]:
         return zip(first[:DISTANCES], second[:DISTANCES], strict=True)
 
-    def judge(self, name: str, sampler: AbstractSampler, label: str) -> Judgement:
+    def judge(self, name: str, sampler: AbstractSampler, label: str) -> Judgment:
         """Draw from every task's posterior, and compare."""
         key = jax.random.key(self.seed + 1)
         draws = _draws(sampler, key, self.tasks.evidence, NUM_DRAWS)
         emd = np.mean([_emd(a, b) for a, b in self._pairs(draws, self.exact)])
         trace = draws.var(axis=1, ddof=1).sum(axis=-1).mean() / self.variance.sum(axis=-1).mean()
         covered = _draws(sampler, jax.random.fold_in(key, 1), self.covered.evidence, COVERAGE_DRAWS)
-        return Judgement(
+        return Judgment(
             name,
             self.likelihood,
             self.num_observations,
@@ -142,7 +142,7 @@ def judge_law(
     past_tasks: int = PAST_TASKS,
     methods: Iterable[str] = USUAL,
     on_row: Callable[[Any], None] = lambda row: None,
-) -> tuple[list[Judgement], list[dict[str, Any]]]:
+) -> tuple[list[Judgment], list[dict[str, Any]]]:
     """Every method at every number of observations; and what each fit came to."""
     source = law(name, likelihood)
     rows, fits = [], []

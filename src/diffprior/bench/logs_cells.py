@@ -95,10 +95,10 @@ class Clusters:
         from ..priors.from_tasks.components import Components
 
         self.rng, self.dim = np.random.default_rng([seed, 8]), 8
-        self.centres = 1.5 * self.rng.standard_normal((5, self.dim))
+        self.centers = 1.5 * self.rng.standard_normal((5, self.dim))
         self.halves = 0.5 * self.rng.standard_normal((5, self.dim, self.dim)) / np.sqrt(self.dim)
         covs = self.halves @ np.swapaxes(self.halves, 1, 2)
-        self.truth = Components(np.full(5, 0.2), self.centres, covs)
+        self.truth = Components(np.full(5, 0.2), self.centers, covs)
 
     def logs(self, num_tasks: int, mean_rows: float) -> "Logs":
         """Rows of new tasks, geometric in number."""
@@ -107,7 +107,7 @@ class Clusters:
         rng = self.rng
         which = rng.integers(5, size=num_tasks)
         noise = rng.standard_normal((num_tasks, self.dim))
-        thetas = self.centres[which] + np.einsum("nij,nj->ni", self.halves[which], noise)
+        thetas = self.centers[which] + np.einsum("nij,nj->ni", self.halves[which], noise)
         tasks = np.repeat(np.arange(num_tasks), rng.geometric(1 / mean_rows, num_tasks))
         x = rng.standard_normal((len(tasks), self.dim)) / np.sqrt(self.dim)
         y = np.sum(x * thetas[tasks], axis=1) + self.noise_std * rng.standard_normal(len(tasks))

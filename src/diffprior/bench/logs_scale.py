@@ -39,11 +39,11 @@ def million(cell: Cell) -> Figure:
     from ..priors.from_tasks.search import Candidate, search_mixture
 
     rng, n, d = np.random.default_rng(cell.seed), cell.num_tasks, 10
-    centres = rng.standard_normal((10, d))
+    centers = rng.standard_normal((10, d))
     parts = []
     for start in range(0, n, 20_000):
         count = min(20_000, n - start)
-        thetas = centres[rng.integers(10, size=count)] + 0.3 * rng.standard_normal((count, d))
+        thetas = centers[rng.integers(10, size=count)] + 0.3 * rng.standard_normal((count, d))
         x = rng.standard_normal((count, int(cell.mean_rows), d))
         y = np.einsum("nrd,nd->nr", x, thetas) + rng.standard_normal(x.shape[:2])
         gram = np.einsum("nri,nrj->nij", x, x)

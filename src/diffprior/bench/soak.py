@@ -91,8 +91,8 @@ def share(bandit: Bandit, num_threads: int, seconds: float) -> tuple[float, bool
         thread.join()
     passed, total = time.monotonic() - begin, sum(counts)
     evidence = bandit.evidence
-    learnt = float(evidence.count) if isinstance(evidence, LinearEvidence) else 0.0
-    return total / passed, before + total == bandit.num_decisions == learnt
+    learned = float(evidence.count) if isinstance(evidence, LinearEvidence) else 0.0
+    return total / passed, before + total == bandit.num_decisions == learned
 
 
 @app.command()

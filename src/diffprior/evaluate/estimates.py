@@ -195,11 +195,11 @@ def _controlled_log_mean(
     largest = np.max(log_weights, axis=1, keepdims=True)
     weights = np.exp(log_weights - largest)
     mean = weights.mean(axis=1, keepdims=True)
-    centred = ratios - ratios.mean(axis=1, keepdims=True)
-    slope = np.sum(weights * centred, axis=1) / np.maximum(np.sum(centred**2, axis=1), 1e-300)
+    centered = ratios - ratios.mean(axis=1, keepdims=True)
+    slope = np.sum(weights * centered, axis=1) / np.maximum(np.sum(centered**2, axis=1), 1e-300)
     estimate = mean[:, 0] - slope * (ratios.mean(axis=1) - 1.0)
     estimate = np.where(estimate > 0, estimate, mean[:, 0])
-    residuals = weights - mean - slope[:, None] * centred
+    residuals = weights - mean - slope[:, None] * centered
     variance = np.sum(residuals**2, axis=1) / (weights.shape[1] - 2) / weights.shape[1]
     return largest[:, 0] + np.log(estimate), variance / estimate**2
 

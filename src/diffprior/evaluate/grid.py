@@ -34,9 +34,9 @@ def grid_posterior(
             "use linear rewards, whose posterior has a closed form"
         )
     moments = prior.moments()
-    centre = np.asarray(moments.mean, np.float64)
+    center = np.asarray(moments.mean, np.float64)
     half = 6.0 * np.sqrt(np.diagonal(np.asarray(moments.cov, np.float64)))
-    points, probabilities, _ = _grid(prior, evidence, centre - half, centre + half, num)
+    points, probabilities, _ = _grid(prior, evidence, center - half, center + half, num)
     kept = points[probabilities > 1e-9 * probabilities.max()]
     margin = 2 * half / num
     low, high = kept.min(axis=0) - margin, kept.max(axis=0) + margin

@@ -41,7 +41,7 @@ class OffPolicy:
     Args:
         logged: What the policy that took the decisions earned.
         ips: Inverse propensity score: the mean of w r with the weight w = pi(a) / p(a).
-        snips: Self-normalised: the sum of w r over the sum of w.
+        snips: Self-normalized: the sum of w r over the sum of w.
         dr: Doubly robust: the mean of sum_a pi(a) q(a) + w (r - q(a)), with a reward model q.
         effective_sample_size: (sum w)^2 / sum w^2, of the decisions.
         num_decisions: Decisions with a propensity.
@@ -99,7 +99,7 @@ def off_policy(
     by its decisions, not by what else it would have explored and so have learned. Its probabilities
     are shares of `num_draws` draws, which leaves IPS and DR unbiased.
 
-    The reward model of DR is linear in the features, or generalised linear: the posterior mean of
+    The reward model of DR is linear in the features, or generalized linear: the posterior mean of
     the task given the evidence of that moment and a Gaussian with the prior's mean and covariance.
     It has not seen the reward that it is corrected by.
 

@@ -8,14 +8,14 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from ..checks import in_default_precision, positive, positive_int, real_numbers
-from ..files.base import Serialisable
+from ..files.base import Serializable
 from ..gaussian import Gaussian
 from ..representation import describe, settings
 
 Rows = Array | np.ndarray  # on a device or on the host
 
 
-class AbstractEvidence(eqx.Module, Serialisable):
+class AbstractEvidence(eqx.Module, Serializable):
     """p(h | theta) for a history h, as a function of theta."""
 
     max_bytes: ClassVar[int] = 2**28
@@ -107,7 +107,7 @@ class AbstractEvidence(eqx.Module, Serialisable):
         """
 
     @abc.abstractmethod
-    def reparameterise(
+    def reparameterize(
         self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
     ) -> "AbstractEvidence":
         """The same evidence as a function of z, where theta = offset + scale z.
@@ -211,7 +211,7 @@ class AbstractEvidence(eqx.Module, Serialisable):
         return _extended(self, phi[None], y[None], weight[None])
 
 
-class AbstractLikelihood(eqx.Module, Serialisable):
+class AbstractLikelihood(eqx.Module, Serializable):
     """How rewards arise from parameters; `observe` turns data into evidence."""
 
     max_bytes: ClassVar[int] = 2**24

@@ -1,4 +1,4 @@
-"""Generalised linear models: what a family is, rows of history, and IRLS (Algorithm 1)."""
+"""Generalized linear models: what a family is, rows of history, and IRLS (Algorithm 1)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -188,13 +188,13 @@ class GLMEvidence(AbstractStoredRows):
         folded = self.folded.temper(temperature)
         return eqx.tree_at(lambda e: (e.weights, e.folded), self, (weights, folded))
 
-    def reparameterise(
+    def reparameterize(
         self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
     ) -> "GLMEvidence":
         """The same evidence as a function of z, where theta = offset + scale z."""
         features = self.features @ scale
         offsets = self.features @ offset + self.offsets
-        folded = self.folded.reparameterise(offset, scale)
+        folded = self.folded.reparameterize(offset, scale)
         return eqx.tree_at(
             lambda e: (e.features, e.offsets, e.folded), self, (features, offsets, folded)
         )
@@ -307,7 +307,7 @@ def irls(
     converge too. The search begins at `start`, by default near the prior mean.
     """
     tril = cholesky(prior.cov)
-    local = evidence.reparameterise(prior.mean, tril)
+    local = evidence.reparameterize(prior.mean, tril)
     if start is None:
         z = _first_guess(local)
     else:

@@ -120,7 +120,7 @@ class LinearEvidence(AbstractEvidence):
         statistics = (self.precision, self.shift, self.sum_squares, self.count)
         return self._with(*(factor * statistic for statistic in statistics))
 
-    def reparameterise(
+    def reparameterize(
         self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
     ) -> "LinearEvidence":
         """The same evidence as a function of z, where theta = offset + scale z."""

@@ -28,7 +28,7 @@ def find_mode(
     precision_and_score: Callable[[Array], tuple[Array, Array]],
     start: Float[Array, " d"],
 ) -> Search:
-    """Minimise |z|^2 / 2 - log p(h | z); `precision_and_score` are minus the second derivative of
+    """Minimize |z|^2 / 2 - log p(h | z); `precision_and_score` are minus the second derivative of
     log p(h | .), and the first."""
     identity = jnp.eye(start.shape[0], dtype=start.dtype)
     eps = jnp.finfo(start.dtype).eps

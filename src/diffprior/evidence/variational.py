@@ -33,7 +33,7 @@ def variational(evidence: AbstractEvidence) -> Variational:
 
     A few steps of the fixed-point iteration q <- prior times the expansion of the likelihood under
     q, from the mode on. Other Gaussian priors come to this one by
-    `evidence.reparameterise(mean, cholesky(cov))`.
+    `evidence.reparameterize(mean, cholesky(cov))`.
 
     Args:
         evidence: what the task has shown.

@@ -133,7 +133,7 @@ def _is_litter(path: str, owner: str) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name last through a loss of power, where folders can be synchronised."""
+    """Make the new name last through a loss of power, where folders can be synchronized."""
     if sys.platform == "win32":
         return
     handle = os.open(folder, os.O_RDONLY)

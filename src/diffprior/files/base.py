@@ -14,7 +14,7 @@ from .kinds import Kind, kind_of
 T = TypeVar("T")
 
 
-class Serialisable(Kind):
+class Serializable(Kind):
     """Can be kept: `save` and `load`, `to_bytes` and `from_bytes`, and a `digest`."""
 
     def to_bytes(self) -> bytes:

@@ -15,21 +15,21 @@ import jax
 import numpy as np
 
 from .atomic import write_whole
-from .base import Serialisable
+from .base import Serializable
 from .base import load as load_any
 
 PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
-class KeptArrays(Serialisable):
+class KeptArrays(Serializable):
     """Arrays by name."""
 
     arrays: dict[str, np.ndarray]
 
 
 Result = TypeVar("Result")
-Kept = TypeVar("Kept", bound=Serialisable)
+Kept = TypeVar("Kept", bound=Serializable)
 
 
 class Entry(NamedTuple):

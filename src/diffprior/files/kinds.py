@@ -47,7 +47,7 @@ class Kind:
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Any:
-        """An object with these fields. A module is filled, not initialised, as JAX does."""
+        """An object with these fields. A module is filled, not initialized, as JAX does."""
         if not issubclass(cls, eqx.Module):
             return cls(**fields)
         instance = object.__new__(cls)
@@ -93,7 +93,7 @@ def known_kinds() -> dict[str, type[Kind]]:
         cls = left.pop(0)
         kind = kind_of(cls)
         if any(kind_of(base) == kind for base in cls.__bases__):
-            continue  # Equinox makes such a subclass for the time of initialisation
+            continue  # Equinox makes such a subclass for the time of initialization
         found[kind] = cls
         found |= {name: cls for name in cls.__dict__.get("former_kinds", ())}
         left += cls.__subclasses__()

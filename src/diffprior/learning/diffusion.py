@@ -40,7 +40,7 @@ NUM_DRAWS = 20_000  # of the closed form, to train on
 JUDGED = 500  # tasks that decide, at most
 MAX_ROUNDS = 8
 LEAST_ROOM = 0.05  # nats a task to be gained at most, from which polishing is tried
-ROUND_STEPS = 1000  # of the optimiser in one round, a quarter of a first fit's
+ROUND_STEPS = 1000  # of the optimizer in one round, a quarter of a first fit's
 LEAST_DRAWS = 4000  # to train on in a round; fewer tasks have several draws each
 ROUND_TASKS = 200_000  # that a round draws from, about; a fresh share of them where they are more
 REPORT_SHARE = 0.1  # of tasks, which are kept for the report
@@ -73,7 +73,7 @@ def diffusion_rung(
 
     `room` is what any prior could still gain, nats a task: where it is next to nothing, polishing
     is not tried. A ninth of the tasks judges. The closed form was fitted to them too, so that the
-    comparison favours it: the diffusion model is chosen only where it is clearly better.
+    comparison favors it: the diffusion model is chosen only where it is clearly better.
     """
     advance("diffusion")
     assert basis.components is not None
@@ -159,7 +159,7 @@ def polish(
     sampler: AbstractSampler | None = None,
     passes: Passes = HERE,
 ) -> DiffusionPrior:
-    """One round of expectation maximisation of a diffusion model.
+    """One round of expectation maximization of a diffusion model.
 
     Args:
         prior: the diffusion model so far; its coordinates and weights are kept.

@@ -89,7 +89,7 @@ class _Estimates:
 def naive(blocks: Sequence[AbstractBlock], executor: AbstractExecutor = HERE) -> Components:
     """What plug-in estimates give: the mean and covariance of a ridge regression for each task.
 
-    For generalised linear models, of one Newton step from the pooled estimate. Tasks of one row are
+    For generalized linear models, of one Newton step from the pooled estimate. Tasks of one row are
     left out. Much too wide, since it counts the noise of the estimates as differences of tasks.
     """
     start = guess(blocks, executor)

@@ -12,7 +12,7 @@ import numpy as np
 from ..extras import require
 from ..files.atomic import write_whole
 
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee")
+COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee")
 MOST_PAIRS = 3  # pairs of parameters shown
 
 PAGE = """<!doctype html>
@@ -151,7 +151,7 @@ def _by_length(report: Any) -> Any:
             width,
             yerr=[gain.error for gain in family.by_length],
             label=family.name,
-            color=COLOURS[i % len(COLOURS)],
+            color=COLORS[i % len(COLORS)],
             error_kw={"elinewidth": 1},
         )
     axis.axhline(0.0, color="black", linewidth=0.8)
@@ -172,11 +172,11 @@ def _priors(report: Any) -> Any:
     for row, (i, j) in zip(axes, pairs, strict=True):
         everything = np.concatenate(list(panels.values()))
         low, high = np.quantile(everything, [0.001, 0.999], axis=0)
-        for axis, (name, draws), colour in zip(row, panels.items(), COLOURS * 3, strict=False):
+        for axis, (name, draws), color in zip(row, panels.items(), COLORS * 3, strict=False):
             if dim == 1:
-                axis.hist(draws[:, 0], 60, range=(low[0], high[0]), color=colour)
+                axis.hist(draws[:, 0], 60, range=(low[0], high[0]), color=color)
             else:
-                axis.scatter(draws[:, i], draws[:, j], s=2, alpha=0.4, linewidths=0, color=colour)
+                axis.scatter(draws[:, i], draws[:, j], s=2, alpha=0.4, linewidths=0, color=color)
                 axis.set_xlim(low[i], high[i])
                 axis.set_ylim(low[j], high[j])
                 axis.set_ylabel(report.feature_names[j])
@@ -193,7 +193,7 @@ def _places(report: Any) -> Any:
     axis = axes[0, 0]
     expected = len(places) / 20
     spread = 2 * np.sqrt(expected)
-    axis.hist(places, 20, range=(0, 1), color=COLOURS[0], edgecolor="white")
+    axis.hist(places, 20, range=(0, 1), color=COLORS[0], edgecolor="white")
     axis.axhspan(expected - spread, expected + spread, color="black", alpha=0.12, linewidth=0)
     axis.axhline(expected, color="black", linewidth=0.8)
     axis.set_xlabel("probability of a smaller reward")

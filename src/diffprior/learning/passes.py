@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..executors.base import AbstractExecutor, Result, Shard
-from ..files.base import Serialisable
+from ..files.base import Serializable
 from ..files.cache import Kept, ResultCache, array_digest
 
 UNSIGNED = "unsigned_"
@@ -53,7 +53,7 @@ class Passes(AbstractExecutor):
         return _from_arrays(kind, self.cache.arrays(f"pass, {kind.__name__}", settings, compute))
 
     def keep(
-        self, name: str, settings: dict[str, Any], compute: Callable[[], Kept], *parts: Serialisable
+        self, name: str, settings: dict[str, Any], compute: Callable[[], Kept], *parts: Serializable
     ) -> Kept:
         """What has a file format, computed from `parts` and settings, or kept from earlier."""
         if self.cache is None:
@@ -89,7 +89,7 @@ def _told(value: Any) -> Any:
         return {name: _told(item) for name, item in value.items()}
     if isinstance(value, np.ndarray):
         return array_digest(value)
-    if isinstance(value, Serialisable):
+    if isinstance(value, Serializable):
         return value.digest
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [_told(getattr(value, field.name)) for field in dataclasses.fields(value)]

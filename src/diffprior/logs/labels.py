@@ -83,7 +83,7 @@ def normals(
 
 
 def _mixed(hashes: UInt64[np.ndarray, " n"], salt: int) -> UInt64[np.ndarray, " n"]:
-    """The finaliser of SplitMix64 applied to hash plus salt, so that splits do not share bits."""
+    """The finalizer of SplitMix64 applied to hash plus salt, so that splits do not share bits."""
     step = np.uint64((0x9E3779B97F4A7C15 * (salt + 1)) % 2**64)
     with np.errstate(over="ignore"):
         z = hashes + step

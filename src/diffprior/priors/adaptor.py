@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from ..checks import on_device
 from ..gaussian import Gaussian
-from ..linalg import Spectral, cholesky, eigh, solve_lower, symmetrise
+from ..linalg import Spectral, cholesky, eigh, solve_lower, symmetrize
 from ..representation import describe
 from ..schedule import Schedule
 from .base import AbstractPrior
@@ -89,10 +89,10 @@ class PriorDenoiser(AbstractDenoiser):
 
     def _moments(self, precision: Float[Array, "d d"], shift: Float[Array, " d"]) -> Gaussian:
         inverse = self.inverse_scale
-        there = symmetrise(inverse.T @ precision @ inverse)
+        there = symmetrize(inverse.T @ precision @ inverse)
         theta = self.prior.denoise(there, inverse.T @ shift + there @ self.offset)
         mean, cov = (jnp.asarray(x).astype(shift.dtype) for x in (theta.mean, theta.cov))
-        return Gaussian(inverse @ (mean - self.offset), symmetrise(inverse @ cov @ inverse.T))
+        return Gaussian(inverse @ (mean - self.offset), symmetrize(inverse @ cov @ inverse.T))
 
 
 def unit_coordinates(moments: Gaussian) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:

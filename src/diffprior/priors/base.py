@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 from ..checks import on_device, real_array, real_numbers
 from ..evidence.base import AbstractEvidence
 from ..evidence.linear import LinearEvidence
-from ..files.base import Serialisable
+from ..files.base import Serializable
 from ..gaussian import Gaussian
 from ..representation import describe
 
@@ -19,7 +19,7 @@ COMPARE_UP_TO = 128  # weights that are searched faster all at once than by bise
 ADD_UP_TO = 32  # weights whose cumulative sums are faster computed each on its own
 
 
-class AbstractPrior(eqx.Module, Serialisable):
+class AbstractPrior(eqx.Module, Serializable):
     """p(theta), and the mean and covariance of theta under Gaussian evidence."""
 
     @property
@@ -99,7 +99,7 @@ def natural_evidence(precision: Any, shift: Any, dim: int) -> LinearEvidence:
     return LinearEvidence.from_natural(precision, shift)
 
 
-class Centred(NamedTuple):
+class Centered(NamedTuple):
     """Evidence as a function of theta - origin, and log p(h | origin), which it leaves out.
 
     The log likelihood of quadratic evidence is a sum of terms that grow with the square of theta,
@@ -112,13 +112,13 @@ class Centred(NamedTuple):
     log_likelihood: Float[Array, ""]
 
     @staticmethod
-    def of(evidence: AbstractEvidence, origin: Float[Array, " d"]) -> "Centred":
+    def of(evidence: AbstractEvidence, origin: Float[Array, " d"]) -> "Centered":
         """About an origin somewhere in the middle of the prior."""
         if not evidence.quadratic:
-            return Centred(jnp.zeros_like(origin), evidence, jnp.zeros_like(origin[0]))
+            return Centered(jnp.zeros_like(origin), evidence, jnp.zeros_like(origin[0]))
         precision, shift = evidence.expand(Gaussian.point(origin))
         local = LinearEvidence.from_natural(precision, shift - precision @ origin)
-        return Centred(origin, local, evidence.log_likelihood(origin))
+        return Centered(origin, local, evidence.log_likelihood(origin))
 
 
 def checked_samples(samples: Any, at_least: int) -> np.ndarray:
@@ -187,7 +187,7 @@ def probabilities(weights: Any, count: int, fix: str) -> Float[Array, " k"]:
     return on_device(shares / np.sum(shares))
 
 
-def log_normalise(log_weights: Float[Array, " k"]) -> tuple[Float[Array, " k"], Float[Array, ""]]:
+def log_normalize(log_weights: Float[Array, " k"]) -> tuple[Float[Array, " k"], Float[Array, ""]]:
     """Weights that sum to one, from their logarithms, and the log of what they summed to."""
     largest = jnp.max(log_weights)
     largest = jnp.where(jnp.isfinite(largest), largest, 0.0)

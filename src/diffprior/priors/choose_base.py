@@ -13,7 +13,7 @@ from .corrected import SPREAD_AT, CorrectedDenoiser
 from .correction import Correction
 from .correction_loss import CorrectionLoss, Errors, usual_pool
 from .denoisers import AbstractDenoiser
-from .descent import Fitted, Recipe, Rows, as_good, optimise
+from .descent import Fitted, Recipe, Rows, as_good, optimize
 from .em import Choice, choose_components, fit_kind
 from .mixture_base import MixtureBase
 from .random_evidence import random_rotations
@@ -233,7 +233,7 @@ class _Trainer(NamedTuple):
             found = _errors(judge, correction, held_out_key, self.held_out, HELD_OUT_DRAWS)
             return self._by_task(found[0].shrunk(1.0), found[1])
 
-        correction, fitted = optimise(
+        correction, fitted = optimize(
             start or self._start(base, plan),
             loss,
             rows,
@@ -252,7 +252,7 @@ class _Trainer(NamedTuple):
         size = {name: self.sizes[name] or getattr(plan, name) for name in ("width", "depth")}
         components = 1 if base is None else base.num_components
         dim = self.train.samples.shape[1]
-        return Correction.initialise(self._keys()[0], dim, components, **size)
+        return Correction.initialize(self._keys()[0], dim, components, **size)
 
     def _keys(self) -> Any:
         return jax.random.split(jax.random.key(self.seed), 3)

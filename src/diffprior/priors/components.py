@@ -64,7 +64,7 @@ def _inverses(covs: Float[Array, "*k d d"]) -> tuple[Float[Array, "*k d d"], Flo
     return jnp.einsum("...ji,...jl->...il", inverse, inverse), log_det
 
 
-def maximise(
+def maximize(
     statistics: Float[Array, "k p"], dim: int, pooling: Float[Array, ""] | float
 ) -> Components:
     """The M-step: weights, means and covariances from sums of T(x) by responsibility.

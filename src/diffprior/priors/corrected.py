@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..gaussian import Gaussian
-from ..linalg import Spectral, bounded_factor, cholesky, eigh, symmetrise
+from ..linalg import Spectral, bounded_factor, cholesky, eigh, symmetrize
 from ..schedule import Schedule, Stages
 from .base import pick
 from .components import Components
@@ -71,7 +71,7 @@ class CorrectedDenoiser(AbstractDenoiser):
         return self.base is not None or self.size > DERIVATIVE_UP_TO or self.correction is None
 
     def prepare(self, precision: Float[Array, "d d"], shift: Float[Array, " d"]) -> Prepared:
-        """The components given a task's evidence: one factorisation each for all stages."""
+        """The components given a task's evidence: one factorization each for all stages."""
         spectral = eigh(precision).nonnegative()
         return Prepared(spectral, shift, self._condition(spectral, shift))
 
@@ -194,7 +194,7 @@ class CorrectedDenoiser(AbstractDenoiser):
         return law._replace(means=law.means + (corrected - mixed.mean)[None])
 
     def _with_derivative(self, precision: Spectral, shift: Array, bias: Array) -> Gaussian:
-        """The covariance is the derivative of the mean in the shift, symmetrised and bounded."""
+        """The covariance is the derivative of the mean in the shift, symmetrized and bounded."""
 
         def mean(rotated: Float[Array, " d"]) -> Float[Array, " d"]:
             shift = precision.unrotate(rotated)
@@ -205,7 +205,7 @@ class CorrectedDenoiser(AbstractDenoiser):
         derivative = jax.vmap(push)(jnp.eye(shift.shape[0], dtype=shift.dtype))
         variances = 1.0 / (1.0 + precision.values)
         stds = jnp.sqrt(variances)
-        ratio = symmetrise(derivative) / (stds[:, None] * stds[None, :])
+        ratio = symmetrize(derivative) / (stds[:, None] * stds[None, :])
         lowest = jnp.full_like(stds, VARIANCE_RATIO)
         factor = bounded_factor(ratio, lowest, LARGEST_VARIANCE / variances)
         half = precision.vectors @ (stds[:, None] * factor)

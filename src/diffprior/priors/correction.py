@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from ..files.base import Serialisable
+from ..files.base import Serializable
 from ..threefry import written_out
 
 LOG_PRECISION = (-7.0, 9.0)  # the evidence that a network is trained on
@@ -15,7 +15,7 @@ LONGEST_MOVE = 2.0
 LONGEST_OUTPUT = 3.0
 
 
-class Correction(eqx.Module, Serialisable):
+class Correction(eqx.Module, Serializable):
     """F(x, y, r, P): residual layers of SiLU on a first layer with a matrix for each kind of input.
 
     x = (I + P)^-1 q is the mean under a unit Gaussian, y = (I + P)^(1/2) (m - x) how far the base's
@@ -36,7 +36,7 @@ class Correction(eqx.Module, Serialisable):
     bias_out: Float[Array, " d"]
 
     @staticmethod
-    def initialise(
+    def initialize(
         key: Key[Array, ""], dim: int, num_components: int, *, width: int, depth: int
     ) -> "Correction":
         """Random weights, and F = 0: the base alone."""

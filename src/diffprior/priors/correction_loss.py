@@ -13,7 +13,7 @@ from .correction import Correction
 from .descent import AbstractPooledLoss, Rows
 from .mixture_base import Factored, MixtureBase
 from .random_evidence import MIDDLE, random_evidence
-from .targets import Neighbours, posterior_means
+from .targets import Neighbors, posterior_means
 
 GROUP = 16  # noisy samples under each piece of evidence
 LARGEST_POOL, SMALLEST_POOL, POOL_NUMBERS = 4096, 256, 2**24
@@ -65,7 +65,7 @@ class CorrectionLoss(AbstractPooledLoss):
     pool: Pool
     middle: Float[Array, " 2"]
     num_others: int = eqx.field(static=True)
-    neighbours: Neighbours | None = None  # of each row, to share in its target
+    neighbors: Neighbors | None = None  # of each row, to share in its target
 
     @staticmethod
     def of(
@@ -90,9 +90,9 @@ class CorrectionLoss(AbstractPooledLoss):
         return self.rotations.shape[-1]
 
     def between(self, rows: Rows) -> "CorrectionLoss":
-        """The same for these rows, whose neighbours share in their targets."""
-        found = Neighbours.of(rows, self.num_others)
-        return eqx.tree_at(lambda loss: loss.neighbours, self, found, is_leaf=lambda x: x is None)
+        """The same for these rows, whose neighbors share in their targets."""
+        found = Neighbors.of(rows, self.num_others)
+        return eqx.tree_at(lambda loss: loss.neighbors, self, found, is_leaf=lambda x: x is None)
 
     def refreshed(self, key: Key[Array, ""]) -> "CorrectionLoss":
         """The same with another pool of evidence."""
@@ -151,7 +151,7 @@ class CorrectionLoss(AbstractPooledLoss):
         pool = self.pool.pick(index)
         drawn = self.drawn(key, rows, size).reshape(groups, GROUP)
         s_0 = rows.samples[drawn]
-        near = None if self.neighbours is None else self.neighbours.pick(drawn)
+        near = None if self.neighbors is None else self.neighbors.pick(drawn)
         others, log_counts = self._others(others_key, rows, drawn)
         noise = jax.random.normal(noise_key, s_0.shape, s_0.dtype)
         precisions = jnp.exp(pool.log_precision)
@@ -172,7 +172,7 @@ class CorrectionLoss(AbstractPooledLoss):
         """Rows at random, and how many times each counts beside those drawn. Where there are no
         more rows than asked for, all of them as they are: at random each would come several times,
         and those drawn would seem less likely than they are."""
-        few = self.neighbours is None and self.num_others >= len(rows.samples)
+        few = self.neighbors is None and self.num_others >= len(rows.samples)
         every = jnp.arange(len(rows.samples), dtype=drawn.dtype)
         others = every if few else rows.indices(key, self.num_others)
         times = jnp.zeros((), rows.samples.dtype)

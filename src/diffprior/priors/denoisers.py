@@ -13,7 +13,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..files.base import Serialisable
+from ..files.base import Serializable
 from ..gaussian import Gaussian
 from ..linalg import Spectral, cholesky, eigh
 from ..schedule import Schedule, Stages
@@ -22,7 +22,7 @@ VARIANCE_RATIO = 1e-3  # smallest variance allowed, over that under a Gaussian p
 LARGEST_VARIANCE = 16.0  # largest variance allowed, over the prior's
 
 
-class AbstractDenoiser(eqx.Module, Serialisable):
+class AbstractDenoiser(eqx.Module, Serializable):
     """Mean and covariance of s_0 given Gaussian evidence, in unit coordinates."""
 
     @property

@@ -82,7 +82,7 @@ class Rows(NamedTuple):
         return pick(self.weights, jax.random.uniform(key, (size,), jnp.float32))
 
 
-def optimise(
+def optimize(
     params: Params,
     loss: Loss,
     train: Rows,
@@ -152,8 +152,8 @@ def loss_over(
 
 @eqx.filter_jit
 def _initial(recipe: Recipe, num_steps: Int[Array, ""], params: Params) -> Any:
-    """The optimiser's own numbers at the start."""
-    return _optimiser(recipe, num_steps).init(params)
+    """The optimizer's own numbers at the start."""
+    return _optimizer(recipe, num_steps).init(params)
 
 
 @eqx.filter_jit
@@ -169,19 +169,19 @@ def _descend(
     """`count` steps on; the recipe's own number of steps is not looked at."""
     import optax  # slow to import, and not needed to decide
 
-    optimiser = _optimiser(recipe, num_steps)
+    optimizer = _optimizer(recipe, num_steps)
 
     def step(index: Int[Array, ""], state: tuple) -> tuple:
         params, mean, moments = state
         gradient = jax.grad(loss)(params, keys[index], rows, recipe.batch_size)
-        updates, moments = optimiser.update(gradient, moments, params)
+        updates, moments = optimizer.update(gradient, moments, params)
         params = optax.apply_updates(params, updates)
         return params, optax.incremental_update(params, mean, 1 - AVERAGING), moments
 
     return jax.lax.fori_loop(0, count, step, state)
 
 
-def _optimiser(recipe: Recipe, num_steps: Int[Array, ""]) -> Any:
+def _optimizer(recipe: Recipe, num_steps: Int[Array, ""]) -> Any:
     """Adam or Muon, warmed up over 100 steps and then decayed along a cosine to a hundredth: an
     `optax.GradientTransformation`."""
     import optax  # slow to import, and not needed to decide

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from ..checks import positive_int
-from ..files.base import Serialisable
+from ..files.base import Serializable
 from ..gaussian import Gaussian
 from ..linalg import eigh, solve_lower
 from ..representation import describe
@@ -50,7 +50,7 @@ class ReverseProcess(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Metadata(Serialisable):
+class Metadata(Serializable):
     """What is carried along but not compared, so that a compiled program that serves one prior
     serves every other of the same shape."""
 
@@ -134,7 +134,7 @@ class DiffusionPrior(AbstractPrior):
             groups: (n,), labels; rows of one label are held out together. For several draws of each
                 task's parameters, where they are not known for certain.
             initial: a prior to start from: its coordinates and weights (warm start).
-            num_steps: of the optimiser; by default by the number of parameters, with the paper's
+            num_steps: of the optimizer; by default by the number of parameters, with the paper's
                 preset 1,250.
             width: of the hidden layers; by default by the number of parameters.
             depth: number of hidden layers; by default chosen by the number of parameters.
@@ -238,7 +238,7 @@ class DiffusionPrior(AbstractPrior):
     def denoise(self, precision: Any, shift: Any) -> Gaussian:
         """Mean and covariance under Gaussian evidence, in the samples' own units."""
         evidence = natural_evidence(precision, shift, self.dim)
-        local = evidence.reparameterise(self.offset, self.scale)
+        local = evidence.reparameterize(self.offset, self.scale)
         unit = self.denoiser.denoise(eigh(local.precision).nonnegative(), local.shift)
         return Gaussian(self.offset + self.scale @ unit.mean, self.scale @ unit.cov @ self.scale.T)
 

@@ -1,4 +1,4 @@
-"""Gaussian mixtures by expectation maximisation, the number of components by held-out likelihood.
+"""Gaussian mixtures by expectation maximization, the number of components by held-out likelihood.
 
 Samples are in unit coordinates (`whitening`). One program fits every number of components up to
 its padding, and every number of samples up to a multiple of `ROWS`.
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from .components import TIED, Components, log_joint, maximise, sufficient_statistics
+from .components import TIED, Components, log_joint, maximize, sufficient_statistics
 from .factor_analysis import with_factors
 from .k_means import clusters
 
@@ -293,7 +293,7 @@ def _fit(
 
     def step(responsibilities: Float[Array, "n k"], noise: Array | None) -> Any:
         answered = (responsibilities * weights[:, None]).T @ statistics
-        free = maximise(answered, dim, pooling)
+        free = maximize(answered, dim, pooling)
         if rank is None:
             return free, None
         counts = answered[:, 0]

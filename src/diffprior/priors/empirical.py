@@ -15,9 +15,9 @@ from ..gaussian import Gaussian
 from ..representation import describe
 from .base import (
     AbstractClosedFormPrior,
-    Centred,
+    Centered,
     checked_samples,
-    log_normalise,
+    log_normalize,
     pick,
     probabilities,
 )
@@ -78,8 +78,8 @@ class EmpiricalPrior(AbstractClosedFormPrior):
         """The Gaussian of the same mean and covariance."""
         weights = jnp.exp(self.log_weights)
         mean = weights @ self.atoms
-        centred = self.atoms - mean[None]
-        return Gaussian(mean, (centred * weights[:, None]).T @ centred)
+        centered = self.atoms - mean[None]
+        return Gaussian(mean, (centered * weights[:, None]).T @ centered)
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
         """Draws from the prior, with replacement."""
@@ -97,8 +97,8 @@ class EmpiricalPrior(AbstractClosedFormPrior):
         Returns:
             The atoms with new weights, and log p(h); exact under any likelihood.
         """
-        origin, local, at_origin = Centred.of(evidence, jnp.exp(self.log_weights) @ self.atoms)
+        origin, local, at_origin = Centered.of(evidence, jnp.exp(self.log_weights) @ self.atoms)
         log_likelihood = jax.vmap(local.log_likelihood)(self.atoms - origin[None])
-        weights, log_evidence = log_normalise(self.log_weights + log_likelihood)
+        weights, log_evidence = log_normalize(self.log_weights + log_likelihood)
         posterior = eqx.tree_at(lambda p: p.log_weights, self, jnp.log(weights))
         return posterior, log_evidence + at_origin

@@ -1,4 +1,4 @@
-"""Clusters to start EM from: k-means, its centres spread by greedy k-means++.
+"""Clusters to start EM from: k-means, its centers spread by greedy k-means++.
 
 It takes longer to compile than EM and runs quickly, so one program serves every number of clusters.
 """
@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, Int, Key
 from ..threefry import written_out
 from .base import pick
 
-SEEDED_FROM = 4096  # rows that centres are sought among
-TRIALS = 4  # places tried for each centre
+SEEDED_FROM = 4096  # rows that centers are sought among
+TRIALS = 4  # places tried for each center
 LLOYD = 6  # rounds of k-means
 
 
@@ -33,20 +33,20 @@ def clusters(
     place_key, subset_key = jax.random.split(written_out(key))
     size = min(SEEDED_FROM, rows.shape[0])
     chosen = pick(weights, jax.random.uniform(subset_key, (size,), rows.dtype))
-    centres = _spread(place_key, rows[chosen], k, most)
+    centers = _spread(place_key, rows[chosen], k, most)
 
-    def nearest(centres: Float[Array, "k d"]) -> Int[Array, " n"]:
-        squares = jnp.sum(centres**2, axis=1)[None] - 2.0 * rows @ centres.T
+    def nearest(centers: Float[Array, "k d"]) -> Int[Array, " n"]:
+        squares = jnp.sum(centers**2, axis=1)[None] - 2.0 * rows @ centers.T
         squares = jnp.where(alive[None], squares, jnp.inf)
         least = jnp.min(squares, axis=1, keepdims=True)  # quicker than `argmin`
         return jnp.min(jnp.where(squares == least, numbers[None], most - 1), axis=1)
 
-    def lloyd(_: Any, centres: Float[Array, "k d"]) -> Float[Array, "k d"]:
-        sums = jax.ops.segment_sum(counted, nearest(centres), most)
+    def lloyd(_: Any, centers: Float[Array, "k d"]) -> Float[Array, "k d"]:
+        sums = jax.ops.segment_sum(counted, nearest(centers), most)
         count = sums[:, :1]
-        return jnp.where(count > 0, sums[:, 1:] / jnp.maximum(count, 1e-6), centres)
+        return jnp.where(count > 0, sums[:, 1:] / jnp.maximum(count, 1e-6), centers)
 
-    return nearest(jax.lax.fori_loop(0, LLOYD, lloyd, centres))
+    return nearest(jax.lax.fori_loop(0, LLOYD, lloyd, centers))
 
 
 def _spread(
@@ -58,12 +58,12 @@ def _spread(
         return jnp.sum((points - place[None]) ** 2, axis=1)
 
     def add(index: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        centres, nearest = state
+        centers, nearest = state
         uniforms = jax.random.uniform(jax.random.fold_in(key, index), (TRIALS,), points.dtype)
         drawn = pick(nearest + 1e-30, uniforms)
         options = jnp.minimum(nearest[None], jax.vmap(distances)(points[drawn]))
         best = jnp.argmin(jnp.sum(options, axis=1))
-        return centres.at[index].set(points[drawn[best]]), options[best]
+        return centers.at[index].set(points[drawn[best]]), options[best]
 
-    centres = jnp.zeros((padded, points.shape[1]), points.dtype).at[0].set(points[0])
-    return jax.lax.fori_loop(1, k, add, (centres, distances(points[0])))[0]
+    centers = jnp.zeros((padded, points.shape[1]), points.dtype).at[0].set(points[0])
+    return jax.lax.fori_loop(1, k, add, (centers, distances(points[0])))[0]

@@ -16,10 +16,10 @@ from ..representation import describe
 from ..threefry import written_out
 from .base import (
     AbstractClosedFormPrior,
-    Centred,
+    Centered,
     checked_samples,
     checked_weights,
-    log_normalise,
+    log_normalize,
     probabilities,
 )
 from .components import Components
@@ -54,7 +54,7 @@ class MixturePrior(AbstractClosedFormPrior):
         seed: int = 0,
         likelihood: Any = None,
     ) -> "MixturePrior":
-        """Learn the mixture by expectation maximisation.
+        """Learn the mixture by expectation maximization.
 
         Args:
             samples: (n, d), parameters of past tasks, one row each; or `Logs` or `TaskStatistics`
@@ -134,9 +134,9 @@ class MixturePrior(AbstractClosedFormPrior):
     def moments(self) -> Gaussian:
         """The Gaussian of the same mean and covariance."""
         mean = self.weights @ self.means
-        centred = self.means - mean[None]
+        centered = self.means - mean[None]
         within = jnp.einsum("k,kij->ij", self.weights, self.covs)
-        return Gaussian(mean, within + (centred * self.weights[:, None]).T @ centred)
+        return Gaussian(mean, within + (centered * self.weights[:, None]).T @ centered)
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
         """Draws from the prior."""
@@ -153,11 +153,11 @@ class MixturePrior(AbstractClosedFormPrior):
             The mixture of the posteriors of its components and log p(h); Laplace's approximation
             unless rewards are linear.
         """
-        origin, local, at_origin = Centred.of(evidence, self.weights @ self.means)
+        origin, local, at_origin = Centered.of(evidence, self.weights @ self.means)
         components, log_evidence = jax.vmap(
             lambda mean, cov: local.condition(Gaussian(mean - origin, cov))
         )(self.means, self.covs)
-        weights, total = log_normalise(jnp.log(self.weights) + log_evidence)
+        weights, total = log_normalize(jnp.log(self.weights) + log_evidence)
         return self._with(
             weights, origin[None] + components.mean, components.cov
         ), total + at_origin
@@ -176,7 +176,7 @@ class MixturePrior(AbstractClosedFormPrior):
     def weigh(self, evidence: AbstractEvidence) -> tuple[Float[Array, " k"], Float[Array, ""]]:
         """The weights of the posterior and log p(h), without the posterior of any component.
 
-        All is reckoned from a centre, the posterior mean of one Gaussian with the moments of the
+        All is reckoned from a center, the posterior mean of one Gaussian with the moments of the
         prior: there the terms that grow with the evidence cancel before they are computed.
 
         Args:
@@ -186,15 +186,15 @@ class MixturePrior(AbstractClosedFormPrior):
             Weights (k,) and log p(h).
         """
         moments = self.moments()
-        centre = evidence.condition(moments)[0].mean
-        precision, _ = evidence.expand(Gaussian.point(centre))
+        center = evidence.condition(moments)[0].mean
+        precision, _ = evidence.expand(Gaussian.point(center))
         tril = cholesky(moments.cov)
-        half = solve_lower(tril, (centre - moments.mean)[:, None])
+        half = solve_lower(tril, (center - moments.mean)[:, None])
         gradient = solve_lower(tril[::-1, ::-1].T, half[::-1])[::-1, 0]
-        away, trils = self.means - centre[None], jax.vmap(cholesky)(self.covs)
+        away, trils = self.means - center[None], jax.vmap(cholesky)(self.covs)
         masses = one_at_a_time(_log_masses)(away, trils, precision, gradient)
-        weights, total = log_normalise(jnp.log(self.weights) + masses)
-        return weights, total + evidence.log_likelihood(centre)
+        weights, total = log_normalize(jnp.log(self.weights) + masses)
+        return weights, total + evidence.log_likelihood(center)
 
     def _with(
         self, weights: Float[Array, " k"], means: Float[Array, "k d"], covs: Float[Array, "k d d"]

@@ -3,7 +3,7 @@
 Under evidence of precision P and shift q a component N(mu, S) stays one: its covariance becomes
 C = (S^-1 + P)^-1, its mean mu + C (q - P mu), and its weight grows by the evidence it explains.
 Evidence of a task stays while that of a noisy sample, snr I, changes from stage to stage. So
-components are conditioned on the task's once, one factorisation each, and kept by their
+components are conditioned on the task's once, one factorization each, and kept by their
 eigenvectors, in which what a stage adds is diagonal.
 """
 
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..files.base import Serialisable
+from ..files.base import Serializable
 from ..linalg import Spectral, eigh, lapack_eigh, solve_half
 from ..schedule import Stages
 from .base import pick
@@ -102,21 +102,21 @@ class Factored(NamedTuple):
     log_dets: Float[Array, " k"]  # of I + S P
 
     def given(
-        self, base: "MixtureBase", centre: Float[Array, " d"]
+        self, base: "MixtureBase", center: Float[Array, " d"]
     ) -> tuple[Float[Array, " k"], Float[Array, "k d"]]:
-        """Log weights (up to a constant) and means under the shift (I + P) centre.
+        """Log weights (up to a constant) and means under the shift (I + P) center.
 
-        All is reckoned from `centre`, the mean that a unit Gaussian would have: there the terms
+        All is reckoned from `center`, the mean that a unit Gaussian would have: there the terms
         that grow with the evidence cancel before they are computed.
         """
-        away = base.means - centre[None]
-        gradient = centre[None] - (self.pulled - (self.precision @ centre)[None])
+        away = base.means - center[None]
+        gradient = center[None] - (self.pulled - (self.precision @ center)[None])
         moved = jnp.einsum("kij,kj->ki", self.covs, gradient)
-        explained = jnp.sum(away * (centre[None] + gradient) + gradient * moved, axis=1)
+        explained = jnp.sum(away * (center[None] + gradient) + gradient * moved, axis=1)
         return base.log_weights + 0.5 * (explained - self.log_dets), base.means + moved
 
 
-class MixtureBase(eqx.Module, Serialisable):
+class MixtureBase(eqx.Module, Serializable):
     """sum_k weights_k N(means_k, V_k diag(variances_k) V_k'), in unit coordinates."""
 
     log_weights: Float[Array, " k"]
@@ -149,7 +149,7 @@ class MixtureBase(eqx.Module, Serialisable):
         return Conditioned(self.log_weights, self.means, self.vectors, self.variances)
 
     def factor(self, precision: Float[Array, "d d"]) -> Factored:
-        """One factorisation per component: with S = L L', of I + L' P L."""
+        """One factorization per component: with S = L L', of I + L' P L."""
         return self._factor(precision)[0]
 
     def _factor(self, precision: Float[Array, "d d"]) -> tuple[Factored, Float[Array, "k d d"]]:

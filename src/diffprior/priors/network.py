@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from ..gaussian import Gaussian
-from ..linalg import Spectral, bounded_factor, symmetrise
+from ..linalg import Spectral, bounded_factor, symmetrize
 from ..schedule import Schedule
 from .correction import LOG_PRECISION
 from .denoisers import LARGEST_VARIANCE, VARIANCE_RATIO, AbstractDenoiser, isotropic_evidence
@@ -32,7 +32,7 @@ class NetworkDenoiser(AbstractDenoiser):
     The mean is that of a Gaussian prior plus a correction, x + (I + P)^(-1/2) F, x = (I + P)^-1 q.
     The network F sees x, in which the true mean is smooth however weak the evidence, and P as log P
     and P (I + P)^-1. Its target has unit variance at every P. The covariance is the derivative of
-    the mean in q, symmetrised and bounded.
+    the mean in q, symmetrized and bounded.
     """
 
     weights_in: Float[Array, "inputs width"]
@@ -44,7 +44,7 @@ class NetworkDenoiser(AbstractDenoiser):
     isotropic: bool = eqx.field(static=True)
 
     @staticmethod
-    def initialise(
+    def initialize(
         key: Key[Array, ""], dim: int, *, width: int, depth: int, isotropic: bool
     ) -> "NetworkDenoiser":
         """Random weights, and F = 0: the denoiser of a Gaussian prior."""
@@ -168,7 +168,7 @@ def _moments(
     value, push = jax.linearize(mean, rotated_shift)
     derivative = jax.vmap(push)(jnp.eye(shift.shape[0], dtype=shift.dtype))
     std = jnp.sqrt(scale.linear)
-    ratio = symmetrise(derivative) / (std[:, None] * std[None, :])
+    ratio = symmetrize(derivative) / (std[:, None] * std[None, :])
     lowest = jnp.full_like(std, VARIANCE_RATIO)
     factor = bounded_factor(ratio, lowest, LARGEST_VARIANCE / scale.linear)
     half = vectors @ (std[:, None] * factor)

@@ -22,7 +22,7 @@ class ComponentPlan(NamedTuple):
     """Of components given a task's evidence, in the eigenbasis of each: see `Conditioned.given`."""
 
     log_weights: Float[Array, "*t k"]
-    centres: Float[Array, "*t k d"]  # shifts that leave the means where they are
+    centers: Float[Array, "*t k d"]  # shifts that leave the means where they are
     gains: Float[Array, "*t k d"]  # variances given the noisy sample
     curvatures: Float[Array, "*t k d"]  # of minus the log weight in the shift
     stds: Float[Array, "*t k d"]  # of the random part of the step
@@ -122,7 +122,7 @@ def _given(
     """Responsibilities given a noisy sample too, and how far it moves each mean, in the eigenbasis
     of its component."""
     rotated = jnp.sum(components.vectors * noisy_shift[None, :, None], axis=1)
-    away = rotated - plan.centres
+    away = rotated - plan.centers
     log_weights = plan.log_weights - jnp.sum(plan.curvatures * away**2, axis=1)
     return jax.nn.softmax(log_weights), plan.gains * away
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..files.base import Serialisable
+from ..files.base import Serializable
 
 
 class FitWarning(UserWarning):
@@ -10,7 +10,7 @@ class FitWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class StageLoss(Serialisable):
+class StageLoss(Serializable):
     """Mean squared error per coordinate of s_0 given s_t, on held-out samples, in unit coordinates.
 
     `noisy` is the error of s_t / sqrt(alpha_bar) itself, `constant` that of the prior mean, and
@@ -25,7 +25,7 @@ class StageLoss(Serialisable):
 
 
 @dataclass(frozen=True)
-class Candidate(Serialisable):
+class Candidate(Serializable):
     """A denoiser that was tried: what it stands on, and what a network added to that.
 
     Attributes:
@@ -51,7 +51,7 @@ class Candidate(Serialisable):
 
 
 @dataclass(frozen=True)
-class FitReport(Serialisable):
+class FitReport(Serializable):
     """How a prior was fitted. `str(report)` is a table that explains itself.
 
     Attributes:

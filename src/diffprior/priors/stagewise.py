@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from ..gaussian import Gaussian
-from ..linalg import Spectral, bounded_factor, symmetrise
+from ..linalg import Spectral, bounded_factor, symmetrize
 from ..schedule import Schedule
 from .denoisers import LARGEST_VARIANCE, VARIANCE_RATIO, AbstractDenoiser
 
@@ -26,7 +26,7 @@ class StagewiseDenoiser(AbstractDenoiser):
     grid: Schedule = eqx.field(static=True)
 
     @staticmethod
-    def initialise(
+    def initialize(
         key: Key[Array, ""], dim: int, grid: Schedule, *, width: int = 100
     ) -> "StagewiseDenoiser":
         """Random weights; the noise predicted at first is zero."""
@@ -99,11 +99,11 @@ class StagewiseDenoiser(AbstractDenoiser):
         return (s_t - noise * regressor.noise_at(s_t)) / signal
 
     def denoise_at(self, stage: Any, s_t: Float[Array, " d"]) -> Gaussian:
-        """Mean and covariance of s_0 given s_t; the covariance is the symmetrised derivative."""
+        """Mean and covariance of s_0 given s_t; the covariance is the symmetrized derivative."""
         _, signal, noise = stage
         value, push = jax.linearize(lambda s: self.mean_at(stage, s), s_t)
         derivative = jax.vmap(push)(jnp.eye(s_t.shape[0], dtype=s_t.dtype))
-        cov = symmetrise(derivative) * noise**2 / signal
+        cov = symmetrize(derivative) * noise**2 / signal
         variance = noise**2 * jnp.ones_like(s_t)  # under a unit Gaussian prior
         factor = bounded_factor(
             cov, VARIANCE_RATIO * variance, LARGEST_VARIANCE * jnp.ones_like(s_t)

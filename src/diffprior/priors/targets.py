@@ -8,12 +8,12 @@ from jaxtyping import Array, Float, Int
 
 from .descent import Rows
 
-MOST_NEAR = 64  # neighbours of a sample that share in its target
-NEAR_UP_TO = 3  # parameters: in more of them no neighbours are near
-LARGEST = 2**15  # samples whose neighbours are sought
+MOST_NEAR = 64  # neighbors of a sample that share in its target
+NEAR_UP_TO = 3  # parameters: in more of them no neighbors are near
+LARGEST = 2**15  # samples whose neighbors are sought
 
 
-class Neighbours(NamedTuple):
+class Neighbors(NamedTuple):
     """Where the samples nearest a sample are, seen from it, coordinate by coordinate; and how many
     times they, and a sample drawn at random, count in units of its own weight."""
 
@@ -22,7 +22,7 @@ class Neighbours(NamedTuple):
     log_drawn: Float[Array, "*n 1"]
 
     @staticmethod
-    def of(rows: Rows, num_others: int) -> "Neighbours":
+    def of(rows: Rows, num_others: int) -> "Neighbors":
         """Of all rows, where `num_others` drawn at random stand for all."""
         from scipy.spatial import cKDTree  # slow to import, and not needed to decide
 
@@ -35,11 +35,11 @@ class Neighbours(NamedTuple):
         away = np.moveaxis(samples[index] - samples[:, None], -1, 0)
         drawn = np.sum(weights) / num_others / weights[:, None]
         arrays = (away, np.log(weights[index] / weights[:, None]), np.log(drawn))
-        return Neighbours(*(jnp.asarray(array, samples.dtype) for array in arrays))
+        return Neighbors(*(jnp.asarray(array, samples.dtype) for array in arrays))
 
-    def pick(self, index: Int[Array, "g s"]) -> "Neighbours":
+    def pick(self, index: Int[Array, "g s"]) -> "Neighbors":
         """Of some rows."""
-        return Neighbours(self.away[:, index], self.log_weights[index], self.log_drawn[index])
+        return Neighbors(self.away[:, index], self.log_weights[index], self.log_drawn[index])
 
 
 def posterior_means(
@@ -48,7 +48,7 @@ def posterior_means(
     s_0: Float[Array, "g s d"],
     others: Float[Array, "m d"],
     log_counts: Float[Array, "g s m"],
-    near: Neighbours | None = None,
+    near: Neighbors | None = None,
 ) -> Float[Array, "g s d"]:
     """The mean of s_0 given u = s_0 + noise, over the sample it came from and `others`, each of
     which counts so many times as the sample does; not at all where it is the sample itself, which
@@ -56,7 +56,7 @@ def posterior_means(
 
     Any sample could have given u, so each is weighted by how likely it is to have done so: as a
     target of the regression the same mean as s_0 itself, with much less noise. Under strong
-    evidence only neighbours are likely, and a few samples at random hold none. So all that are
+    evidence only neighbors are likely, and a few samples at random hold none. So all that are
     `near` s_0, up to the farthest, count as they are, and `others` from there on for all others.
     """
     shift = jnp.einsum("gij,gsj->gsi", precision, u)

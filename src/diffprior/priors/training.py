@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Key
 
 from ..schedule import Schedule
 from ..threefry import written_out
-from .descent import Fitted, Recipe, Rows, loss_over, optimise
+from .descent import Fitted, Recipe, Rows, loss_over, optimize
 from .stagewise import StagewiseDenoiser
 
 
@@ -36,11 +36,11 @@ def fit_stagewise(
         seed: of the weights, if they are not given, and of the batches.
         progress: whether to show a bar.
         initial: weights to start from; by default random ones.
-        num_steps: of the optimiser; 1,250 by default.
+        num_steps: of the optimizer; 1,250 by default.
         width: of the hidden layers; 100 by default.
     """
     init_key, held_out_key, key = jax.random.split(jax.random.key(seed), 3)
-    regressors = initial or StagewiseDenoiser.initialise(
+    regressors = initial or StagewiseDenoiser.initialize(
         init_key, train.shape[1], grid, width=width or 100
     )
     alpha_bar = np.asarray(grid.alpha_bar[1:])[:, None, None]
@@ -54,7 +54,7 @@ def fit_stagewise(
         return np.asarray(loss_over(loss, regressors, held_out_key, judged, 256))[None]
 
     rows, keys = Rows.of(train, train_weights), (key, held_out_key)
-    return optimise(regressors, loss, rows, recipe, keys, progress, evaluate)
+    return optimize(regressors, loss, rows, recipe, keys, progress, evaluate)
 
 
 class StagewiseLoss(eqx.Module):

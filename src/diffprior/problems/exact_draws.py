@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, Key
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import cholesky, log_det_from_tril, solve_lower
-from ..priors.base import log_normalise, pick
+from ..priors.base import log_normalize, pick
 from ..priors.mixture import MixturePrior
 
 FREEDOM = 5.0  # degrees of freedom of proposals
@@ -53,7 +53,7 @@ def in_the_plane(
     log_near = 0.5 * log_det_from_tril(tril) - jnp.log(2 * jnp.pi) - 0.5 * jnp.sum(away**2, axis=1)
     log_atom = log_prior(points)
     log_likelihood = points @ shift - 0.5 * jnp.sum((points @ precision) * points, axis=1)
-    weights, _ = log_normalise(log_atom + log_likelihood - jnp.logaddexp(log_atom, log_near))
+    weights, _ = log_normalize(log_atom + log_likelihood - jnp.logaddexp(log_atom, log_near))
     uniforms = jax.random.uniform(pick_key, (num_draws,), points.dtype)
     return points[pick(weights, uniforms)], 1.0 / jnp.sum(weights**2)
 
@@ -70,7 +70,7 @@ def in_latent_space(
     likelihood alone; lengths b of all orders are tried.
     """
     pick_key, *keys = jax.random.split(key, 1 + LATENT_STEPS)
-    weights, _ = log_normalise(log_likelihood(atoms))
+    weights, _ = log_normalize(log_likelihood(atoms))
     z = atoms[pick(weights, jax.random.uniform(pick_key, (num_draws,), atoms.dtype))]
 
     def step(state: tuple[Array, Array], key: Key[Array, ""]) -> tuple[tuple[Array, Array], None]:
@@ -167,7 +167,7 @@ def of_a_mixture(
     near, log_evidence = jax.vmap(lambda m, c: evidence.condition(Gaussian(m, c)))(
         prior.means, prior.covs
     )
-    shares, _ = log_normalise(jnp.log(prior.weights) + jnp.nan_to_num(log_evidence, nan=-jnp.inf))
+    shares, _ = log_normalize(jnp.log(prior.weights) + jnp.nan_to_num(log_evidence, nan=-jnp.inf))
     shares = (1.0 - KEPT) * shares + KEPT * prior.weights
     trils = WIDER * jax.vmap(cholesky)(near.cov)
     which = pick(shares, jax.random.uniform(which_key, (num_proposals,), shares.dtype))
@@ -179,7 +179,7 @@ def of_a_mixture(
         log_prior = _mixed(lambda m, t: _normal(thetas, m, t), prior.means, own, prior.weights)
         return log_prior + jax.vmap(evidence.log_likelihood)(thetas)
 
-    weights, _ = log_normalise(log_posterior(thetas) - log_proposal)
+    weights, _ = log_normalize(log_posterior(thetas) - log_proposal)
     chosen = pick(weights, jax.random.uniform(pick_key, (num_draws,), weights.dtype))
     draws = _walk(walk_key, log_posterior, thetas[chosen], trils, which[chosen])
     return draws, 1.0 / jnp.sum(weights**2)

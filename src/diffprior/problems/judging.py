@@ -1,8 +1,8 @@
 """Laws of parameters whose posteriors can be drawn exactly: what samplers are judged by.
 
-Features are uniform in the unit ball; rewards are linear with unit noise or of a generalised linear
+Features are uniform in the unit ball; rewards are linear with unit noise or of a generalized linear
 model. `clusters`, `blocks` and `sheet` exist in any (even) number of dimensions; `modes` are far
-apart; `wide` is a Gaussian under which the posteriors of generalised linear models are skewed; the
+apart; `wide` is a Gaussian under which the posteriors of generalized linear models are skewed; the
 shapes of the plane are those of Section 6.2.
 """
 
@@ -156,7 +156,7 @@ class BlockLaw(AbstractLaw):
         atoms, turn = _floats(self._shapes(66_000 + seed, BLOCK_ATOMS)), _floats(q)
 
         def one(key: Key[Array, ""], evidence: AbstractEvidence, start: Array) -> Array:
-            rotated = evidence.reparameterise(jnp.zeros_like(start[0]), turn)
+            rotated = evidence.reparameterize(jnp.zeros_like(start[0]), turn)
             return in_blocks(key, atoms, rotated, start)
 
         return _each_task(one, seed, tasks.evidence, _floats(start)) @ q.T

@@ -72,7 +72,7 @@ class Classifier(eqx.Module):
     logits: eqx.nn.Linear
 
     @staticmethod
-    def initialise(key: Key[Array, ""], num_pixels: int, dim: int, num_labels: int) -> "Classifier":
+    def initialize(key: Key[Array, ""], num_pixels: int, dim: int, num_labels: int) -> "Classifier":
         """Random weights."""
         keys = jax.random.split(key, 3)
         sizes = ((num_pixels, HIDDEN), (HIDDEN, dim), (dim, num_labels))
@@ -92,7 +92,7 @@ def mnist(
     seed: int = 0,
     download: bool = False,
 ) -> RowProblem:
-    """Find the digits that a random linear classifier favours, among ten random ones each round.
+    """Find the digits that a random linear classifier favors, among ten random ones each round.
 
     Rewards are linear with sigma = 1, or with `likelihood=Logistic()` binary.
 
@@ -157,7 +157,7 @@ def embed_digits(
     """Train a classifier and embed the digits of both sets, those to train on first."""
     init_key, key = jax.random.split(jax.random.key(seed))
     sizes = (train.images[0].size, positive_int("dim", dim), 1 + int(np.max(train.labels)))
-    classifier = Classifier.initialise(init_key, *sizes)
+    classifier = Classifier.initialize(init_key, *sizes)
     with jax.numpy_dtype_promotion("standard"):
         classifier = _train(classifier, train, key, positive_int("num_epochs", num_epochs))
         embedded = [_embed(classifier, jnp.asarray(digits.images)) for digits in (train, test)]
@@ -176,19 +176,19 @@ def _train(
     images, labels = jnp.asarray(digits.images), jnp.asarray(digits.labels, jnp.int32)
     size = min(BATCH, len(labels))
     num_steps = len(labels) // size
-    optimiser = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, num_epochs * num_steps))
+    optimizer = optax.adam(optax.cosine_decay_schedule(LEARNING_RATE, num_epochs * num_steps))
 
     @eqx.filter_jit
     def epoch(state: tuple, images: Array, labels: Array, key: Key[Array, ""]) -> tuple:
         def step(state: tuple, rows: Int[Array, " b"]) -> tuple[tuple, None]:
             gradient = jax.grad(_loss)(state[0], images[rows], labels[rows])
-            updates, moments = optimiser.update(gradient, state[1])
+            updates, moments = optimizer.update(gradient, state[1])
             return (optax.apply_updates(state[0], updates), moments), None
 
         order = jax.random.permutation(key, len(labels))[: num_steps * size]
         return jax.lax.scan(step, state, order.reshape(num_steps, size))[0]
 
-    state = (classifier, optimiser.init(classifier))
+    state = (classifier, optimizer.init(classifier))
     for epoch_key in jax.random.split(key, num_epochs):
         state = epoch(state, images, labels, epoch_key)
     return state[0]

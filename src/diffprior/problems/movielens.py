@@ -69,7 +69,7 @@ def movielens(
     References:
         Kveton et al. (2024), Section 6.3.
     """
-    factors = factorise(load_ratings(folder, download=download), seed=seed)
+    factors = factorize(load_ratings(folder, download=download), seed=seed)
     if likelihood is None:
         likelihood = Linear(noise_std=factors.noise_std)
     return RowProblem(factors.movies, factors.users, likelihood)
@@ -88,7 +88,7 @@ def parse_ratings(data: bytes) -> Ratings:
     return Ratings(users, movies, table[:, 2].astype(float))
 
 
-def factorise(
+def factorize(
     ratings: Ratings,
     rank: int = 5,
     *,
@@ -105,8 +105,8 @@ def factorise(
     then have a standard deviation of 0.83, not 0.75.
     """
     rank, num_sweeps = positive_int("rank", rank), positive_int("num_sweeps", num_sweeps)
-    centred = ratings.values - np.mean(ratings.values)
-    by_user = sparse.csr_array((centred, (ratings.users, ratings.movies)))
+    centered = ratings.values - np.mean(ratings.values)
+    by_user = sparse.csr_array((centered, (ratings.users, ratings.movies)))
     by_movie = by_user.T.tocsr()
     freedom = by_user.nnz - rank * (sum(by_user.shape) - rank)
     if freedom <= 0:
@@ -119,7 +119,7 @@ def factorise(
         users = regress(by_user, movies, ridge)
         movies = regress(by_movie, users, ridge)
         users, movies = balance(users, movies)
-    residuals = centred - np.sum(users[ratings.users] * movies[ratings.movies], axis=1)
+    residuals = centered - np.sum(users[ratings.users] * movies[ratings.movies], axis=1)
     return Factors(users, movies, float(np.sqrt(np.sum(residuals**2) / freedom)))
 
 

@@ -76,8 +76,8 @@ def legend_below(figure: Any) -> None:
 
 def scatter(axis: Any, data: np.ndarray, draws: np.ndarray) -> None:
     """Two clouds of points in the plane."""
-    for points, colour in ((data, DATA), (draws, MODEL)):
-        axis.scatter(points[:, 0], points[:, 1], s=2, alpha=0.4, color=colour, lw=0)
+    for points, color in ((data, DATA), (draws, MODEL)):
+        axis.scatter(points[:, 0], points[:, 1], s=2, alpha=0.4, color=color, lw=0)
 
 
 def save_prior_figure(
@@ -117,8 +117,8 @@ def prior_figure(data: np.ndarray, draws: np.ndarray, names: Sequence[str]) -> A
 def _histograms(axis: Any, data: np.ndarray, draws: np.ndarray) -> None:
     low, high = np.quantile(np.concatenate([data, draws]), (0.001, 0.999))
     edges = np.linspace(low, high if high > low else low + 1.0, 40)
-    for values, colour in ((data, DATA), (draws, MODEL)):
-        axis.hist(values, edges, density=True, histtype="step", color=colour, lw=1.3)
+    for values, color in ((data, DATA), (draws, MODEL)):
+        axis.hist(values, edges, density=True, histtype="step", color=color, lw=1.3)
     axis.set_yticks([])
     axis.spines["left"].set_visible(False)
 
@@ -138,5 +138,5 @@ def _name_axes(axis: Any, labels: Sequence[str], i: int, j: int) -> None:
 def _key() -> tuple[list[Any], list[str]]:
     from matplotlib.lines import Line2D
 
-    marks = [Line2D([], [], ls="", marker="o", ms=5, color=colour) for colour in (DATA, MODEL)]
+    marks = [Line2D([], [], ls="", marker="o", ms=5, color=color) for color in (DATA, MODEL)]
     return marks, ["past tasks", "draws of the prior"]

@@ -9,7 +9,7 @@ import numpy as np
 from ..reporting.figures import DATA, MODEL, legend_below, new_figure, scatter
 from .results import ProblemResult
 
-LINES = {  # colour and dashes of each agent
+LINES = {  # color and dashes of each agent
     "TS": ("#8a8f98", "-"),
     "TunedTS": ("#8a8f98", "--"),
     "MixTS": ("#3a9d6b", "--"),
@@ -106,8 +106,8 @@ def data_figure(clouds: Sequence[Clouds], results: Sequence[ProblemResult]) -> A
 def draw_clouds(axis: Any, clouds: Clouds) -> None:
     """Points of the true prior under those of the learned one."""
     scatter(axis, clouds.true, clouds.learned)
-    for colour, label in ((DATA, "true prior"), (MODEL, "learned prior")):
-        axis.plot([], [], "o", ms=4, color=colour, label=label)
+    for color, label in ((DATA, "true prior"), (MODEL, "learned prior")):
+        axis.plot([], [], "o", ms=4, color=color, label=label)
     axis.set_title(clouds.title)
 
 
@@ -117,9 +117,9 @@ def draw_regret(axis: Any, result: ProblemResult) -> None:
     for name, agent in result.agents.items():
         mean, error = np.array(agent.regret.curve), np.nan_to_num(agent.regret.curve_error)
         rounds = np.arange(1, len(mean) + 1)
-        colour, dashes = LINES.get(name, ("#777777", "-"))
-        axis.plot(rounds, mean, dashes, color=colour, lw=1.5, label=name)
-        axis.fill_between(rounds, mean - error, mean + error, color=colour, alpha=0.2, lw=0)
+        color, dashes = LINES.get(name, ("#777777", "-"))
+        axis.plot(rounds, mean, dashes, color=color, lw=1.5, label=name)
+        axis.fill_between(rounds, mean - error, mean + error, color=color, alpha=0.2, lw=0)
     axis.set_ylim(0, min(1.1 * max(tops), 2.5 * float(np.median(tops))) or 1.0)
     axis.set_title(result.name)
     axis.set_xlabel("round")

@@ -35,7 +35,7 @@ def mnist_data(
 
 
 _INTRODUCTION = (
-    "A random classifier tells one digit from the rest; find the digits that it favours, among ten "
+    "A random classifier tells one digit from the rest; find the digits that it favors, among ten "
     "random ones each round. Digits are embedded in 8 dimensions by a network whose accuracy on "
     "the test set is {accuracy}; parameters of past tasks are regressions on 20 random digits "
     "each, half of one label. Linear rewards have noise of standard deviation 1."

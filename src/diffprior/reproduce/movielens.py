@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from ..files.cache import ResultCache
-from ..problems.movielens import factorise, load_ratings
+from ..problems.movielens import factorize, load_ratings
 from .data import Data
 
 PAPER_NOISE = 0.75  # of ratings
@@ -22,7 +22,7 @@ def movielens_data(
     """Movies as parameters and users as actions; without `noise_std` that of the ratings."""
 
     def compute() -> dict[str, np.ndarray]:
-        factors = factorise(load_ratings(folder, download=download), seed=seed)
+        factors = factorize(load_ratings(folder, download=download), seed=seed)
         return {
             "movies": factors.movies,
             "users": factors.users,

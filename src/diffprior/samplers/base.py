@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from ..checks import positive, positive_int
 from ..evidence.base import AbstractEvidence
-from ..files.base import Serialisable
+from ..files.base import Serializable
 from ..priors.base import AbstractPrior
 from ..representation import describe, settings
 
@@ -59,7 +59,7 @@ class Info(eqx.Module):
         )
 
 
-class AbstractSampler(eqx.Module, Serialisable):
+class AbstractSampler(eqx.Module, Serializable):
     """Draws from (an approximation of) p(theta | h).
 
     `temperature` counts the evidence 1 / temperature times: below 1 the posterior is narrower and

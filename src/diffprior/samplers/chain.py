@@ -27,7 +27,7 @@ def chosen_schedule(
 
 def to_unit(prior: DiffusionPrior, evidence: AbstractEvidence) -> AbstractEvidence:
     """The evidence as a function of z, where theta = offset + scale z."""
-    return evidence.reparameterise(prior.offset, prior.scale)
+    return evidence.reparameterize(prior.offset, prior.scale)
 
 
 def from_unit(prior: DiffusionPrior, z: Float[Array, " d"]) -> Float[Array, " d"]:

@@ -27,7 +27,7 @@ class EvidenceDPS(AbstractSampler):
     With linear evidence of precision Lam and shift b, p(s_0 | s_t, h) is the prior under Gaussian
     evidence of precision snr_t I + Lam and shift scale_t s_t + b, so the prior's own denoiser gives
     its mean and covariance, and no likelihood is approximated. The score and curvature of a
-    generalised linear model are averaged over the denoised Gaussian of the stage before, with what
+    generalized linear model are averaged over the denoised Gaussian of the stage before, with what
     the noisy sample has since added to it.
 
     Args:

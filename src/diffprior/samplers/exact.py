@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from ..evidence.base import AbstractEvidence
 from ..evidence.variational import Variational, variational
 from ..linalg import WRITTEN_OUT, cholesky
-from ..priors.base import AbstractClosedFormPrior, log_normalise, pick
+from ..priors.base import AbstractClosedFormPrior, log_normalize, pick
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..threefry import written_out
@@ -22,7 +22,7 @@ PROPOSALS = 32  # of which one is drawn, where the posterior is not Gaussian
 class Exact(AbstractSampler):
     """Draws from the closed-form posterior: exact for linear evidence and for empirical priors.
 
-    For generalised linear models, each Gaussian of the prior is replaced by the Gaussian closest to
+    For generalized linear models, each Gaussian of the prior is replaced by the Gaussian closest to
     its posterior; of 32 draws from these, with heavier tails, one is chosen by its weight under the
     exact posterior. So it is off by a 32nd of what the Gaussians get wrong, and the mean weight is
     an unbiased estimate of p(h). The cost of a draw is fixed. Closed-form priors of one's own are
@@ -64,7 +64,7 @@ def _from_one_component(
     key: Key[Array, ""], prior: MixturePrior, evidence: AbstractEvidence
 ) -> tuple[Float[Array, " d"], Info]:
     """A draw from the posterior of a mixture, of which only the component drawn is conditioned: the
-    same draw as from its `posterior`, at a fraction of the cost where factorisations are dear."""
+    same draw as from its `posterior`, at a fraction of the cost where factorizations are dear."""
     weights, log_evidence = prior.weigh(evidence)
     which_key, noise_key = jax.random.split(written_out(key))
     which = jax.random.categorical(which_key, jnp.log(weights))
@@ -96,9 +96,9 @@ def _resampled(
     """Sampling importance resampling over component and parameters, theta = m_k + L_k z: in units
     of its component every prior is N(0, I)."""
     trils = jax.vmap(cholesky)(prior.covs)
-    units = jax.vmap(evidence.reparameterise)
+    units = jax.vmap(evidence.reparameterize)
     fitted = jax.vmap(variational)(units(prior.means, trils))
-    weights, log_bound = log_normalise(prior.log_weights + fitted.bound)
+    weights, log_bound = log_normalize(prior.log_weights + fitted.bound)
     uniform_key, normal_key = jax.random.split(written_out(key))
     first, last = jax.random.uniform(uniform_key, (2,), weights.dtype)
     which = pick(weights, (jnp.arange(PROPOSALS, dtype=weights.dtype) + first) / PROPOSALS)
@@ -108,7 +108,7 @@ def _resampled(
     log_prior = prior.log_weights[which] - 0.5 * (jnp.sum(z**2, axis=1) + d * jnp.log(2 * jnp.pi))
     log_joint = log_prior + jax.vmap(evidence.log_likelihood)(thetas)
     log_ratio = log_joint - log_proposal - jnp.log(weights)[which]
-    shares, log_total = log_normalise(log_ratio)
+    shares, log_total = log_normalize(log_ratio)
     theta = thetas[pick(shares, last[None])[0]]
     log_evidence = log_total - jnp.log(PROPOSALS)
     failed = ~jnp.isfinite(log_evidence) | ~jnp.isfinite(log_bound)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import Spectral, eigh
-from ..priors.base import log_normalise, pick
+from ..priors.base import log_normalize, pick
 from ..priors.corrected import CorrectedDenoiser
 from ..priors.diffusion import DiffusionPrior
 from ..priors.mixture_base import Conditional
@@ -142,7 +142,7 @@ def _proposed(
     draws = jax.vmap(law.draw)(random.noises[index], random.components[index])
     matrix, shift = expansion
     expanded = draws @ shift - 0.5 * jnp.sum((draws @ matrix) * draws, axis=1)
-    shares, _ = log_normalise(jax.vmap(local.log_likelihood)(draws) - expanded)
+    shares, _ = log_normalize(jax.vmap(local.log_likelihood)(draws) - expanded)
     return draws[pick(shares, random.choices[index][None])[0]]
 
 

@@ -82,7 +82,7 @@ def _linear_chain(
     local: AbstractEvidence,
     key: Key[Array, ""],
 ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
-    """Theorem 2. Sigma_t is a multiple of I, so one eigendecomposition of the evidence diagonalises
+    """Theorem 2. Sigma_t is a multiple of I, so one eigendecomposition of the evidence diagonalizes
     every stage."""
     first_noise, noises = chain_noise(key, process, prior.dim)
     precision, shift = local.expand(Gaussian.point(jnp.zeros_like(first_noise)))

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Key
 
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
-from ..priors.base import log_normalise
+from ..priors.base import log_normalize
 from ..priors.diffusion import DiffusionPrior
 from ..threefry import written_out
 from .base import AbstractSampler, Info, checked_temperature
@@ -74,7 +74,7 @@ class ParticleFilter(AbstractSampler):
             key, number = inputs
             noise_key, resample_key = jax.random.split(key)
             z = z + JITTER / number * jax.random.normal(noise_key, z.shape, z.dtype)
-            weights, log_total = log_normalise(jax.vmap(share.log_likelihood)(z))
+            weights, log_total = log_normalize(jax.vmap(share.log_likelihood)(z))
             uniform = jax.random.uniform(resample_key, (), z.dtype)
             log_mean = log_total - jnp.log(z.shape[0])
             size = 1.0 / jnp.sum(weights**2)

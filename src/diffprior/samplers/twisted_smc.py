@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
-from ..priors.base import log_normalise, pick
+from ..priors.base import log_normalize, pick
 from ..priors.denoisers import reverse_law
 from ..priors.diffusion import DiffusionPrior, ReverseProcess
 from ..schedule import Schedule, Stages
@@ -96,7 +96,7 @@ class TwistedSMC(AbstractSampler):
         cloud, z, log_ratio = _move(keys[-1], cloud, final)
         log_likelihood = jax.vmap(local.log_likelihood)(z)
         gain = log_ratio + log_likelihood - cloud.beliefs.log_potential
-        weights, log_mean = log_normalise(cloud.log_weights + gain)
+        weights, log_mean = log_normalize(cloud.log_weights + gain)
         log_evidence = cloud.log_evidence + log_mean - jnp.log(self.num_particles)
         chosen = jax.random.choice(last_key, self.num_particles, p=weights)
         theta = from_unit(prior, z[chosen])
@@ -173,7 +173,7 @@ def _move(
 
 def _resample(key: Key[Array, ""], cloud: _Cloud) -> _Cloud:
     """Systematic resampling where the effective sample size has fallen below half."""
-    weights, log_total = log_normalise(cloud.log_weights)
+    weights, log_total = log_normalize(cloud.log_weights)
     count = weights.shape[0]
     effective_size = 1.0 / jnp.sum(weights**2)
     needed = effective_size < 0.5 * count

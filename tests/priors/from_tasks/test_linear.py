@@ -12,7 +12,7 @@ from diffprior.executors import AbstractExecutor
 from diffprior.logs.labels import folds
 from diffprior.priors.from_tasks.components import Components
 from diffprior.priors.from_tasks.data import blocks_of
-from diffprior.priors.from_tasks.em import expectations, log_evidences, maximise
+from diffprior.priors.from_tasks.em import expectations, log_evidences, maximize
 from diffprior.priors.from_tasks.fit import with_hedge
 from diffprior.priors.from_tasks.gaussian import fit_gaussian
 from diffprior.priors.from_tasks.linear import linear_blocks
@@ -73,7 +73,7 @@ def test_em_steps_are_those_of_extreme_deconvolution(dim: int) -> None:
     blocks = linear_blocks(logs.statistics(), 0.7, tasks_at_once=16)
     for _ in range(3):
         sums = expectations(blocks, ours)
-        ours = maximise(ours, sums)
+        ours = maximize(ours, sums)
         *twin, total = deconvolution_step(by_task(logs), *twin, 0.7)
         np.testing.assert_allclose(sums.log_evidence, total, rtol=1e-10)
         for left, right in zip((ours.weights, ours.means, ours.covs), twin, strict=True):

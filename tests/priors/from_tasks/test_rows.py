@@ -1,11 +1,11 @@
-"""Tasks of generalised linear models: evidence and E-steps against quadrature on a grid."""
+"""Tasks of generalized linear models: evidence and E-steps against quadrature on a grid."""
 
 import numpy as np
 import pytest
 
 import diffprior as dp
 from diffprior.priors.from_tasks.components import Components
-from diffprior.priors.from_tasks.em import expectations, log_evidences, maximise
+from diffprior.priors.from_tasks.em import expectations, log_evidences, maximize
 from diffprior.priors.from_tasks.rows import row_blocks
 
 MIXTURE = Components(
@@ -64,7 +64,7 @@ def test_importance_corrects_laplace_to_the_integral(kind: str) -> None:
     np.testing.assert_allclose(log_evidences(blocks, MIXTURE), exact, atol=0.02)
     laplace = log_evidences(row_blocks(logs, family), MIXTURE)
     np.testing.assert_allclose(laplace, exact, atol=0.5)
-    made = maximise(MIXTURE, expectations(blocks, MIXTURE))
+    made = maximize(MIXTURE, expectations(blocks, MIXTURE))
     np.testing.assert_allclose(made.weights, weights, atol=0.01)
     np.testing.assert_allclose(made.means, means, atol=0.05)
     np.testing.assert_allclose(made.covs, covs, atol=0.05)

@@ -1,4 +1,4 @@
-"""The linear model as a generalised linear one, row by row; for testing and comparison."""
+"""The linear model as a generalized linear one, row by row; for testing and comparison."""
 
 from typing import Any
 

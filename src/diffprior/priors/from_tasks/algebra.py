@@ -10,7 +10,7 @@ import functools
 import numpy as np
 from jaxtyping import Float, Int
 
-WRITTEN_OUT = 16  # largest dimension factorised by loops over rows and columns
+WRITTEN_OUT = 16  # largest dimension factorized by loops over rows and columns
 TINY = 1e-300
 
 

@@ -36,9 +36,9 @@ class Components:
     def moments(self) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]:
         """Mean and covariance of the mixture."""
         mean = self.weights @ self.means
-        centred = self.means - mean
+        centered = self.means - mean
         within = np.einsum("k,kij->ij", self.weights, self.covs)
-        return mean, within + (centred * self.weights[:, None]).T @ centred
+        return mean, within + (centered * self.weights[:, None]).T @ centered
 
     def pruned(self, below: float) -> "Components":
         """Without components of less weight."""

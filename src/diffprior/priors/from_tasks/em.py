@@ -1,4 +1,4 @@
-"""Expectation maximisation over blocks of tasks: one map over blocks, one closed-form update."""
+"""Expectation maximization over blocks of tasks: one map over blocks, one closed-form update."""
 
 import functools
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Pull:
     cov: Float[np.ndarray, "d d"]
 
 
-def maximise(components: Components, sums: Sums, pull: Pull | None = None) -> Components:
+def maximize(components: Components, sums: Sums, pull: Pull | None = None) -> Components:
     """The M-step. Components that no task belongs to stay where they are, with weight zero."""
     means, covs = components.means.copy(), components.covs.copy()
     for k in range(len(components)):

@@ -26,7 +26,7 @@ def gaussian_from_logs(logs: AnyLogs, likelihood: Any) -> Components:
 def mixture_from_logs(
     logs: AnyLogs, likelihood: Any, num_components: int | None = None, seed: int = 0
 ) -> Components:
-    """A mixture of so many components; by default what tasks held out in turn favour."""
+    """A mixture of so many components; by default what tasks held out in turn favor."""
     likelihood, _ = resolve(logs, likelihood)
     if num_components is None:
         found = search_mixture(logs, likelihood, seed=seed)

@@ -1,4 +1,4 @@
-"""A Gaussian prior, and the noise with it, by accelerated expectation maximisation."""
+"""A Gaussian prior, and the noise with it, by accelerated expectation maximization."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ...executors.base import AbstractExecutor
 from .algebra import TINY, lower, symmetric
 from .block import AbstractBlock
 from .components import Components
-from .em import HERE, expectations, maximise
+from .em import HERE, expectations, maximize
 from .linear import LinearBlock
 
 MAX_STEPS = 2000
@@ -114,7 +114,7 @@ def _step(
         noise = float(np.exp(state.log_noise))
         blocks = [b.with_noise(noise) for b in blocks if isinstance(b, LinearBlock)]
     sums = expectations(blocks, state.components, 0, executor)
-    after = maximise(state.components, sums)
+    after = maximize(state.components, sums)
     log_noise = state.log_noise
     if estimate_noise:
         ratio = max(sums.squared_error, 1e-300) / sums.num_rows

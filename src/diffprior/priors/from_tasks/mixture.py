@@ -10,7 +10,7 @@ from ...executors.base import AbstractExecutor
 from .algebra import lower
 from .block import AbstractBlock
 from .components import Components
-from .em import HERE, Pull, expectations, maximise
+from .em import HERE, Pull, expectations, maximize
 
 MAX_STEPS = 150
 TOLERANCE = 2e-5  # nats a task and step
@@ -71,7 +71,7 @@ def improve(
     for step in range(max_steps):
         sums = expectations(blocks, components, step, executor)
         value = sums.log_evidence / sums.num_tasks
-        components = maximise(components, sums, pull)
+        components = maximize(components, sums, pull)
         if value - before < tolerance:
             break
         before = value
@@ -85,24 +85,24 @@ def cluster(
     tril = lower(gaussian.covs[0])
     unit = np.linalg.solve(tril, (draws - gaussian.means[0]).T).T
     rng = np.random.default_rng([seed, num_components])
-    centres = _spread_out(unit, num_components, rng)
+    centers = _spread_out(unit, num_components, rng)
     for _ in range(10):
-        own = _nearest(unit, centres)
+        own = _nearest(unit, centers)
         for k in range(num_components):
             if np.any(own == k):
-                centres[k] = unit[own == k].mean(axis=0)
-    own = _nearest(unit, centres)
+                centers[k] = unit[own == k].mean(axis=0)
+    own = _nearest(unit, centers)
     weights = np.bincount(own, minlength=num_components) + 1.0
     dim = unit.shape[1]
     covs = []
     for k in range(num_components):
-        centred = unit[own == k] - centres[k]
+        centered = unit[own == k] - centers[k]
         covs.append(
-            (centred.T @ centred + (dim + 1) * 0.1 * np.eye(dim)) / (len(centred) + dim + 1)
+            (centered.T @ centered + (dim + 1) * 0.1 * np.eye(dim)) / (len(centered) + dim + 1)
         )
     return Components(
         weights / weights.sum(),
-        gaussian.means[0] + centres @ tril.T,
+        gaussian.means[0] + centers @ tril.T,
         np.einsum("ij,kjl,ml->kim", tril, np.array(covs), tril),
     )
 
@@ -110,18 +110,18 @@ def cluster(
 def _spread_out(
     unit: Float[np.ndarray, "n d"], count: int, rng: np.random.Generator
 ) -> Float[np.ndarray, "k d"]:
-    centres = [unit[rng.integers(len(unit))]]
-    distance = np.sum((unit - centres[0]) ** 2, axis=1)
+    centers = [unit[rng.integers(len(unit))]]
+    distance = np.sum((unit - centers[0]) ** 2, axis=1)
     for _ in range(count - 1):
         total = distance.sum()
         place = rng.choice(len(unit), p=distance / total) if total > 0 else rng.integers(len(unit))
-        centres.append(unit[place])
-        distance = np.minimum(distance, np.sum((unit - centres[-1]) ** 2, axis=1))
-    return np.array(centres)
+        centers.append(unit[place])
+        distance = np.minimum(distance, np.sum((unit - centers[-1]) ** 2, axis=1))
+    return np.array(centers)
 
 
 def _nearest(
-    unit: Float[np.ndarray, "n d"], centres: Float[np.ndarray, "k d"]
+    unit: Float[np.ndarray, "n d"], centers: Float[np.ndarray, "k d"]
 ) -> Int[np.ndarray, " n"]:
-    squares = np.sum(centres**2, axis=1)
-    return np.argmin(squares[None] - 2.0 * unit @ centres.T, axis=1)
+    squares = np.sum(centers**2, axis=1)
+    return np.argmin(squares[None] - 2.0 * unit @ centers.T, axis=1)

@@ -1,4 +1,4 @@
-"""Blocks of tasks with rows of a generalised linear model: Laplace's approximation of every
+"""Blocks of tasks with rows of a generalized linear model: Laplace's approximation of every
 component given every task, and its correction by importance."""
 
 import dataclasses
@@ -222,7 +222,7 @@ class RowsBlock(AbstractBlock):
     def _weigh(
         self, components: Components, given: Conditioned, round_: int, num_draws: int
     ) -> tuple[Float[np.ndarray, "m n d"], Float[np.ndarray, "m n"], Float[np.ndarray, " n"]]:
-        """Points from Laplace's mixture, widened a little, their normalised weights, and log p(h).
+        """Points from Laplace's mixture, widened a little, their normalized weights, and log p(h).
 
         Components are taken in proportion to their probability, by systematic resampling.
         """

@@ -206,7 +206,7 @@ def gaussian_of(
     executor: AbstractExecutor = HERE,
     start: Components | None = None,
 ) -> Components:
-    """The Gaussian of some tasks; for rows of generalised linear models, less precisely."""
+    """The Gaussian of some tasks; for rows of generalized linear models, less precisely."""
     if blocks[0].exact:
         return fit_gaussian(
             blocks, start=start, tolerance=1e-5, least_gain=1e-7, executor=executor

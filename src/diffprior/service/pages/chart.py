@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from .svg import Plot
 
 MOST_SPOKEN = 12  # rows of the table that the label of a picture names
-KINDS = ("c0", "c1", "c2", "c3", "c4")  # classes of colours, in the order of a legend
+KINDS = ("c0", "c1", "c2", "c3", "c4")  # classes of colors, in the order of a legend
 Row = tuple[str, ...]
 
 
@@ -20,7 +20,7 @@ class Chart:
         plot: The picture; None where there is nothing to draw yet.
         columns: Titles of the table of its numbers.
         rows: The table.
-        legend: Classes of colours and what they stand for.
+        legend: Classes of colors and what they stand for.
     """
 
     title: str
@@ -31,7 +31,7 @@ class Chart:
     legend: Sequence[tuple[str, str]] = ()
 
     def svg(self) -> str:
-        """The picture, labelled with its numbers."""
+        """The picture, labeled with its numbers."""
         return self.plot.svg(self.label) if self.plot is not None else ""
 
     @property
@@ -45,6 +45,6 @@ class Chart:
         return f"{self.title}. {self.says} " + "; ".join(spoken)
 
 
-def colour(place: int) -> str:
-    """The class of the colour of the entry at a place of a legend."""
+def color(place: int) -> str:
+    """The class of the color of the entry at a place of a legend."""
     return KINDS[min(place, len(KINDS) - 1)]

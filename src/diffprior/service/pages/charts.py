@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Bool, Float
 
-from .chart import Chart, colour
+from .chart import Chart, color
 from .statistics import Bin, Mean, binned, doubling_edges, quantile_edges, task_mean
 from .svg import HEIGHT, Plot, time_ticks
 from .window import Window, moment
@@ -132,7 +132,7 @@ def fates(window: Window) -> Chart:
     )
     for place, (name, count) in enumerate(counts.items()):
         y = len(FATES) - 0.5 - place
-        plot.bars([0.0], [float(count)], [y + 0.32], _fate_colour(name), [y - 0.32])
+        plot.bars([0.0], [float(count)], [y + 0.32], _fate_color(name), [y - 0.32])
     late = int(window.late.sum())
     joined = counts["rewarded"] + counts["default reward"]
     return Chart(
@@ -182,7 +182,7 @@ def propensities(window: Window) -> Chart:
     )
 
 
-def _fate_colour(name: str) -> str:
+def _fate_color(name: str) -> str:
     return {"rewarded": "c0", "default reward": "c0", "no reward came": "c1"}.get(name, "c3")
 
 
@@ -242,9 +242,9 @@ def _span(one: Bin) -> str:
 def _draw_versions(plot: Plot, found: dict[int, list[Bin]]) -> None:
     for place, bins in reversed(list(enumerate(found.values()))):
         keys, means = [b.key for b in bins], [b.mean for b in bins]
-        plot.band(keys, [m.low for m in means], [m.high for m in means], colour(place))
-        plot.line(keys, [m.value for m in means], colour(place))
-        plot.dots(keys, [m.value for m in means], colour(place), 2.4)
+        plot.band(keys, [m.low for m in means], [m.high for m in means], color(place))
+        plot.line(keys, [m.value for m in means], color(place))
+        plot.dots(keys, [m.value for m in means], color(place), 2.4)
 
 
 def _rows(found: dict[int, list[Bin]], name: Callable[[Bin], str]) -> list[tuple[str, ...]]:
@@ -252,7 +252,7 @@ def _rows(found: dict[int, list[Bin]], name: Callable[[Bin], str]) -> list[tuple
 
 
 def _legend(found: dict[int, list[Bin]]) -> list[tuple[str, str]]:
-    return [(colour(place), f"version {version}") for place, version in enumerate(found)]
+    return [(color(place), f"version {version}") for place, version in enumerate(found)]
 
 
 def _first_and_last(found: dict[int, list[Bin]]) -> str:

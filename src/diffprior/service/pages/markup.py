@@ -100,8 +100,8 @@ def cards(charts: Sequence[Chart]) -> str:
 
 def _card(chart: Chart) -> str:
     legend = "".join(
-        f'<li><span class="{escape(colour)}"></span>{escape(words)}</li>'
-        for colour, words in chart.legend
+        f'<li><span class="{escape(color)}"></span>{escape(words)}</li>'
+        for color, words in chart.legend
     )
     figure = f"<figure>{chart.svg()}</figure>" if chart.plot is not None else ""
     numbers = (

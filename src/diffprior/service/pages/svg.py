@@ -1,4 +1,4 @@
-"""Small pictures as SVG: scales, axes and marks, coloured by classes so that a page can be dark."""
+"""Small pictures as SVG: scales, axes and marks, colored by classes so that a page can be dark."""
 
 import datetime
 import math
@@ -58,7 +58,7 @@ def time_ticks(low: float, high: float, count: int = 4) -> list[Tick]:
 
 
 class Plot:
-    """A picture with two axes, to which marks are added; `kind` is the class of their colour.
+    """A picture with two axes, to which marks are added; `kind` is the class of their color.
 
     Args:
         x: Least and greatest number on the horizontal axis.
