@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs bench costs fuzz kills crash clean
+.PHONY: help setup demo paper test docs bench costs fuzz kills crash clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -12,8 +12,15 @@ help: ## list the targets
 setup: $(STAMP) ## make the virtual environment and install the package into it
 
 demo: $(STAMP) ## learn a prior, compare agents that use it with others, and write a report
-	$(BIN)/diffprior reproduce synthetic --quick --runs 256 --problem corners --out results/demo \
+	$(BIN)/python -m experiments synthetic --quick --runs 256 --problem corners --out results/demo \
 		--agent TS --agent MixTS --agent 'MixTS(K)' --agent EvidenceDPS --agent Exact
+
+DATA ?=
+
+paper: $(STAMP) ## run the paper's experiments; DATA=FOLDER adds MovieLens and MNIST; hours
+	for name in synthetic ablation posterior $(if $(DATA),movielens mnist); do \
+		case $$name in movielens|mnist) data="--data $(DATA)" ;; *) data= ;; esac; \
+		$(BIN)/python -m experiments $$name $$data || exit 1; done
 
 test: $(STAMP) ## check format, lint and types, then test in double and single precision
 	$(BIN)/ruff format --check
@@ -34,7 +41,7 @@ fuzz: $(STAMP) ## try BUDGET random calls of every public door, a tenth over HTT
 	FUZZ_REQUESTS=$$(( ($(BUDGET) + 9) / 10 )) $(BIN)/python -m pytest tests/service/test_openapi.py
 
 bench: $(STAMP) ## measure what decisions cost, side by side with peers
-	$(BIN)/diffprior bench --json results/bench.json
+	$(BIN)/python -m benchmarks --json results/bench.json
 
 costs: bench ## measure again what docs/explanation/performance.md shows, and draw its figure
 	cp results/bench/growth.png docs/figures/growth.png
@@ -49,7 +56,7 @@ crash: $(STAMP) ## kill the decision service two hundred times on SQLite and Pos
 
 clean: ## remove the virtual environment, caches and build outputs
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests examples experiments benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # As a variable rather than an option, the constraints hold for the build backend too.
 $(STAMP): pyproject.toml constraints.txt

@@ -41,11 +41,9 @@ FOLDERS = (
     "evaluate",
     "learning",
     "reporting",
-    "reproduce",
     "client",
     "integrations",
     "service",
-    "bench",
     "cli",
 )
 MODULES = {

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from .priors.report import FitReport, FitWarning
     from .problems.base import AbstractProblem
     from .problems.mixtures import mixture
-    from .problems.mnist import mnist
-    from .problems.movielens import movielens
     from .problems.rows import RowProblem
     from .problems.synthetic import Synthetic, synthetic
     from .samplers.base import AbstractSampler, Info
@@ -81,8 +79,6 @@ _NAMES = {
     ".priors.report": ("FitReport", "FitWarning"),
     ".problems.base": ("AbstractProblem",),
     ".problems.mixtures": ("mixture",),
-    ".problems.mnist": ("mnist",),
-    ".problems.movielens": ("movielens",),
     ".problems.rows": ("RowProblem",),
     ".problems.synthetic": ("Synthetic", "synthetic"),
     ".samplers.base": ("AbstractSampler", "Info"),
@@ -185,8 +181,6 @@ __all__ = [
     "load",
     "load_bytes",
     "mixture",
-    "mnist",
-    "movielens",
     "simulate",
     "synthetic",
 ]

@@ -93,9 +93,8 @@ def test_shards_are_written_and_learned_from(table: Path, tmp_path: Path) -> Non
     assert refused.exit_code == 2 and "expected an empty folder" in " ".join(refused.output.split())
 
 
-@pytest.mark.parametrize("command", ["learn", "reproduce"])
 def test_without_ray_a_cluster_is_refused_before_any_work(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import importlib.util
 
@@ -103,11 +102,8 @@ def test_without_ray_a_cluster_is_refused_before_any_work(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "ray" else find(name)
     )
-    arguments = {
-        "learn": ["learn", "nowhere.parquet", "-o", str(tmp_path / "prior.dprior")],
-        "reproduce": ["reproduce", "synthetic", "--out", str(tmp_path / "out")],
-    }
-    result = run.invoke(app, [*arguments[command], "--ray", "local"])
+    arguments = ["learn", "nowhere.parquet", "-o", str(tmp_path / "prior.dprior")]
+    result = run.invoke(app, [*arguments, "--ray", "local"])
     said = " ".join(result.output.split())
     assert result.exit_code == 2 and "pip install 'diffprior[cluster]'" in said
     assert list(tmp_path.iterdir()) == []

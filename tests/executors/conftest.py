@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 TESTS = str(Path(__file__).parents[1])
-SOURCE = str(Path(__file__).parents[2] / "src")
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,8 @@ def cluster() -> Iterator[Any]:
     import warnings
 
     before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, TESTS])  # for the workers
+    folders = [str(ROOT / "src"), str(ROOT), TESTS]  # for the workers
+    os.environ["PYTHONPATH"] = os.pathsep.join(folders)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -19,8 +19,8 @@ from diffprior.learning import diffusion
 from diffprior.learning.diffusion import learning_tasks, polish
 from diffprior.learning.passes import Passes
 from diffprior.learning.source import InMemory, InShards
-from diffprior.reproduce.experiment import Effort
-from diffprior.reproduce.synthetic import run_synthetic
+from experiments.experiment import Effort
+from experiments.synthetic import run_synthetic
 from shard_functions import DIM, make_logs, sharded
 
 

@@ -11,10 +11,10 @@ import pytest
 from rich.console import Console
 
 from diffprior.files.cache import Entry, ResultCache
-from diffprior.reporting.machine import machine, peak_memory
 from diffprior.reporting.page import Code, Columns, Heading, Picture, Text, page
-from diffprior.reporting.report import REPORT, closing, picture, write_report
 from diffprior.reporting.tables import Table, for_terminal, plus_minus, table_width
+from experiments.machine import machine, peak_memory
+from experiments.report import REPORT, closing, picture, write_report
 
 TABLE = Table(
     ("agent", "R <n>"), [("TS", "19 ± 1"), ("A&B", "15 ± 1")], "x < y", frozenset({(1, 1)})

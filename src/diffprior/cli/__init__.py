@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import bench, evaluate, export, fit, learn, reproduce, sample, serve, shard, statistics
+from . import evaluate, export, fit, learn, sample, serve, shard, statistics
 from .options import print_version
 
 app = typer.Typer(
@@ -22,8 +22,6 @@ app.command()(shard.shard)
 app.command()(fit.fit)
 app.command()(sample.sample)
 app.add_typer(evaluate.app, name="evaluate")
-app.add_typer(reproduce.app, name="reproduce")
-app.command()(bench.bench)
 app.command()(serve.serve)
 app.command()(serve.rebuild)
 app.command()(export.export)

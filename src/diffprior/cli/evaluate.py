@@ -1,4 +1,4 @@
-"""`diffprior evaluate`: a prior judged on a user's own tasks, and samplers on known posteriors."""
+"""`diffprior evaluate`: a prior evaluated on a user's own tasks."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,6 @@ import typer
 from typer.core import TyperGroup
 
 from .options import Json, Seed, check_output
-from .reproduce import posterior
 from .terminal import friendly_errors, say
 
 if TYPE_CHECKING:
@@ -31,9 +30,8 @@ class _PriorByDefault(TyperGroup):
 app = typer.Typer(
     cls=_PriorByDefault,
     no_args_is_help=True,
-    help="Judge a prior on your own tasks (`evaluate PRIOR LOGS`), or samplers on exact ones.",
+    help="Evaluate a prior on your own tasks (`evaluate PRIOR LOGS`).",
 )
-app.command()(posterior)
 
 
 @app.command("prior")

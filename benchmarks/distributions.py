@@ -1,0 +1,281 @@
+"""Laws of parameters whose posteriors can be drawn exactly: what samplers are judged by.
+
+Features are uniform in the unit ball; rewards are linear with unit noise or of a generalized linear
+model. `clusters`, `blocks` and `sheet` exist in any (even) number of dimensions; `modes` are far
+apart; `wide` is a Gaussian under which the posteriors of generalized linear models are skewed; the
+shapes of the plane are those of Section 6.2.
+"""
+
+import abc
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from diffprior.evidence.base import AbstractEvidence, AbstractLikelihood
+from diffprior.evidence.families import Logistic, NegativeBinomial, Poisson
+from diffprior.evidence.linear import Linear, LinearEvidence
+from diffprior.priors.mixture import MixturePrior
+from diffprior.problems.mixtures import MIXTURES, mixture
+from diffprior.problems.plane import SHAPES, log_density
+from diffprior.problems.synthetic import SYNTHETIC, synthetic
+
+from .exact_draws import in_blocks, in_latent_space, in_the_plane, of_a_mixture
+
+NUM_ATOMS = 2**18  # draws of a law that are weighted
+NUM_PROPOSALS = 2**14  # draws about the components of a mixture that are weighted
+BLOCK_ATOMS = 2048  # of each block
+SHEET_NOISE, SHEET_LATENT = 0.1, 4
+LIKELIHOODS: dict[str, Callable[[], AbstractLikelihood]] = {
+    "linear": lambda: Linear(noise_std=1.0),
+    "logistic": Logistic,
+    "poisson": Poisson,
+    "negative-binomial": lambda: NegativeBinomial(3.0),
+}
+WIDE = {"linear": 3.0, "logistic": 3.0, "poisson": 1.5, "negative-binomial": 1.5}
+
+
+class Tasks(NamedTuple):
+    """Tasks of a law: true parameters, and what random actions showed of them."""
+
+    thetas: Float[np.ndarray, "b d"]
+    evidence: AbstractEvidence  # every array with a leading axis of b tasks
+
+
+class AbstractLaw(abc.ABC):
+    """A law of parameters, and exact draws of its posteriors."""
+
+    dim: int
+
+    @abc.abstractmethod
+    def sample(self, seed: int, num_samples: int) -> Float[np.ndarray, "n d"]:
+        """Draws of the law."""
+
+    @abc.abstractmethod
+    def posterior(self, seed: int, tasks: Tasks, num_draws: int) -> Float[np.ndarray, "b m d"]:
+        """Exact draws given each task's evidence; a chain may start at the tasks' true parameters,
+        since they are draws of the posterior themselves."""
+
+    def tasks(
+        self, num_observations: int, count: int, seed: int, likelihood: str = "linear"
+    ) -> Tasks:
+        """True parameters, and the evidence of random actions."""
+        rng = np.random.default_rng([seed, num_observations, 5])
+        thetas = self.sample(9000 + seed, count)
+        normal = rng.standard_normal((count, num_observations, self.dim))
+        radius = rng.random((count, num_observations, 1)) ** (1 / self.dim)
+        features = radius * normal / np.linalg.norm(normal, axis=2, keepdims=True)
+        predictors = np.einsum("bni,bi->bn", features, thetas)
+        if likelihood == "linear":
+            rewards = predictors + rng.standard_normal(predictors.shape)
+            precision = np.einsum("bni,bnj->bij", features, features)
+            shift = np.einsum("bni,bn->bi", features, rewards)
+            make = jax.vmap(LinearEvidence.from_natural)
+            return Tasks(thetas, make(_floats(precision), _floats(shift)))
+        family = LIKELIHOODS[likelihood]()
+        rewards = family.sample(jax.random.key(seed), _floats(predictors))
+
+        def rows(features: Array, rewards: Array) -> AbstractEvidence:
+            empty = family.empty(self.dim, num_observations)
+            return empty.add(features, rewards, jnp.ones_like(rewards))
+
+        return Tasks(thetas, jax.vmap(rows)(_floats(features), rewards))
+
+
+class MixtureLaw(AbstractLaw):
+    """A Gaussian mixture, whose posterior under linear evidence is one."""
+
+    def __init__(self, prior: MixturePrior) -> None:
+        self.prior, self.dim = prior, prior.dim
+
+    def sample(self, seed: int, num_samples: int) -> Float[np.ndarray, "n d"]:
+        """Draws of the law."""
+        return np.asarray(self.prior.sample(jax.random.key(seed), num_samples), np.float64)
+
+    def posterior(self, seed: int, tasks: Tasks, num_draws: int) -> Float[np.ndarray, "b m d"]:
+        """Draws of the posterior mixture, or of its components by weight."""
+
+        def one(key: Key[Array, ""], evidence: AbstractEvidence) -> Float[Array, "m d"]:
+            if evidence.quadratic:
+                return self.prior.posterior(evidence)[0].sample(key, num_draws)
+            return of_a_mixture(key, self.prior, evidence, NUM_PROPOSALS, num_draws)[0]
+
+        return _each_task(one, seed, tasks.evidence)
+
+
+class PlaneLaw(AbstractLaw):
+    """A shape in the plane, by its density."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.problem, self.dim = name, synthetic(name), 2
+
+    def sample(self, seed: int, num_samples: int) -> Float[np.ndarray, "n d"]:
+        """Draws of the law."""
+        draws = self.problem.sample_parameters(jax.random.key(seed), num_samples)
+        return np.asarray(draws, np.float64)
+
+    def posterior(self, seed: int, tasks: Tasks, num_draws: int) -> Float[np.ndarray, "b m d"]:
+        """Points by their weights."""
+        atoms = _floats(self.sample(77_000 + seed, NUM_ATOMS))
+
+        def one(key: Key[Array, ""], precision: Array, shift: Array) -> Float[Array, "m d"]:
+            law = (lambda points: log_density(self.name, points), atoms)
+            return in_the_plane(key, *law, precision, shift, num_draws)[0]
+
+        return _each_task(one, seed, *_linear(tasks))
+
+
+class BlockLaw(AbstractLaw):
+    """Independent shapes in the plane, rotated together. Exact by Gibbs sampling over the shapes:
+    half of the chains start at the true parameters, half at draws of the law."""
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+        normal = np.random.default_rng(11).standard_normal((dim, dim))
+        self.rotation = np.linalg.qr(normal)[0]
+
+    def _shapes(self, seed: int, num_samples: int) -> Float[np.ndarray, "blocks n 2"]:
+        keys = jax.random.split(jax.random.key(seed), self.dim // 2)
+        shapes = [synthetic(SYNTHETIC[i % len(SYNTHETIC)]) for i in range(self.dim // 2)]
+        drawn = [s.sample_parameters(k, num_samples) for s, k in zip(shapes, keys, strict=True)]
+        return np.stack([np.asarray(part, np.float64) for part in drawn])
+
+    def sample(self, seed: int, num_samples: int) -> Float[np.ndarray, "n d"]:
+        """Draws of the law."""
+        return np.concatenate(list(self._shapes(seed, num_samples)), axis=1) @ self.rotation.T
+
+    def posterior(self, seed: int, tasks: Tasks, num_draws: int) -> Float[np.ndarray, "b m d"]:
+        """The last sweep of every chain."""
+        q = self.rotation
+        start = np.repeat((tasks.thetas @ q)[:, None], num_draws, axis=1)
+        free = self.sample(55_000 + seed, start[:, ::2].size // self.dim) @ q
+        start[:, ::2] = free.reshape(start[:, ::2].shape)
+        atoms, turn = _floats(self._shapes(66_000 + seed, BLOCK_ATOMS)), _floats(q)
+
+        def one(key: Key[Array, ""], evidence: AbstractEvidence, start: Array) -> Array:
+            rotated = evidence.reparameterize(jnp.zeros_like(start[0]), turn)
+            return in_blocks(key, atoms, rotated, start)
+
+        return _each_task(one, seed, tasks.evidence, _floats(start)) @ q.T
+
+
+class SheetLaw(AbstractLaw):
+    """A curved sheet with a little noise: 1.5 tanh(1.3 tanh(z W_1) W_2) + 0.1 noise. Exact by
+    chains of z, with the noise integrated out."""
+
+    def __init__(self, dim: int) -> None:
+        rng = np.random.default_rng(21)
+        self.dim = dim
+        self.first = 1.5 * rng.standard_normal((SHEET_LATENT, 32)) / np.sqrt(SHEET_LATENT)
+        self.second = 2.0 * rng.standard_normal((32, dim)) / np.sqrt(32)
+
+    def _surface(self, z: Any) -> Any:
+        first, second = (jnp.asarray(w, z.dtype) for w in (self.first, self.second))
+        return 1.5 * jnp.tanh(1.3 * jnp.tanh(z @ first) @ second)
+
+    def sample(self, seed: int, num_samples: int) -> Float[np.ndarray, "n d"]:
+        """Draws of the law."""
+        rng = np.random.default_rng([seed, 8])
+        z = rng.standard_normal((num_samples, SHEET_LATENT))
+        surface = 1.5 * np.tanh(1.3 * np.tanh(z @ self.first) @ self.second)
+        return surface + SHEET_NOISE * rng.standard_normal(surface.shape)
+
+    def posterior(self, seed: int, tasks: Tasks, num_draws: int) -> Float[np.ndarray, "b m d"]:
+        """The last of every chain of z, and noise as it is given the evidence."""
+        rng = np.random.default_rng([seed, 9])
+        atoms = _floats(rng.standard_normal((NUM_ATOMS, SHEET_LATENT)))
+        precision, shift = (np.asarray(part, np.float64) for part in _linear(tasks))
+        cov = np.linalg.inv(precision + np.eye(self.dim) / SHEET_NOISE**2)
+        gain = precision @ cov
+        marginal = (precision - gain @ precision, shift - np.einsum("bij,bj->bi", gain, shift))
+
+        def one(key: Key[Array, ""], precision: Array, shift: Array) -> Float[Array, "m d"]:
+            def log_likelihood(z: Float[Array, "n k"]) -> Float[Array, " n"]:
+                s = self._surface(z)
+                return s @ shift - 0.5 * jnp.sum((s @ precision) * s, axis=1)
+
+            return self._surface(in_latent_space(key, log_likelihood, atoms, num_draws))
+
+        at = _each_task(one, seed, *(_floats(part) for part in marginal))
+        left = shift[:, None] - np.einsum("bij,bmj->bmi", precision, at)
+        noise = np.einsum("bij,bmj->bmi", np.linalg.cholesky(cov), rng.standard_normal(at.shape))
+        return at + np.einsum("bij,bmj->bmi", cov, left) + noise
+
+
+def clusters(dim: int) -> MixturePrior:
+    """Ten round clusters of standard deviation 0.3."""
+    means = 1.5 * np.random.default_rng(3).standard_normal((10, dim))
+    return MixturePrior(np.ones(10), means, np.tile(0.09 * np.eye(dim), (10, 1, 1)))
+
+
+def modes(dim: int) -> MixturePrior:
+    """Twenty-five modes of unit variance on a lattice 8 apart."""
+    corners = np.random.default_rng(4).permutation(3**dim if dim < 12 else 3**12)[:25]
+    means = 8.0 * np.stack([corners // 3**i % 3 - 1 for i in range(dim)], axis=1)
+    return MixturePrior(np.ones(25), means, np.tile(np.eye(dim), (25, 1, 1)))
+
+
+def wide(dim: int, std: float) -> MixturePrior:
+    """One round Gaussian about the origin."""
+    return MixturePrior([1.0], np.zeros((1, dim)), std**2 * np.eye(dim)[None])
+
+
+def law(name: str, likelihood: str = "linear") -> AbstractLaw:
+    """The law called clusters-D, blocks-D, sheet-D, modes-D, wide-D, mixture-NAME or a shape.
+
+    `wide-D` has standard deviation 3, or 1.5 where rewards are counts. Sheets and shapes are exact
+    under linear rewards alone, blocks under logistic ones too.
+    """
+    kind, _, which = name.partition("-")
+    only = ("linear",) if name in SHAPES or kind == "sheet" else tuple(LIKELIHOODS)
+    only = ("linear", "logistic") if kind == "blocks" else only  # with counts, chains do not mix
+    if likelihood not in only:
+        raise ValueError(
+            f"`likelihood`: expected one of {only} with {name}, whose posteriors are exact under "
+            f"no other, got {likelihood!r}; try 'clusters-16'"
+        )
+    if name in SHAPES:
+        return PlaneLaw(name)
+    if name == "cross" or (kind == "mixture" and which in MIXTURES):
+        return MixtureLaw(mixture(which or name))
+    kinds: dict[str, Callable[[int], AbstractLaw]] = {
+        "clusters": lambda dim: MixtureLaw(clusters(dim)),
+        "modes": lambda dim: MixtureLaw(modes(dim)),
+        "wide": lambda dim: MixtureLaw(wide(dim, WIDE[likelihood])),
+        "blocks": BlockLaw,
+        "sheet": SheetLaw,
+    }
+    if kind not in kinds or not which.isdigit() or int(which) < 2 or int(which) % 2:
+        raise ValueError(
+            f"`name`: expected one of {SYNTHETIC}, mixture-NAME, or clusters-D, blocks-D, sheet-D, "
+            f"modes-D or wide-D with an even D, got {name!r}; try 'blocks-16'"
+        )
+    return kinds[kind](int(which))
+
+
+def _linear(tasks: Tasks) -> tuple[Float[Array, "b d d"], Float[Array, "b d"]]:
+    """Precision and shift of every task."""
+    if not isinstance(tasks.evidence, LinearEvidence):
+        raise ValueError(
+            "`tasks`: expected linear rewards, under which alone this law is exact, got "
+            f"{type(tasks.evidence).__name__}; make them with likelihood='linear'"
+        )
+    return tasks.evidence.precision, tasks.evidence.shift
+
+
+def _each_task(
+    one: Callable[..., Float[Array, "m d"]], seed: int, *inputs: Any
+) -> Float[np.ndarray, "b m d"]:
+    """One task after the other, with a key each."""
+    count = jax.tree.leaves(inputs)[0].shape[0]
+    keys = jax.random.split(jax.random.key(seed), count)
+    program = eqx.filter_jit(lambda args: jax.lax.map(lambda each: one(*each), args))
+    return np.asarray(program((keys, *inputs)), np.float64)
+
+
+def _floats(array: Any) -> Float[Array, "..."]:
+    return jnp.asarray(array, jnp.result_type(float))

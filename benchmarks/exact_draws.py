@@ -1,0 +1,256 @@
+"""Posterior draws that need no trust: importance weights and Metropolis-Hastings steps.
+
+Each function is for one task; none uses what a sampler or a learned prior would.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import gammaln
+from jaxtyping import Array, Float, Int, Key
+
+from diffprior.evidence.base import AbstractEvidence
+from diffprior.gaussian import Gaussian
+from diffprior.linalg import cholesky, log_det_from_tril, solve_lower
+from diffprior.priors.base import log_normalize, pick
+from diffprior.priors.mixture import MixturePrior
+
+FREEDOM = 5.0  # degrees of freedom of proposals
+WIDER = 1.2  # times their standard deviations
+KEPT = 0.1  # share of the prior's own weights in those that components are proposed by
+STEPS = 60  # of Metropolis-Hastings after resampling
+SWEEPS, SHELF = 40, 32  # of Gibbs sampling; atoms are drawn by shelves of so many, then in one
+ABOUT = 1.7  # standard deviation of a Gaussian under which a likelihood is expanded for blocks
+LATENT_STEPS, SHORTEST = 300, 0.02  # steps in latent space, and the least length of one
+
+LogDensity = Callable[[Float[Array, "m d"]], Float[Array, " m"]]
+
+
+def in_the_plane(
+    key: Key[Array, ""],
+    log_prior: LogDensity,
+    atoms: Float[Array, "n 2"],
+    precision: Float[Array, "2 2"],
+    shift: Float[Array, " 2"],
+    num_draws: int,
+) -> tuple[Float[Array, "m 2"], Float[Array, ""]]:
+    """Draws under Gaussian evidence, and the effective number of points they are chosen from.
+
+    Half of the points are `atoms`, draws of the prior p, half are draws of a Gaussian g close to
+    the likelihood L, all weighted by p L / (p + g): the first are dense enough under weak evidence,
+    the second under strong.
+    """
+    noise_key, pick_key = jax.random.split(key)
+    sharper = precision + 0.05 * jnp.eye(2, dtype=shift.dtype)
+    tril = cholesky(sharper)
+    inverse = solve_lower(tril, jnp.eye(2, dtype=shift.dtype))
+    noise = jax.random.normal(noise_key, atoms.shape, atoms.dtype)
+    mean = inverse.T @ (inverse @ shift)
+    points = jnp.concatenate([atoms, mean[None] + noise @ inverse])
+    away = (points - mean[None]) @ tril
+    log_near = 0.5 * log_det_from_tril(tril) - jnp.log(2 * jnp.pi) - 0.5 * jnp.sum(away**2, axis=1)
+    log_atom = log_prior(points)
+    log_likelihood = points @ shift - 0.5 * jnp.sum((points @ precision) * points, axis=1)
+    weights, _ = log_normalize(log_atom + log_likelihood - jnp.logaddexp(log_atom, log_near))
+    uniforms = jax.random.uniform(pick_key, (num_draws,), points.dtype)
+    return points[pick(weights, uniforms)], 1.0 / jnp.sum(weights**2)
+
+
+def in_latent_space(
+    key: Key[Array, ""],
+    log_likelihood: LogDensity,
+    atoms: Float[Array, "n k"],
+    num_draws: int,
+) -> Float[Array, "m k"]:
+    """Draws of latent variables with prior N(0, I): atoms by their weights, then moved.
+
+    A step to sqrt(1 - b^2) z + b noise leaves N(0, I) as it is, so that it is taken or not by the
+    likelihood alone; lengths b of all orders are tried.
+    """
+    pick_key, *keys = jax.random.split(key, 1 + LATENT_STEPS)
+    weights, _ = log_normalize(log_likelihood(atoms))
+    z = atoms[pick(weights, jax.random.uniform(pick_key, (num_draws,), atoms.dtype))]
+
+    def step(state: tuple[Array, Array], key: Key[Array, ""]) -> tuple[tuple[Array, Array], None]:
+        z, value = state
+        noise_key, length_key, accept_key = jax.random.split(key, 3)
+        column = (num_draws, 1)
+        length = SHORTEST ** jax.random.uniform(length_key, column, z.dtype)
+        noise = jax.random.normal(noise_key, z.shape, z.dtype)
+        moved = jnp.sqrt(1.0 - length**2) * z + length * noise
+        return _accepted(accept_key, (z, value), moved, log_likelihood(moved)), None
+
+    return jax.lax.scan(step, (z, log_likelihood(z)), jnp.stack(keys))[0][0]
+
+
+def in_blocks(
+    key: Key[Array, ""],
+    atoms: Float[Array, "blocks n 2"],
+    evidence: AbstractEvidence,
+    start: Float[Array, "m d"],
+) -> Float[Array, "m d"]:
+    """Gibbs sampling over pairs of parameters, each with its own atoms; chains of `SWEEPS` sweeps.
+
+    A pair is drawn from its atoms under a quadratic log likelihood; where that is an expansion of
+    the true one, the draw is taken with the probability that mends it.
+    """
+    about = Gaussian.standard(start.shape[1], start.dtype).rescale(ABOUT)
+    belief = about if evidence.quadratic else evidence.condition(about)[0]
+    precision, shift = evidence.expand(belief)
+    indices = jnp.arange(atoms.shape[0])
+
+    def excess(theta: Float[Array, "m d"]) -> Float[Array, " m"]:
+        """The log likelihood over its expansion."""
+        if evidence.quadratic:
+            return jnp.zeros_like(theta[:, 0])
+        expansion = theta @ shift - 0.5 * jnp.sum((theta @ precision) * theta, axis=1)
+        return jax.vmap(evidence.log_likelihood)(theta) - expansion
+
+    def block(state: tuple[Array, Array], inputs: Any) -> tuple[tuple[Array, Array], None]:
+        i, key = inputs
+        draw_key, accept_key = jax.random.split(key)
+        new = _from_atoms(draw_key, atoms[i], i, precision, shift, state[0])
+        return _accepted(accept_key, state, new, excess(new)), None
+
+    def sweep(state: tuple[Array, Array], key: Key[Array, ""]) -> tuple[Any, None]:
+        return jax.lax.scan(block, state, (indices, jax.random.split(key, len(indices))))[0], None
+
+    return jax.lax.scan(sweep, (start, excess(start)), jax.random.split(key, SWEEPS))[0][0]
+
+
+def _from_atoms(
+    key: Key[Array, ""],
+    atoms: Float[Array, "n 2"],
+    i: Int[Array, ""],
+    precision: Float[Array, "d d"],
+    shift: Float[Array, " d"],
+    theta: Float[Array, "m d"],
+) -> Float[Array, "m d"]:
+    """Pair i of every chain drawn from the atoms, given the other pairs."""
+    rows = jax.lax.dynamic_slice_in_dim(precision, 2 * i, 2)
+    own = jax.lax.dynamic_slice_in_dim(rows, 2 * i, 2, axis=1)
+    old = jax.lax.dynamic_slice_in_dim(theta, 2 * i, 2, axis=1)
+    pull = jax.lax.dynamic_slice_in_dim(shift, 2 * i, 2)[None] - theta @ rows.T + old @ own
+    logs = pull @ atoms.T - 0.5 * jnp.sum((atoms @ own) * atoms, axis=1)[None]
+    weights = jnp.exp(logs - jnp.max(logs, axis=1, keepdims=True))
+    shelves = weights.reshape(len(theta), -1, SHELF)
+    shelf_key, place_key = jax.random.split(key)
+    shelf = _pick_each(shelf_key, jnp.sum(shelves, axis=2))
+    place = _pick_each(place_key, shelves[jnp.arange(len(theta)), shelf])
+    new = atoms[SHELF * shelf + place]
+    return jax.lax.dynamic_update_slice_in_dim(theta, new, 2 * i, axis=1)
+
+
+def _pick_each(key: Key[Array, ""], weights: Float[Array, "m n"]) -> Int[Array, " m"]:
+    """An index of every row by its weights."""
+    total = jnp.cumsum(weights, axis=1)
+    uniform = jax.random.uniform(key, (len(total), 1), total.dtype)
+    chosen = jnp.sum(total < uniform * total[:, -1:], axis=1)
+    return jnp.minimum(chosen, total.shape[1] - 1)
+
+
+def of_a_mixture(
+    key: Key[Array, ""],
+    prior: MixturePrior,
+    evidence: AbstractEvidence,
+    num_proposals: int,
+    num_draws: int,
+) -> tuple[Float[Array, "m d"], Float[Array, ""]]:
+    """Draws under any likelihood, and the effective number of proposals they are chosen from.
+
+    Proposed by Student's t about Laplace's approximation of each component, resampled by weight,
+    and moved by random-walk Metropolis-Hastings, so that no two draws are the same.
+    """
+    which_key, noise_key, pick_key, walk_key = jax.random.split(key, 4)
+    near, log_evidence = jax.vmap(lambda m, c: evidence.condition(Gaussian(m, c)))(
+        prior.means, prior.covs
+    )
+    shares, _ = log_normalize(jnp.log(prior.weights) + jnp.nan_to_num(log_evidence, nan=-jnp.inf))
+    shares = (1.0 - KEPT) * shares + KEPT * prior.weights
+    trils = WIDER * jax.vmap(cholesky)(near.cov)
+    which = pick(shares, jax.random.uniform(which_key, (num_proposals,), shares.dtype))
+    thetas = near.mean[which] + _rotated(trils, which, _student(noise_key, which, prior.dim))
+    log_proposal = _mixed(lambda m, t: _student_log_density(thetas, m, t), near.mean, trils, shares)
+
+    def log_posterior(thetas: Float[Array, "m d"]) -> Float[Array, " m"]:
+        own = jax.vmap(cholesky)(prior.covs)
+        log_prior = _mixed(lambda m, t: _normal(thetas, m, t), prior.means, own, prior.weights)
+        return log_prior + jax.vmap(evidence.log_likelihood)(thetas)
+
+    weights, _ = log_normalize(log_posterior(thetas) - log_proposal)
+    chosen = pick(weights, jax.random.uniform(pick_key, (num_draws,), weights.dtype))
+    draws = _walk(walk_key, log_posterior, thetas[chosen], trils, which[chosen])
+    return draws, 1.0 / jnp.sum(weights**2)
+
+
+def _walk(
+    key: Key[Array, ""],
+    log_density: LogDensity,
+    start: Float[Array, "m d"],
+    trils: Float[Array, "k d d"],
+    which: Int[Array, " m"],
+) -> Float[Array, "m d"]:
+    """Random-walk steps in the units of each draw's component."""
+    longest = 2.4 / start.shape[1] ** 0.5
+
+    def step(state: tuple[Array, Array], key: Key[Array, ""]) -> tuple[tuple[Array, Array], None]:
+        noise_key, length_key, accept_key = jax.random.split(key, 3)
+        length = longest * 0.2 ** jax.random.uniform(length_key, (len(which), 1), start.dtype)
+        noise = jax.random.normal(noise_key, start.shape, start.dtype)
+        moved = state[0] + _rotated(trils, which, length * noise)
+        return _accepted(accept_key, state, moved, log_density(moved)), None
+
+    keys = jax.random.split(key, STEPS)
+    return jax.lax.scan(step, (start, log_density(start)), keys)[0][0]
+
+
+def _accepted(
+    key: Key[Array, ""],
+    state: tuple[Float[Array, "m d"], Float[Array, " m"]],
+    moved: Float[Array, "m d"],
+    value: Float[Array, " m"],
+) -> tuple[Float[Array, "m d"], Float[Array, " m"]]:
+    old, old_value = state
+    accept = jnp.log(jax.random.uniform(key, value.shape, value.dtype)) < value - old_value
+    return jnp.where(accept[:, None], moved, old), jnp.where(accept, value, old_value)
+
+
+def _rotated(
+    trils: Float[Array, "k d d"], which: Int[Array, " m"], noise: Float[Array, "m d"]
+) -> Float[Array, "m d"]:
+    return jnp.einsum("mij,mj->mi", trils[which], noise)
+
+
+def _student(key: Key[Array, ""], which: Int[Array, " m"], dim: int) -> Float[Array, "m d"]:
+    noise_key, scale_key = jax.random.split(key)
+    noise = jax.random.normal(noise_key, (which.shape[0], dim))
+    chi_square = 2.0 * jax.random.gamma(scale_key, FREEDOM / 2.0, (which.shape[0], 1))
+    return noise * jnp.sqrt(FREEDOM / chi_square)
+
+
+def _squares(x: Array, mean: Array, tril: Array) -> tuple[Float[Array, " m"], Float[Array, ""]]:
+    """Squared distances in units of the factor, and half its log determinant."""
+    inverse = solve_lower(tril, jnp.eye(tril.shape[0], dtype=tril.dtype))
+    z = (x - mean[None]) @ inverse.T
+    return jnp.sum(z**2, axis=1), 0.5 * log_det_from_tril(tril)
+
+
+def _normal(x: Array, mean: Array, tril: Array) -> Float[Array, " m"]:
+    squares, half_log_det = _squares(x, mean, tril)
+    return -0.5 * squares - half_log_det - 0.5 * x.shape[1] * jnp.log(2 * jnp.pi)
+
+
+def _student_log_density(x: Array, mean: Array, tril: Array) -> Float[Array, " m"]:
+    squares, half_log_det = _squares(x, mean, tril)
+    d, half = x.shape[1], 0.5 * (FREEDOM + x.shape[1])
+    constant = gammaln(half) - gammaln(FREEDOM / 2.0) - 0.5 * d * jnp.log(FREEDOM * jnp.pi)
+    return constant - half_log_det - half * jnp.log1p(squares / FREEDOM)
+
+
+def _mixed(
+    log_density: Callable[[Array, Array], Array], means: Array, trils: Array, weights: Array
+) -> Float[Array, " m"]:
+    logs = jax.vmap(log_density)(means, trils)
+    return jax.scipy.special.logsumexp(logs, axis=0, b=weights[:, None])

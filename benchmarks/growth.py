@@ -1,0 +1,166 @@
+"""How the cost of a draw grows with stages, particles, draws at once, parameters, components, rows.
+
+`diffprior bench --section growth` measures it and draws it, `growth.png` in the report's folder.
+Times are lower quartiles, which other work on the machine disturbs less than medians.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from diffprior.evidence.base import AbstractEvidence
+from diffprior.evidence.families import Logistic
+from diffprior.evidence.linear import Linear
+from diffprior.priors.mixture import MixturePrior
+from diffprior.reporting.figures import DATA, MODEL, legend_below, new_figure
+from diffprior.samplers.base import AbstractSampler
+from diffprior.samplers.evidence_dps import EvidenceDPS
+from diffprior.samplers.exact import Exact
+from diffprior.samplers.laplace_dps import LaplaceDPS
+from diffprior.samplers.twisted_smc import TwistedSMC
+
+from .section import Bench, Measurement
+from .timing import take_turns
+
+COST = "microseconds a draw"
+AT_ONCE = 256  # draws of one history, unless their number is what grows
+LAST = 3  # sizes that a line of growth goes through
+COMPONENTS, DIM, ROWS = 8, 4, 20  # unless they are what grows
+TITLES = {
+    "stages": "stages of a chain",
+    "particles": "particles",
+    "draws": "draws at once",
+    "parameters": "parameters d",
+    "components": "components K",
+    "rows": "observations N",
+}
+COLORS = {
+    "EvidenceDPS": MODEL,
+    "LaplaceDPS": DATA,
+    "TwistedSMC": "#3f8f5f",
+    "Exact": "#8a6fb0",
+    "EvidenceDPS, logistic": "#e0912f",
+}
+
+
+class Case(NamedTuple):
+    """A sampler at one size of what grows; both are made when they are measured."""
+
+    grows: str
+    at: int
+    name: str
+    sampler: Callable[[], AbstractSampler]
+    evidence: Callable[[], AbstractEvidence]
+    num_draws: int = AT_ONCE
+
+
+def growth(bench: Bench) -> list[Measurement]:
+    """Microseconds a draw as one thing grows, all draws being from one history."""
+    return [_measured(case, 3 if bench.quick else 7) for case in cases(bench.quick)]
+
+
+def cases(quick: bool) -> Iterator[Case]:
+    """What is measured: a mixture of 8 clusters in 4 parameters, 20 linear rewards."""
+    few = 2 if quick else None
+    usual, linear = partial(_sampler, COMPONENTS, DIM), Linear(noise_std=1.0)
+    history = partial(observed, linear, ROWS, DIM)
+    for t in (5, 10, 20, 50, 100)[:few]:
+        yield Case("stages", t, "EvidenceDPS", partial(usual, EvidenceDPS, steps=t), history)
+        yield Case("stages", t, "LaplaceDPS", partial(usual, LaplaceDPS, steps=t), history)
+    for k in (1, 4, 16, 64)[:few]:
+        particles = partial(usual, TwistedSMC, num_particles=k)
+        yield Case("particles", k, "TwistedSMC", particles, history, 32)
+    for n in (1, 10, 100, 1000, 10_000)[:few]:
+        yield Case("draws", n, "EvidenceDPS", partial(usual, EvidenceDPS), history, n)
+        yield Case("draws", n, "Exact", partial(usual, Exact), history, n)
+    for d in (2, 4, 8, 16, 32)[:few]:
+        sized, rewards = partial(_sampler, COMPONENTS, d), partial(observed, linear, ROWS, d)
+        yield Case("parameters", d, "EvidenceDPS", partial(sized, EvidenceDPS), rewards)
+        yield Case("parameters", d, "Exact", partial(sized, Exact), rewards)
+    for k in (1, 4, 16, 64, 256)[:few]:
+        sized = partial(_sampler, k, DIM)
+        yield Case("components", k, "EvidenceDPS", partial(sized, EvidenceDPS), history)
+        yield Case("components", k, "Exact", partial(sized, Exact), history)
+    for n in (10, 100, 1000)[:few]:
+        for name, family in (("EvidenceDPS", linear), ("EvidenceDPS, logistic", Logistic())):
+            rewards = partial(observed, family, n, DIM)
+            yield Case("rows", n, name, partial(usual, EvidenceDPS), rewards)
+
+
+def _sampler(num_components: int, dim: int, kind: Any, **options: int) -> AbstractSampler:
+    return kind(mixture_of(num_components, dim), **options)
+
+
+def mixture_of(num_components: int, dim: int) -> MixturePrior:
+    """Round clusters at random."""
+    means = 1.5 * np.random.default_rng(3).standard_normal((num_components, dim))
+    covs = np.tile(0.3**2 * np.eye(dim), (num_components, 1, 1))
+    return MixturePrior(np.ones(num_components), means, covs)
+
+
+def observed(family: Any, size: int, dim: int) -> AbstractEvidence:
+    """Rewards of 0 or 1 for actions at random."""
+    rng = np.random.default_rng(size)
+    features, theta = rng.standard_normal((size, dim)) / dim**0.5, rng.standard_normal(dim)
+    rewards = rng.random(size) < 1 / (1 + np.exp(-features @ theta))
+    return family.observe(features, rewards.astype(float))
+
+
+def _measured(case: Case, repeats: int) -> Measurement:
+    key, sampler, evidence = jax.random.key(0), case.sampler(), case.evidence()
+
+    def draw() -> object:
+        drawn = sampler.sample_many(key, evidence, case.num_draws, throw=False)
+        return jax.block_until_ready(drawn)
+
+    seconds = take_turns({"": draw}, repeats)[""].low
+    quantities: dict[str, float | str] = {
+        "sampler": case.name,
+        "grows": case.grows,
+        "at": case.at,
+        COST: seconds / case.num_draws * 1e6,
+    }
+    return Measurement(f"{case.name}, {TITLES[case.grows]}: {case.at}", quantities)
+
+
+def growth_figure(measured: list[Measurement]) -> Any:
+    """Cost against size on logarithmic axes, with a line of growth through the last sizes and its
+    slope: 0 is free, 1 proportional."""
+    figure, axes = new_figure(3, 2, width=2.1, height=1.9)
+    for axis, (grows, title) in zip(axes.flat, TITLES.items(), strict=True):
+        here = [m.quantities for m in measured if m.quantities["grows"] == grows]
+        for name in dict.fromkeys(q["sampler"] for q in here):
+            points = np.array([[q["at"], q[COST]] for q in here if q["sampler"] == name], float)
+            _curve(axis, points, str(name))
+        sizes = sorted({int(q["at"]) for q in here})
+        axis.set(xscale="log", yscale="log", xlabel=title)
+        axis.set_xticks(sizes, [{1000: "10³", 10_000: "10⁴"}.get(size, size) for size in sizes])
+        axis.set_xticks([], minor=True)
+        axis.yaxis.set_minor_formatter("")
+        axis.margins(x=0.14, y=0.15)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("µs a draw")
+    legend_below(figure)
+    return figure
+
+
+def _curve(axis: Any, points: np.ndarray, name: str) -> None:
+    """Points, the line through the last of them, and its slope to the right."""
+    color, last = COLORS[name], points[-LAST:]
+    axis.plot(*points.T, "o", ms=3.5, color=color, label=name)
+    axis.plot(*points.T, "-", lw=0.6, alpha=0.6, color=color)
+    slope, level = line_of_growth(last)
+    ends = last[[0, -1], 0]
+    axis.plot(ends, level * ends**slope, "--", lw=1.5, color=color)
+    place = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+    axis.annotate(f"{slope:.1f}", last[-1], fontsize=8, color=color, **place)
+
+
+def line_of_growth(points: np.ndarray) -> tuple[float, float]:
+    """The a and b of cost = b size^a of least squares on logarithmic axes."""
+    sizes, costs = np.log(points).T
+    slope, level = np.polyfit(sizes, costs, 1)
+    return float(slope), float(np.exp(level))

@@ -1,0 +1,67 @@
+"""The decision service under an even load for long: memory that must stay flat.
+
+python -m diffprior.bench.serve_soak --minutes 60 --out results/soak
+"""
+
+import dataclasses
+import json
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from diffprior.problems.mixtures import mixture
+from diffprior.reporting.figures import new_figure
+from experiments.report import picture
+
+from .serve import TASKS, running
+from .service_store import make_store
+
+
+def soak(
+    minutes: Annotated[float, typer.Option(help="How long.")] = 60.0,
+    out: Annotated[Path, typer.Option(help="Folder for soak.json and soak.png.")] = Path(
+        "results/soak"
+    ),
+    readings: Annotated[int, typer.Option(help="How often to look at memory.")] = 60,
+) -> None:
+    """Find the highest load of the service, hold half of it, and write memory and latency."""
+    out.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, float]] = []
+    with tempfile.TemporaryDirectory() as name:
+        store = make_store(Path(name) / "log", mixture("clusters"), TASKS)
+        with running({"": store}) as services:
+            service = services[""]
+            rate = service.load(20.0, num_tasks=TASKS).decisions_per_second / 2
+            for number in range(readings):
+                found = service.load(60 * minutes / readings, rate, num_tasks=TASKS)
+                passed = minutes * (number + 1) / readings
+                row = {"minutes": passed, "memory_mb": service.memory()}
+                rows.append(row | dataclasses.asdict(found))
+                typer.echo(json.dumps(rows[-1]))
+                _write(out, rate, rows)
+
+
+def _write(out: Path, rate: float, rows: list[dict[str, float]]) -> None:
+    (out / "soak.json").write_text(json.dumps({"rate": rate, "readings": rows}, indent=1))
+    if len(rows) > 1:
+        picture(out, "soak", "", lambda: _figure(rows))
+
+
+def _figure(rows: list[dict[str, float]]) -> Any:
+    figure, axes = new_figure(1, 2, width=3.5, height=2.4)
+    minutes = [row["minutes"] for row in rows]
+    memory, latency = axes.ravel()
+    memory.plot(minutes, [row["memory_mb"] for row in rows])
+    memory.set(xlabel="minutes", ylabel="resident memory, MB")
+    memory.set_ylim(0, 1.3 * max(row["memory_mb"] for row in rows))
+    for name in ("p50", "p99"):
+        latency.plot(minutes, [row[name] for row in rows], label=name)
+    latency.set(xlabel="minutes", ylabel="latency of a decision, ms", yscale="log")
+    latency.legend()
+    return figure
+
+
+if __name__ == "__main__":
+    typer.run(soak)

@@ -1,0 +1,192 @@
+"""The agents of the experiments: Section 6.1, our own, and the rivals to beat."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from diffprior.bandits.agents import AbstractAgent, ThompsonSampling
+from diffprior.bandits.baselines import EpsilonGreedy, LinUCB
+from diffprior.checks import choice
+from diffprior.evidence.base import AbstractLikelihood
+from diffprior.evidence.linear import Linear
+from diffprior.files.cache import ResultCache, array_digest
+from diffprior.priors.base import AbstractClosedFormPrior, AbstractPrior
+from diffprior.priors.diffusion import DiffusionPrior
+from diffprior.priors.empirical import EmpiricalPrior
+from diffprior.priors.gaussian import GaussianPrior
+from diffprior.priors.mixture import MixturePrior
+from diffprior.problems.base import AbstractProblem
+from diffprior.reporting.tables import Table
+from diffprior.samplers.base import AbstractSampler
+from diffprior.samplers.dps import DPS
+from diffprior.samplers.evidence_dps import EvidenceDPS
+from diffprior.samplers.exact import Exact
+from diffprior.samplers.laplace_dps import LaplaceDPS
+from diffprior.samplers.twisted_smc import TwistedSMC
+from diffprior.schedule import Schedule
+
+NUM_ATOMS = 20_000  # samples that stand for a true prior without closed form, linear rewards
+NUM_ATOMS_GLM = 2_000  # and for others, whose likelihood costs a pass over the history
+TRUE_SEED = 2**30  # apart from the seeds of training samples and of runs
+TRUE = "true"
+CHOSEN = "mixture, K chosen"
+SAMPLED = {"paper": "the paper's preset", "default": "the default prior"}  # diffusion priors
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """How an agent is made: which prior, and what decides with it.
+
+    Args:
+        name: As in tables.
+        prior: Name of its prior, for `LearnedPriors`, or `TRUE`.
+        meaning: What it is, in a line.
+        sampler: Makes the sampler of Thompson sampling from a prior; or else
+        policy: makes an agent of another kind from a prior and a likelihood.
+        slow: Whether it may play the first runs only.
+    """
+
+    name: str
+    prior: str
+    meaning: str
+    sampler: Callable[..., AbstractSampler] | None = None
+    policy: Callable[[Any, AbstractLikelihood], AbstractAgent] | None = None
+    slow: bool = False
+
+    def agent(
+        self, prior: AbstractPrior, likelihood: AbstractLikelihood, temperature: float = 1.0
+    ) -> AbstractAgent:
+        """The agent, with this prior; only Thompson sampling has a temperature."""
+        if self.sampler is not None:
+            return ThompsonSampling(self.sampler(prior, temperature=temperature), likelihood)
+        assert self.policy is not None and temperature == 1
+        return self.policy(prior, likelihood)
+
+
+def _paper_dps(prior: Any, temperature: float = 1.0) -> AbstractSampler:
+    return LaplaceDPS(prior, covariance="paper", temperature=temperature)
+
+
+AGENTS = (
+    AgentSpec("TS", "N(0, I)", "Thompson sampling that has learned nothing from the past", Exact),
+    AgentSpec("TunedTS", "Gaussian", "one Gaussian, fitted to past tasks", Exact),
+    AgentSpec("MixTS", "mixture of 2", "two Gaussians, fitted to past tasks", Exact),
+    AgentSpec(
+        "MixTS(K)", CHOSEN, "as many Gaussians as held-out tasks justify: the rival to beat", Exact
+    ),
+    AgentSpec("LinUCB", "N(0, I)", "upper confidence bounds; nothing learned", policy=LinUCB),
+    AgentSpec("EpsilonGreedy", "N(0, I)", "mostly greedy; nothing learned", policy=EpsilonGreedy),
+    AgentSpec("DPS", "paper", "gradients through the denoiser, a baseline of the paper", DPS),
+    AgentSpec("DiffTS", "paper", "the paper's method to the letter: LaplaceDPS", _paper_dps),
+    AgentSpec(
+        "DiffTS fitted", "default", "LaplaceDPS with the fitted reverse covariance", LaplaceDPS
+    ),
+    AgentSpec(
+        "EvidenceDPS", "default", "evidence inside the denoiser, stage by stage", EvidenceDPS
+    ),
+    AgentSpec(
+        "TwistedSMC", "default", "particles; slow, so it plays fewer runs", TwistedSMC, slow=True
+    ),
+    AgentSpec("Exact", TRUE, "the exact posterior under the true prior, which nobody has", Exact),
+)
+NAMES = tuple(spec.name for spec in AGENTS)
+
+
+def agent_specs(names: tuple[str, ...] = NAMES) -> tuple[AgentSpec, ...]:
+    """The agents of these names, in the order of the registry."""
+    chosen = {choice("agent", name, NAMES) for name in names}
+    return tuple(spec for spec in AGENTS if spec.name in chosen)
+
+
+def agents_table(names: tuple[str, ...]) -> Table:
+    """What every agent is, in a line."""
+    rows = [
+        (spec.name, SAMPLED.get(spec.prior, spec.prior), spec.meaning)
+        for spec in agent_specs(names)
+    ]
+    caption = "Every agent but the first and those without a prior has learned from past tasks."
+    return Table(("agent", "prior", "what it is"), rows, caption, words=True)
+
+
+class LearnedPriors:
+    """Priors learned from the parameters of past tasks, each when it is first asked for.
+
+    Args:
+        label: What the samples are, for the names of kept results.
+        samples: Parameters of past tasks (n, d).
+        cache: Keeps what takes time to learn.
+        seed: Of everything random.
+    """
+
+    def __init__(self, label: str, samples: Any, cache: ResultCache, seed: int = 0) -> None:
+        self.label, self.cache, self.seed = label, cache, seed
+        self.samples = np.asarray(samples, np.float64)
+        self.digest = array_digest(self.samples)
+        self._found: dict[str, AbstractPrior] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        """The prior of this name, an `AbstractPrior`; closed form unless it is a diffusion."""
+        if name not in self._found:
+            self._found[name] = _PRIORS[choice("prior", name, tuple(_PRIORS))](self)
+        return self._found[name]
+
+    def standard(self) -> AbstractPrior:
+        """N(0, I)."""
+        dim = self.samples.shape[1]
+        return GaussianPrior(np.zeros(dim), np.eye(dim))
+
+    def mixture(self, num_components: int | None) -> AbstractPrior:
+        """A Gaussian mixture; without a number of components, the best for held-out samples."""
+        return self.cache.object(
+            f"prior, {self.label}, mixture of {num_components or 'K'}",
+            {"components": num_components, "samples": self.digest, "seed": self.seed},
+            lambda: MixturePrior.fit(self.samples, num_components, seed=self.seed),
+        )
+
+    def diffusion(self, preset: str, schedule: Schedule | None = None) -> DiffusionPrior:
+        """A diffusion prior, learned with a preset."""
+        stages = None if schedule is None else list(schedule.alpha_bar)
+        shown = "" if schedule is None else f", {schedule.num_stages} stages"
+        settings = {"preset": preset, "alpha_bar": stages}
+        return self.cache.object(
+            f"prior, {self.label}, {preset}{shown}",
+            {**settings, "samples": self.digest, "seed": self.seed},
+            lambda: _fit(self.samples, preset, schedule, self.seed),
+        )
+
+
+_PRIORS: dict[str, Callable[[LearnedPriors], AbstractPrior]] = {
+    "N(0, I)": LearnedPriors.standard,
+    "Gaussian": lambda priors: GaussianPrior.fit(priors.samples),
+    "mixture of 2": lambda priors: priors.mixture(2),
+    CHOSEN: lambda priors: priors.mixture(None),
+    "paper": lambda priors: priors.diffusion("paper"),
+    "default": lambda priors: priors.diffusion("default"),
+}
+
+
+def _fit(samples: np.ndarray, preset: str, schedule: Schedule | None, seed: int) -> DiffusionPrior:
+    import warnings
+
+    from diffprior.priors.report import FitWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # few samples may be the point
+        return DiffusionPrior.fit(
+            samples, preset=preset, schedule=schedule, seed=seed, progress=False
+        )
+
+
+def true_prior(problem: AbstractProblem, seed: int) -> AbstractClosedFormPrior:
+    """The true prior where the true posterior has a closed form, else many of its samples."""
+    linear = isinstance(problem.likelihood, Linear)
+    known = getattr(problem, "true_prior", None)
+    if known is not None and linear:
+        return known
+    count = NUM_ATOMS if linear else NUM_ATOMS_GLM
+    key = jax.random.key(TRUE_SEED + seed)
+    return EmpiricalPrior(jnp.asarray(problem.sample_parameters(key, count)))

@@ -1,0 +1,138 @@
+"""The paper's figures: priors above regret, distances of posteriors, and the ablation."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from diffprior.reporting.figures import DATA, MODEL, legend_below, new_figure, scatter
+
+from .results import ProblemResult
+
+LINES = {  # color and dashes of each agent
+    "TS": ("#8a8f98", "-"),
+    "TunedTS": ("#8a8f98", "--"),
+    "MixTS": ("#3a9d6b", "--"),
+    "MixTS(K)": ("#3a9d6b", "-"),
+    "LinUCB": ("#c9a227", "-."),
+    "EpsilonGreedy": ("#b08968", ":"),
+    "DPS": ("#9d6bb5", "--"),
+    "DiffTS": ("#d1495b", "-"),
+    "DiffTS fitted": ("#e08a3c", "-"),
+    "EvidenceDPS": ("#3b78c9", "-"),
+    "TwistedSMC": ("#4aa3c7", "--"),
+    "Exact": ("#6f6f6f", ":"),
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line with error bars."""
+
+    x: Sequence[int]
+    y: Sequence[float]
+    error: Sequence[float]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves by name in one pair of axes; `levels` are horizontal lines to compare with."""
+
+    title: str
+    across: str
+    up: str
+    curves: Mapping[str, Curve]
+    levels: Mapping[str, float]
+    log_y: bool = False
+    log_x: str = "log"
+
+
+@dataclass(frozen=True)
+class Clouds:
+    """Points of the true prior and of a learned one, in the plane."""
+
+    title: str
+    true: np.ndarray
+    learned: np.ndarray
+
+
+def regret_figure(columns: Sequence[tuple[Sequence[Clouds], ProblemResult]]) -> Any:
+    """The paper's arrangement: samples of true and learned priors above, regret curves below.
+
+    A single problem has them beside each other.
+    """
+    rows = 1 + max(len(clouds) for clouds, _ in columns)
+    alone = len(columns) == 1
+    shape = (1, rows) if alone else (rows, len(columns))
+    figure, axes = new_figure(*shape, width=4.4, height=3.6 if alone else 3.3)
+    axes = axes.T if alone else axes
+    for column, (clouds, result) in zip(axes.T, columns, strict=True):
+        for axis, cloud in zip(column, clouds, strict=False):
+            draw_clouds(axis, cloud)
+        draw_regret(column[-1], result)
+    axes[-1, 0].set_ylabel("regret")
+    legend_below(figure)
+    return figure
+
+
+def panels_figure(
+    panels: Sequence[Panel], clouds: Sequence[Clouds] = (), *, height: float = 3.8
+) -> Any:
+    """Panels beside each other, below clouds of points where there are any."""
+    rows = 2 if clouds else 1
+    figure, axes = new_figure(rows, len(panels), width=4.4, height=height)
+    for axis, cloud in zip(axes[0], clouds, strict=False):
+        draw_clouds(axis, cloud)
+    for axis, panel in zip(axes[-1], panels, strict=True):
+        _draw_panel(axis, panel)
+    legend_below(figure)
+    return figure
+
+
+def data_figure(clouds: Sequence[Clouds], results: Sequence[ProblemResult]) -> Any:
+    """Overlap of true and learned priors, then regret of each kind of rewards."""
+    figure, axes = new_figure(1, len(clouds) + len(results), width=4.4, height=4.2)
+    for axis, cloud in zip(axes[0], clouds, strict=False):
+        draw_clouds(axis, cloud)
+        axis.set_xticks([])
+        axis.set_yticks([])
+    for axis, result in zip(axes[0, len(clouds) :], results, strict=True):
+        draw_regret(axis, result)
+    axes[0, len(clouds)].set_ylabel("regret")
+    legend_below(figure)
+    return figure
+
+
+def draw_clouds(axis: Any, clouds: Clouds) -> None:
+    """Points of the true prior under those of the learned one."""
+    scatter(axis, clouds.true, clouds.learned)
+    for color, label in ((DATA, "true prior"), (MODEL, "learned prior")):
+        axis.plot([], [], "o", ms=4, color=color, label=label)
+    axis.set_title(clouds.title)
+
+
+def draw_regret(axis: Any, result: ProblemResult) -> None:
+    """Means with bands of one standard error; the height leaves out agents that are far off."""
+    tops = [agent.regret.mean for agent in result.agents.values()]
+    for name, agent in result.agents.items():
+        mean, error = np.array(agent.regret.curve), np.nan_to_num(agent.regret.curve_error)
+        rounds = np.arange(1, len(mean) + 1)
+        color, dashes = LINES.get(name, ("#777777", "-"))
+        axis.plot(rounds, mean, dashes, color=color, lw=1.5, label=name)
+        axis.fill_between(rounds, mean - error, mean + error, color=color, alpha=0.2, lw=0)
+    axis.set_ylim(0, min(1.1 * max(tops), 2.5 * float(np.median(tops))) or 1.0)
+    axis.set_title(result.name)
+    axis.set_xlabel("round")
+
+
+def _draw_panel(axis: Any, panel: Panel) -> None:
+    for name, curve in panel.curves.items():
+        axis.errorbar(curve.x, curve.y, curve.error, marker="o", ms=3, lw=1.4, label=name)
+    for style, (name, level) in zip((":", "--", "-."), panel.levels.items(), strict=False):
+        axis.axhline(level, color="#888888", ls=style, lw=1, label=name)
+    axis.set_xscale(panel.log_x, **({"linthresh": 1} if panel.log_x == "symlog" else {}))
+    axis.set_yscale("log" if panel.log_y else "linear")
+    axis.set_title(panel.title)
+    axis.set_xlabel(panel.across)
+    axis.set_ylabel(panel.up)

@@ -1,0 +1,159 @@
+"""The synthetic experiments of Section 6.2 and Appendix C.1: six priors in the plane."""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from diffprior.evidence.families import Logistic
+from diffprior.executors.base import AbstractExecutor
+from diffprior.files.cache import ResultCache
+from diffprior.problems.synthetic import SYNTHETIC, synthetic
+from diffprior.progress import progress
+from diffprior.reporting.page import Block, Columns, Heading, Text
+from diffprior.reporting.tables import Table
+
+from .agents import NAMES, SAMPLED, LearnedPriors, agents_table
+from .experiment import Effort, Experiment, in_words, past_tasks
+from .figures import Clouds, regret_figure
+from .next_steps import next_steps
+from .parts import share_out
+from .report import picture, write_report
+from .results import ProblemResult
+from .tables import (
+    cost_table,
+    equal_temperature_table,
+    findings_table,
+    posterior_table,
+    regret_table,
+    temperature_table,
+)
+
+PER_FIGURE = 3
+NUM_SHOWN = 2000  # samples of a prior in a picture
+
+
+@dataclass(frozen=True)
+class SyntheticResult:
+    """All agents on every problem, with one kind of rewards."""
+
+    rewards: str
+    settings: dict[str, str]
+    problems: tuple[ProblemResult, ...]
+
+    @property
+    def summary(self) -> list[Table]:
+        """What a terminal shows."""
+        return [regret_table(self.problems), findings_table(self.problems)]
+
+
+def run_synthetic(
+    out: Path,
+    cache: ResultCache,
+    *,
+    names: tuple[str, ...] = SYNTHETIC,
+    agents: tuple[str, ...] = NAMES,
+    effort: Effort | None = None,
+    logistic: bool = False,
+    seed: int = 0,
+    executor: AbstractExecutor | None = None,
+) -> SyntheticResult:
+    """Run what is missing, draw the figures and write the report."""
+    effort = effort or Effort()
+    rewards = "logistic" if logistic else "linear"
+    experiments = [_experiment(name, cache, effort, agents, logistic, seed) for name in names]
+    share_out(cache, [p for e in experiments for p in e.prior_parts()], executor, "priors")
+    share_out(cache, [p for e in experiments for p in e.parts()], executor, "parts")
+    with progress("", sum(len(e.specs) for e in experiments)) as told:
+        problems = tuple(experiment.run(told) for experiment in experiments)
+    settings = {"rewards": rewards, **in_words(effort), "seed": str(seed)}
+    result = SyntheticResult(rewards, settings, problems)
+    blocks = _blocks(out, experiments, result)
+    write_report(out, f"Synthetic problems, {rewards} rewards", blocks, settings, cache)
+    return result
+
+
+def _experiment(
+    name: str,
+    cache: ResultCache,
+    effort: Effort,
+    agents: tuple[str, ...],
+    logistic: bool,
+    seed: int,
+) -> Experiment:
+    problem = synthetic(name, Logistic() if logistic else None)
+    samples = past_tasks(problem, effort.num_samples, seed)
+    priors = LearnedPriors(name, samples, cache, seed)
+    return Experiment(name, problem, priors, effort=effort, agents=agents, seed=seed)
+
+
+def _blocks(out: Path, experiments: list[Experiment], result: SyntheticResult) -> list[Block]:
+    problems = result.problems
+    columns = [(_clouds(e), found) for e, found in zip(experiments, problems, strict=True)]
+    pictures = [
+        picture(
+            out,
+            f"synthetic-{result.rewards}-{1 + i // PER_FIGURE}",
+            _CAPTION,
+            functools.partial(regret_figure, columns[i : i + PER_FIGURE]),
+        )
+        for i in range(0, len(columns), PER_FIGURE)
+    ]
+    agents = tuple(dict.fromkeys(spec.name for e in experiments for spec in e.specs))
+    return [
+        Text(_INTRODUCTION),
+        Heading("What it says"),
+        findings_table(problems),
+        *pictures,
+        Heading("Regret, and the agents"),
+        Columns([regret_table(problems), agents_table(agents)]),
+        Text(_EXACT),
+        *next_steps(),
+        Heading("Posteriors"),
+        Text(_POSTERIORS),
+        Columns([posterior_table(problem) for problem in problems]),
+        Heading("Temperatures"),
+        equal_temperature_table(problems),
+        Columns([temperature_table(problem) for problem in problems]),
+        Heading("Cost"),
+        cost_table(problems),
+    ]
+
+
+def _clouds(experiment: Experiment) -> list[Clouds]:
+    key = jax.random.key(experiment.seed + 1)
+    used = {spec.prior for spec in experiment.specs}
+    true = experiment.priors.samples[:NUM_SHOWN]
+    return [
+        Clouds(
+            f"{experiment.name}, {title}",
+            true,
+            np.asarray(experiment.priors[name].sample(key, NUM_SHOWN)),
+        )
+        for name, title in SAMPLED.items()
+        if name in used
+    ]
+
+
+_INTRODUCTION = (
+    "A new task has two unknown parameters and 100 actions; its rewards are noisy. Agents differ "
+    "in what they have learned from the parameters of past tasks, the blue points below. All of "
+    "them meet the same new tasks and the same noise; regret is the reward that they lose while "
+    "they learn."
+)
+_CAPTION = (
+    "Points: parameters of past tasks (blue) and draws of what was learned from them (red). "
+    "Curves: regret by round, with bands of one standard error."
+)
+_EXACT = (
+    "Exact draws from the true posterior: in closed form where there is one, elsewhere under "
+    "fresh samples of the true prior. Thompson sampling with them is a reference, not a bound: an "
+    "agent that explores less may be ahead over few rounds."
+)
+_POSTERIORS = (
+    "Regret does not tell a good posterior from a narrow one. Distance is the earth mover's, from "
+    "the true posterior, over that of exact draws from each other: 1 is exact. Coverage is how "
+    "often 90 % intervals hold the truth."
+)

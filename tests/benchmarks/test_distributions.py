@@ -1,0 +1,133 @@
+"""The laws that samplers are judged by: their densities, and their exact draws, against grids."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import distributions
+from benchmarks.distributions import LIKELIHOODS, MixtureLaw, law
+from benchmarks.exact_draws import in_the_plane
+from diffprior.problems.plane import SHAPES, log_density
+from statistic import assert_mean
+
+DRAWS = 2000
+
+
+def grid(low: float, high: float, count: int) -> tuple[np.ndarray, float]:
+    """Midpoints of the cells of a square, and the area of one."""
+    width = (high - low) / count
+    axis = low + width * (np.arange(count) + 0.5)
+    return np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2), width**2
+
+
+def grid_moments(points: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean, and mean of squares."""
+    weights = np.exp(logs - logs.max())
+    weights /= weights.sum()
+    return weights @ points, weights @ points**2
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_densities_are_those_that_samples_have(name: str) -> None:
+    """The total is one, and so are shares of a coarse histogram."""
+    points, area = grid(-6.0, 6.0, 1200)
+    masses = np.exp(np.asarray(log_density(name, jnp.asarray(points)))) * area
+    assert masses.sum() == pytest.approx(1.0, abs=0.01)
+    cells = np.floor((points + 6.0) / 1.5).astype(int) @ [8, 1]
+    expected = np.bincount(cells, masses, minlength=64)
+    samples = np.clip(law(name).sample(0, 100_000), -5.99, 5.99)
+    found = np.bincount(np.floor((samples + 6.0) / 1.5).astype(int) @ [8, 1], minlength=64) / 1e5
+    assert np.all(np.abs(found - expected) < 5 * np.sqrt(expected / 1e5) + 2e-3)
+
+
+@pytest.mark.parametrize("name", ["H", "swirl"])
+@pytest.mark.parametrize("num_observations", [0, 1000])
+def test_draws_in_the_plane_have_the_moments_of_a_grid(name: str, num_observations: int) -> None:
+    source = law(name)
+    tasks = source.tasks(num_observations, 2, 0)
+    draws = source.posterior(1, tasks, DRAWS)
+    for draw, precision, shift in zip(
+        draws, tasks.evidence.precision, tasks.evidence.shift, strict=True
+    ):
+        center, reach = draw.mean(axis=0), max(6 * draw.std(axis=0).max(), 0.1)
+        points = center + grid(-reach, reach, 300)[0]
+        logs = np.asarray(log_density(name, jnp.asarray(points))) + points @ np.asarray(shift)
+        logs = logs - 0.5 * np.sum((points @ np.asarray(precision)) * points, axis=1)
+        for values, expected in zip((draw, draw**2), grid_moments(points, logs), strict=True):
+            error = values.std(axis=0) / np.sqrt(DRAWS)
+            assert np.all(np.abs(values.mean(axis=0) - expected) < 5 * error + 1e-3 * reach)
+
+
+def test_strong_evidence_leaves_many_points_to_choose_from() -> None:
+    """Ten thousand observations of H: far more than are drawn, so that sets of draws are apart."""
+    source = law("H")
+    tasks = source.tasks(10_000, 1, 0)
+    atoms = jnp.asarray(source.sample(3, distributions.NUM_ATOMS))
+    evidence = (tasks.evidence.precision[0], tasks.evidence.shift[0])
+    key = jax.random.key(0)
+    size = in_the_plane(key, lambda x: log_density("H", x), atoms, *evidence, 10)[1]
+    assert size > 20_000
+
+
+def test_draws_on_a_sheet_have_the_moments_of_weighted_atoms() -> None:
+    source = law("sheet-4")
+    tasks = source.tasks(10, 2, 0)
+    draws = source.posterior(1, tasks, DRAWS)
+    atoms = source.sample(99, 400_000)
+    for draw, precision, shift in zip(
+        draws, tasks.evidence.precision, tasks.evidence.shift, strict=True
+    ):
+        logs = atoms @ np.asarray(shift)
+        logs = logs - 0.5 * np.sum((atoms @ np.asarray(precision)) * atoms, axis=1)
+        mean, square = grid_moments(atoms, logs)
+        assert len(np.unique(draw[:, 0])) == DRAWS
+        assert np.all(np.abs(draw.mean(axis=0) - mean) < 5 * draw.std(axis=0) / np.sqrt(DRAWS))
+        assert_mean(draw[:, 0] ** 2, square[0])
+
+
+@pytest.mark.parametrize("likelihood", ["logistic", "poisson", "negative-binomial"])
+@pytest.mark.parametrize("num_observations", [1, 10])
+def test_draws_of_a_wide_prior_have_the_moments_of_a_grid(
+    likelihood: str, num_observations: int
+) -> None:
+    source = law("wide-2", likelihood)
+    assert isinstance(source, MixtureLaw)
+    tasks = source.tasks(num_observations, 2, 0, likelihood)
+    draws = source.posterior(1, tasks, DRAWS)
+    family, evidence = LIKELIHOODS[likelihood](), tasks.evidence
+    reach = 6 * distributions.WIDE[likelihood]
+    points = grid(-reach, reach, 240)[0]
+    for index, draw in enumerate(draws):
+        x, y = (
+            np.asarray(a)[index, :num_observations] for a in (evidence.features, evidence.rewards)
+        )
+        logs = np.asarray(family.log_density(jnp.asarray(y)[None], jnp.asarray(points @ x.T)))
+        wide = distributions.WIDE[likelihood]
+        logs = logs.sum(axis=1) - 0.5 * np.sum(points**2, axis=1) / wide**2
+        mean, square = grid_moments(points, logs)
+        for column in range(2):
+            assert_mean(draw[:, column], mean[column])
+            assert_mean(draw[:, column] ** 2, square[column])
+
+
+@pytest.mark.parametrize("likelihood", ["linear", "logistic"])
+def test_chains_over_blocks_have_the_moments_of_weighted_draws(likelihood: str) -> None:
+    source = law("blocks-4", likelihood)
+    tasks = source.tasks(8, 1, 0, likelihood)
+    draws = source.posterior(1, tasks, 500)
+    atoms = source.sample(99, 100_000)
+    for index, draw in enumerate(draws):
+        evidence = jax.tree.map(lambda leaf, i=index: leaf[i], tasks.evidence)
+        logs = np.asarray(jax.vmap(evidence.log_likelihood)(jnp.asarray(atoms)))
+        mean = grid_moments(atoms, logs)[0]
+        error = draw.std(axis=0) / np.sqrt(500)
+        atoms_of_blocks = draw.std(axis=0) / np.sqrt(distributions.BLOCK_ATOMS)
+        assert np.all(np.abs(draw.mean(axis=0) - mean) < 5 * (error + atoms_of_blocks))
+
+
+def test_a_law_that_is_not_exact_under_a_likelihood_is_refused() -> None:
+    with pytest.raises(ValueError, match="`likelihood`"):
+        law("sheet-4", "logistic")
+    with pytest.raises(ValueError, match="`name`"):
+        law("blocks-3")

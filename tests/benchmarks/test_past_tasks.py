@@ -1,0 +1,92 @@
+"""What priors are worth on tasks not seen: against log evidence by NumPy, and by what is known."""
+
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+
+import diffprior as dp
+import reference
+from benchmarks import past_tasks
+from benchmarks.distributions import MixtureLaw, law
+from diffprior.evaluate.calibration import interval_coverage
+from diffprior.evaluate.estimates import LogEvidence
+from diffprior.evaluate.tasks import Tasks
+
+SOURCE = "clusters-8"
+
+
+@pytest.fixture
+def truth(monkeypatch: pytest.MonkeyPatch) -> dp.MixturePrior:
+    """The law itself takes the place of learned priors."""
+    clusters = law(SOURCE)
+    assert isinstance(clusters, MixtureLaw)
+    fits = {"Gaussian": past_tasks._FITS["Gaussian"], "truth": lambda *_: clusters.prior}
+    monkeypatch.setattr(past_tasks, "_FITS", fits)
+    monkeypatch.setattr(past_tasks, "NUM_JUDGED", 60)
+    return clusters.prior
+
+
+def test_gains_are_differences_of_log_evidence(truth: dp.MixturePrior) -> None:
+    source = past_tasks.source(SOURCE, 3000, seed=2)
+    gaussian, exact = past_tasks.worth(source, 1000, [5], seed=2)
+    assert (gaussian.gain, gaussian.gain_error, gaussian.energy) == (0.0, 0.0, 1.0)
+    assert exact.gain > 5 * exact.gain_error > 0 == exact.shortfall
+    assert exact.energy < 1 - 3 * exact.energy_error
+    assert abs(exact.coverage - 0.9) < 4 * exact.coverage_error
+
+    held_out = source.parameters[-past_tasks.HELD_OUT :]
+    problem = dp.RowProblem(held_out, source.actions, dp.Linear(1.0))
+    tasks = Tasks.simulate(problem, num_tasks=60, num_observations=5, seed=2)
+    past = source.parameters[:1000]
+    whole = (past.mean(axis=0), np.cov(past.T, bias=True))
+    weights, means, covs = (
+        np.asarray(a, np.float64) for a in (truth.weights, truth.means, truth.covs)
+    )
+    gains = []
+    for begin, end in zip(tasks.starts[:-1], tasks.starts[1:], strict=True):
+        rows = (tasks.features[begin:end], tasks.rewards[begin:end], 1.0)
+        parts = [
+            reference.linear_log_evidence(m, c, *rows) for m, c in zip(means, covs, strict=True)
+        ]
+        gains.append(logsumexp(parts, b=weights) - reference.linear_log_evidence(*whole, *rows))
+    assert exact.gain == pytest.approx(np.mean(gains), abs=0.02)
+    assert exact.gain_error == pytest.approx(np.std(gains, ddof=1) / np.sqrt(60), rel=0.02)
+
+
+def test_differences_are_paired_and_what_estimating_costs_is_said() -> None:
+    """The same noise in both columns leaves no error; one estimate is low by half its variance."""
+    noise = np.random.default_rng(0).standard_normal(40)
+    covered = interval_coverage(np.zeros((40, 99, 1)), np.zeros((40, 1)))
+    energy = 2.0 + np.abs(noise)
+    gaussian = past_tasks._Judged(LogEvidence(noise, np.zeros(40)), energy, covered)
+    evidence = LogEvidence(noise + 0.5, np.full(40, 0.2), failed=3)
+    other = past_tasks._Judged(evidence, 0.9 * energy, covered)
+    found = other.beside(gaussian)
+    np.testing.assert_allclose(found[:5], (0.5, 0.0, 0.1, 0.9, 0.0), atol=1e-12)
+    assert other.failed == 3
+    apart = past_tasks._Judged(LogEvidence(0 * noise, np.zeros(40)), energy[::-1], covered)
+    error = np.std(noise, ddof=1) / np.sqrt(40)
+    assert gaussian.beside(apart)[1] == pytest.approx(error)
+    spread = np.std(energy - energy[::-1], ddof=1) / np.sqrt(40) / np.mean(energy)
+    assert gaussian.beside(apart)[4] == pytest.approx(spread)
+
+
+def test_tasks_that_judge_are_not_learned_from(truth: dp.MixturePrior) -> None:
+    source = past_tasks.source(SOURCE, past_tasks.HELD_OUT + 10, seed=1)
+    with pytest.raises(ValueError, match="`num_past_tasks`: expected at most 10"):
+        past_tasks.worth(source, 11, [5])
+
+
+def test_the_energy_score_of_two_points_about_the_truth() -> None:
+    draws = np.array([[1.0, 0.0], [-1.0, 0.0]])
+    assert past_tasks._energy_score(draws, np.zeros(2)) == 0.0  # 1 - 2 / 2
+    assert past_tasks._energy_score(draws, np.array([1.0, 0.0])) == 0.0
+    assert past_tasks._energy_score(np.zeros((4, 2)), np.array([3.0, 4.0])) == 5.0
+
+
+def test_actions_of_a_law_are_in_the_unit_ball() -> None:
+    actions = past_tasks.source("swirl", 20).actions
+    radius = np.linalg.norm(actions, axis=1)
+    assert np.all(radius <= 1.0)
+    share, error = np.mean(radius < 0.5), np.sqrt(0.25 * 0.75 / len(radius))
+    assert abs(share - 0.25) < 4 * error

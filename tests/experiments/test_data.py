@@ -1,0 +1,138 @@
+"""Experiments on data, tiny, from files in the official formats."""
+
+import dataclasses
+import gzip
+import hashlib
+import importlib.util
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from diffprior.evaluate.estimates import LogEvidence
+from diffprior.files.cache import ResultCache
+from experiments import data, embedding, experiment, mnist, movielens
+from experiments import mnist as mnist_experiment
+from experiments.data import Data, Measures, data_effort, run_data
+from experiments.data_report import log_evidence_table
+from experiments.data_results import LogEvidenceNumbers, RewardsResult
+from experiments.experiment import Effort
+from experiments.movielens import movielens_data
+from handmade import problem, regret
+
+LITTLE = Measures(sizes=(4,), num_tasks=3, num_estimates=2, num_points=20, num_repeats=2)
+
+
+@pytest.fixture
+def ratings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small archive in the form of the official one, and its checksum in the official place."""
+    rng = np.random.default_rng(4)
+    rated = np.argwhere(rng.random((40, 60)) < 0.8)
+    rows = np.column_stack([rated + 1, rng.integers(1, 6, len(rated))])
+    lines = [f"{user}::{movie}::{star}::978300760\n" for user, movie, star in rows]
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("ml-1m/ratings.dat", "".join(lines))
+    (tmp_path / "ml-1m.zip").write_bytes(packed.getvalue())
+    checksums = {"ml-1m.zip": hashlib.sha256(packed.getvalue()).hexdigest()}
+    monkeypatch.setattr(movielens, "RATINGS", movielens.RATINGS._replace(checksums=checksums))
+    return tmp_path
+
+
+@pytest.fixture
+def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The four files, small, with their checksums in the official place."""
+    rng, checksums = np.random.default_rng(5), {}
+    for name in mnist.CHECKSUMS:
+        shape = (300, 5, 6) if "images" in name else (300,)
+        array = rng.integers(0, 4, shape).astype(np.uint8)
+        sizes = b"".join(size.to_bytes(4, "big") for size in shape)
+        plain = bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes()
+        packed = gzip.compress(plain)
+        (tmp_path / f"{name}.gz").write_bytes(packed)
+        checksums[name] = tuple(hashlib.sha256(d).hexdigest() for d in (packed, plain))
+    monkeypatch.setattr(mnist, "CHECKSUMS", checksums)
+    monkeypatch.setattr(mnist_experiment, "one_against_rest", _few_tasks)
+    return tmp_path
+
+
+def _few_tasks(features: np.ndarray, labels: np.ndarray, seed: int) -> np.ndarray:
+    return mnist.one_against_rest(features, labels, 60, seed=seed)
+
+
+def test_movielens(
+    ratings: Path,
+    tmp_path: Path,
+    effort: Effort,
+    cache: ResultCache,
+    learned: list,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(experiment, "play", lambda *_: regret([2.0, 3.5, 4.0]))
+    monkeypatch.setattr(data, "estimate_log_evidence", _log_evidence)
+    monkeypatch.setattr(embedding, "_umap", lambda points, seed: points[:, :2])
+    loaded = movielens_data(cache, ratings)
+    assert loaded.noise_std == 0.75 and "the paper states 0.75" in loaded.introduction
+    assert movielens_data(cache, ratings / "none", noise_std=None).noise_std != 0.75  # kept
+    out, agents = tmp_path / "out", ("TS", "DiffTS", "EvidenceDPS")
+    result = run_data(out, cache, loaded, agents=agents, effort=effort, measures=LITTLE)
+    assert [rewards.name for rewards in result.rewards] == ["linear", "logistic"]
+    for rewards in result.rewards:
+        assert tuple(rewards.whole.agents) == tuple(rewards.held_out.agents) == agents
+        assert list(rewards.log_evidence) == list(data.EXPLAINED)
+    assert result.distances["Gaussian"].floor > 0
+    sizes = {(label, count) for label, count, *_ in learned}
+    assert sizes == {("all tasks", 60), ("four in five", 48)}  # with and without those held out
+    assert {p.name for p in out.iterdir()} == {"movielens.png", "movielens.pdf", "report.html"}
+    report = (out / "report.html").read_text(encoding="utf-8")
+    assert "best baseline" in report and str(tmp_path) not in report
+    json.dumps(dataclasses.asdict(result))
+
+
+def _log_evidence(prior: object, tasks: object, **_: int) -> LogEvidence:
+    return LogEvidence(-np.arange(1.0, 4.0), np.zeros(3))
+
+
+def test_mnist(digits: Path, cache: ResultCache) -> None:
+    first = mnist_experiment.mnist_data(cache, digits)
+    again = mnist_experiment.mnist_data(cache, digits / "none")  # kept
+    assert first.parameters.shape == (60, 8) and first.actions.shape == (600, 8)
+    assert first.noise_std == 1.0 and "accuracy" in first.introduction
+    np.testing.assert_array_equal(first.parameters, again.parameters)
+    assert first.facts == again.facts and isinstance(first, Data)
+
+
+def test_slow_agents_play_all_runs_unless_it_is_quick() -> None:
+    assert data_effort(None, quick=False).slow_share == 1.0
+    assert data_effort(None, quick=True).slow_share < 1.0
+    assert Measures.of(True).num_tasks < Measures.of(False).num_tasks
+
+
+def test_gains_of_log_evidence_are_paired_and_bold_beyond_chance() -> None:
+    rng = np.random.default_rng(0)
+    tasks = -20 + 9 * rng.standard_normal(50)  # tasks differ more than priors
+
+    def numbers(gain: float) -> dict[str, LogEvidenceNumbers]:
+        values = tasks + gain + 0.1 * rng.standard_normal(50)
+        return {"20": LogEvidenceNumbers(values.mean(), 1.3, 0.0, 0.0, 0, values.tolist())}
+
+    priors = {"Gaussian": numbers(0.0), "mixture, K chosen": numbers(0.5), "default": numbers(0.0)}
+    whole = problem(TS=regret([1.0, 2.0]))
+    table = log_evidence_table(RewardsResult("linear", whole, whole, priors))
+    assert (
+        table.marked == {(1, 2)} and table.rows[0][2] == "" and table.rows[1][2].startswith("+0.5")
+    )
+
+
+def test_plane_without_umap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert embedding.method() == "PCA"
+    points = np.random.default_rng(0).standard_normal((200, 4))
+    points[:, 3] = points[:, 1]
+    plane = embedding.on_plane(points, seed=0)
+    assert plane.shape == (200, 2)
+    correlation = np.corrcoef(plane[:, 0], points[:, 1])[0, 1]
+    assert abs(correlation) > 0.95  # the direction that two columns share

@@ -1,0 +1,128 @@
+"""Experiments from end to end, tiny, and again from what was kept."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import diffprior as dp
+from diffprior.files.cache import ResultCache
+from diffprior.progress import Progress
+from experiments import ablation, experiment, posterior
+from experiments.ablation import paper_schedule, run_ablation
+from experiments.agents import LearnedPriors
+from experiments.experiment import Effort, Experiment, past_tasks
+from experiments.posterior import run_posterior
+from experiments.synthetic import run_synthetic
+from handmade import regret
+
+
+def written(out: Path) -> set[str]:
+    return {path.name for path in out.iterdir() if path.is_file()}
+
+
+def test_synthetic(
+    tmp_path: Path,
+    effort: Effort,
+    cache: ResultCache,
+    learned: list,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(experiment, "play", lambda *_: regret([2.0, 3.5, 4.0, 2.0]))
+    out = tmp_path / "out"
+    agents = ("TS", "LinUCB", "EvidenceDPS")
+
+    def run(**options: int) -> tuple[dict, int]:
+        before = len(cache.entries)
+        result = run_synthetic(out, cache, names=("rays",), agents=agents, effort=effort, **options)
+        new = [entry for entry in cache.entries[before:] if not entry.reused]
+        return dataclasses.asdict(result), len(new)
+
+    first, computed = run()
+    assert computed == 3 + 2 + 2  # regret, other temperatures, posteriors
+    assert written(out) == {"synthetic-linear-1.png", "synthetic-linear-1.pdf", "report.html"}
+    (rays,) = first["problems"]
+    assert tuple(rays["agents"]) == agents and len(rays["agents"]["TS"]["regret"]["final"]) == 4
+    assert list(rays["agents"]["TS"]["tempered"]) == ["0.5"]
+    assert rays["agents"]["LinUCB"]["posterior"] is None
+    assert 0 <= rays["agents"]["EvidenceDPS"]["posterior"]["coverage"] <= 1
+    json.dumps(first)
+    report = (out / "report.html").read_text(encoding="utf-8")
+    for words in ("What it says", "evidence inside the denoiser", "diffprior fit tasks.csv"):
+        assert words in report
+    assert report.count("upper confidence bounds") == 1 and str(tmp_path) not in report
+    assert run() == (first, 0)
+    assert {asked[1:3] for asked in learned} == {(300, "default")}
+
+
+def test_numbers_are_those_of_simulate(effort: Effort, cache: ResultCache) -> None:
+    problem = dp.synthetic("cross")
+    priors = LearnedPriors("cross", past_tasks(problem, 300, 0), cache)
+    options = {"effort": effort, "agents": ("TS",), "judge_posteriors": False}
+    told = Progress("", 1)
+    found = Experiment("cross", problem, priors, **options).run(told).agents["TS"]
+    assert told.done == 1
+    prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
+    for temperature, ours in ((1.0, found.regret), (0.5, found.tempered["0.5"])):
+        sampler = dp.Exact(prior, temperature=temperature)
+        result = dp.simulate(problem, {"TS": sampler}, 4, 6, progress=False)
+        np.testing.assert_allclose(ours.final, result.regret["TS"][:, -1], rtol=1e-5)
+    other = Experiment("cross", dp.synthetic("cross", dp.Logistic()), priors, **options)
+    assert other.about(other.specs[0]) != Experiment("cross", problem, priors, **options).about(
+        other.specs[0]
+    )
+
+
+def test_ablation(
+    tmp_path: Path,
+    effort: Effort,
+    cache: ResultCache,
+    learned: list,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ablation, "play", lambda *_: regret([2.0, 3.0]))
+    monkeypatch.setattr(ablation, "SAMPLES", (100, 300))
+    monkeypatch.setattr(ablation, "STAGES", (1, 3, 200))
+    result = run_ablation(tmp_path, cache, effort=effort)
+    assert {"ablation.png", "ablation.pdf", "report.html"} <= written(tmp_path)
+    assert list(result.by_samples) == [100, 300] and list(result.by_stages) == [1, 3, 200]
+    assert list(result.by_stages[1]) == [ablation.PRESET, ablation.FITTED, ablation.OURS]
+    assert list(result.by_stages[200]) == [ablation.PRESET]
+    assert {n for _, n, _, schedule in learned if schedule is None} == {100, 300}
+    assert [s.num_stages for *_, s in learned if s is not None] == [1, 3, 200]
+    report = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<td>2.5 ± 0.5</td><td>26</td>" in report  # T = 1 in the paper
+
+
+def test_stages_end_at_the_papers_noise() -> None:
+    for num_stages in (1, 20, 300):
+        schedule = paper_schedule(num_stages)
+        assert schedule.num_stages == num_stages
+        assert schedule.alpha_bar[-1] == pytest.approx(0.97**100)
+    np.testing.assert_allclose(paper_schedule(100).alpha_bar, dp.Schedule.constant().alpha_bar)
+
+
+def test_posterior(
+    tmp_path: Path, cache: ResultCache, learned: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(posterior, "sampler_names", lambda: ("TunedTS",))
+    result = run_posterior(tmp_path, cache, names=("blobs",), quick=True)
+    assert {"posterior.png", "posterior.pdf", "report.html"} <= written(tmp_path)
+    (blobs,) = result.mixtures
+    assert blobs.sizes == (1, 10, 100)
+    found = blobs.samplers["TunedTS"]
+    assert found.ratio[0] > 1.2  # one Gaussian for two blobs
+    np.testing.assert_allclose(found.ratio, np.divide(found.distance, found.floor), rtol=1e-6)
+
+
+def test_every_sampler_has_its_prior(cache: ResultCache, learned: list) -> None:
+    priors = LearnedPriors(
+        "some", np.asarray(dp.mixture("blobs").sample(jax.random.key(0), 99)), cache
+    )
+    names = posterior.sampler_names()
+    assert {"SMC", "MixTS(K)", "EvidenceDPS"} <= set(names) and "LinUCB" not in names
+    for name in names:
+        assert posterior.make_sampler(name, priors).prior.dim == 2

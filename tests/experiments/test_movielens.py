@@ -1,0 +1,155 @@
+"""Completion of ratings against planted matrices and regressions done one at a time."""
+
+import hashlib
+import io
+import zipfile
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import sparse
+
+from diffprior.evidence.families import Logistic
+from diffprior.evidence.linear import Linear
+from experiments import movielens as module
+from experiments.movielens import (
+    Ratings,
+    balance,
+    factorize,
+    movielens,
+    parse_ratings,
+    regress,
+)
+
+Array = NDArray[np.float64]
+
+
+def planted(
+    num_users: int, num_movies: int, rank: int, noise_std: float, share: float
+) -> tuple[Array, Ratings]:
+    """A matrix of low rank, and noisy ratings of a random share of its entries."""
+    rng = np.random.default_rng(0)
+    matrix = rng.standard_normal((num_users, rank)) @ rng.standard_normal((rank, num_movies))
+    users, movies = np.nonzero(rng.random(matrix.shape) < share)
+    noise = noise_std * rng.standard_normal(len(users))
+    return matrix, Ratings(users, movies, matrix[users, movies] + noise)
+
+
+def test_lines_become_numbered_ratings() -> None:
+    lines = b"10::7::5::978300760\n10::3000::1::978302109\n2::7::3::978301968\n"
+    ratings = parse_ratings(lines)
+    assert ratings.users.tolist() == [1, 1, 0]
+    assert ratings.movies.tolist() == [0, 1, 0]
+    assert ratings.values.tolist() == [5.0, 1.0, 3.0]
+
+
+def test_planted_matrix_is_recovered_where_nothing_was_rated() -> None:
+    matrix, ratings = planted(80, 60, rank=2, noise_std=0.0, share=0.5)
+    # Taking off the mean of the ratings adds one to the rank.
+    factors = factorize(ratings, rank=3, ridge=1e-9, num_sweeps=300)
+    completed = factors.users @ factors.movies.T + np.mean(ratings.values)
+    np.testing.assert_allclose(completed, matrix, atol=1e-5)
+    assert factors.noise_std < 1e-5
+
+
+def test_regressions_are_those_of_lstsq() -> None:
+    _, ratings = planted(20, 15, rank=3, noise_std=1.0, share=0.6)
+    values = ratings.values.copy()
+    values[::7] = 0.0  # a rating that equals the mean is still a rating
+    features, ridge = np.random.default_rng(1).standard_normal((15, 4)), 0.3
+    rows = regress(sparse.csr_array((values, (ratings.users, ratings.movies))), features, ridge)
+    for user in range(20):
+        mine = ratings.users == user
+        design = np.concatenate([features[ratings.movies[mine]], np.sqrt(ridge) * np.eye(4)])
+        target = np.concatenate([values[mine], np.zeros(4)])
+        np.testing.assert_allclose(rows[user], np.linalg.lstsq(design, target)[0], atol=1e-11)
+
+
+def test_balance_keeps_the_product_and_evens_the_factors() -> None:
+    rng = np.random.default_rng(2)
+    users, movies = 5 * rng.standard_normal((30, 3)), 0.1 * rng.standard_normal((20, 3))
+    even_users, even_movies = balance(users, movies)
+    np.testing.assert_allclose(even_users @ even_movies.T, users @ movies.T, atol=1e-12)
+    singular = np.linalg.svd(users @ movies.T, compute_uv=False)[:3]
+    for factor in (even_users, even_movies):
+        np.testing.assert_allclose(factor.T @ factor, np.diag(singular), atol=1e-10)
+
+
+def objective(ratings: Ratings, users: Array, movies: Array, ridge: float) -> float:
+    centered = ratings.values - np.mean(ratings.values)
+    predicted = (users @ movies.T)[ratings.users, ratings.movies]
+    penalty = ridge * (np.sum(users**2) + np.sum(movies**2))
+    return float(np.sum((centered - predicted) ** 2) + penalty)
+
+
+def test_result_minimizes_the_penalized_squares() -> None:
+    _, ratings = planted(40, 30, rank=2, noise_std=0.5, share=0.6)
+    users, movies, _ = factorize(ratings, rank=2, ridge=0.7, num_sweeps=300)
+    rng, least = np.random.default_rng(3), objective(ratings, users, movies, 0.7)
+    for _ in range(20):
+        nudge = 1e-3 * rng.standard_normal(users.shape), 1e-3 * rng.standard_normal(movies.shape)
+        assert objective(ratings, users + nudge[0], movies + nudge[1], 0.7) > least
+    other = factorize(ratings, rank=2, ridge=0.7, num_sweeps=300, seed=1)
+    np.testing.assert_allclose(other.users @ other.movies.T, users @ movies.T, atol=1e-6)
+
+
+def test_noise_is_the_planted_one() -> None:
+    _, ratings = planted(300, 200, rank=2, noise_std=0.5, share=0.4)
+    noise_std = factorize(ratings, rank=3, ridge=1e-3).noise_std
+    standard_error = 0.5 / np.sqrt(2 * len(ratings.values))
+    assert abs(noise_std - 0.5) < 5 * standard_error
+
+
+def test_more_parameters_than_ratings_are_refused() -> None:
+    _, ratings = planted(10, 8, rank=1, noise_std=0.1, share=0.5)
+    with pytest.raises(ValueError, match="`rank`: expected fewer parameters than the"):
+        factorize(ratings, rank=5)
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small archive in the form of the official one, and its checksum in the official place."""
+    rng = np.random.default_rng(4)
+    rated = np.argwhere(rng.random((40, 30)) < 0.7)
+    stars = rng.integers(1, 6, len(rated))
+    rows = np.column_stack([3 * rated[:, 0] + 1, 2 * rated[:, 1] + 5, stars])
+    lines = [f"{user}::{movie}::{star}::978300760\n" for user, movie, star in rows]
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("ml-1m/ratings.dat", "".join(lines))
+    path = tmp_path / "ml-1m" / "ml-1m.zip"
+    path.parent.mkdir()
+    path.write_bytes(packed.getvalue())
+    checksums = {"ml-1m.zip": hashlib.sha256(packed.getvalue()).hexdigest()}
+    monkeypatch.setattr(module, "RATINGS", module.RATINGS._replace(checksums=checksums))
+    return tmp_path
+
+
+def test_problem_has_movies_for_parameters_and_users_for_actions(archive: Path) -> None:
+    problem = movielens(archive)
+    factors = factorize(module.load_ratings(archive))
+    assert (problem.dim, problem.num_actions, problem.fresh_actions) == (5, 10, True)
+    np.testing.assert_array_equal(problem.parameters, factors.movies)
+    np.testing.assert_array_equal(problem.actions, factors.users)
+    assert isinstance(problem.likelihood, Linear)
+    assert problem.likelihood.noise_std == pytest.approx(factors.noise_std)
+    assert problem.features(jax.random.key(0)).shape == (10, 5)
+
+
+def test_problem_may_be_logistic(archive: Path) -> None:
+    assert isinstance(movielens(archive, Logistic()).likelihood, Logistic)
+
+
+def test_other_files_of_the_name_are_refused(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="ml-1m.zip with SHA-256 a6898adb"):
+        movielens(archive)
+
+
+def test_missing_data_names_the_official_address(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="https://files.grouplens.org/.*ml-1m.zip"):
+        movielens(tmp_path)
