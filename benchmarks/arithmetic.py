@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from diffprior.executors.cores import num_cores
+from diffprior.executors import num_cores
 from diffprior.priors.corrected import CorrectedDenoiser
 from diffprior.priors.network import NetworkDenoiser
 from diffprior.priors.stagewise import StagewiseDenoiser

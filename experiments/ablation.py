@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffprior.bandits.agents import ThompsonSampling
-from diffprior.executors.base import AbstractExecutor
+from diffprior.executors import AbstractExecutor
 from diffprior.files.cache import ResultCache
 from diffprior.problems.synthetic import synthetic
 from diffprior.progress import Progress, progress

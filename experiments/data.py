@@ -14,7 +14,7 @@ from diffprior.evaluate.tasks import Tasks
 from diffprior.evidence.base import AbstractLikelihood
 from diffprior.evidence.families import Logistic
 from diffprior.evidence.linear import Linear
-from diffprior.executors.base import AbstractExecutor
+from diffprior.executors import AbstractExecutor
 from diffprior.files.cache import ResultCache, array_digest
 from diffprior.problems.rows import RowProblem
 from diffprior.progress import Progress, progress

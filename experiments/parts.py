@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from diffprior.executors.base import AbstractExecutor
+from diffprior.executors import AbstractExecutor
 from diffprior.files.cache import ResultCache
 from diffprior.progress import progress
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.stats import sem
 
 from diffprior.evaluate.posterior import posterior_quality
-from diffprior.executors.base import AbstractExecutor
+from diffprior.executors import AbstractExecutor
 from diffprior.files.cache import ResultCache
 from diffprior.problems.mixtures import mixture
 from diffprior.progress import Progress, progress

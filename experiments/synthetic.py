@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from diffprior.evidence.families import Logistic
-from diffprior.executors.base import AbstractExecutor
+from diffprior.executors import AbstractExecutor
 from diffprior.files.cache import ResultCache
 from diffprior.problems.synthetic import SYNTHETIC, synthetic
 from diffprior.progress import progress

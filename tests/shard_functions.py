@@ -31,7 +31,7 @@ def precision(shard: int) -> str:
 
 def place(shard: int) -> tuple[int, int]:
     """The process, and how many cores it counts as its own."""
-    from diffprior.executors.cores import num_cores
+    from diffprior.executors import num_cores
 
     time.sleep(0.05)
     return os.getpid(), num_cores()

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 import shard_functions as functions
-from diffprior.executors import AbstractExecutor, InProcess, Processes, Ray, ShardError
-from diffprior.executors.cores import num_cores
+from diffprior.executors import AbstractExecutor, InProcess, Processes, Ray, ShardError, num_cores
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,7 +94,7 @@ def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 def test_only_one_file_knows_of_ray() -> None:
     package = ROOT / "src" / "diffprior"
     found = [path for path in package.rglob("*.py") if "import ray" in path.read_text()]
-    assert [path.name for path in found] == ["cluster.py"]
+    assert [path.name for path in found] == ["executors.py"]
 
 
 def test_the_package_does_not_import_ray() -> None:

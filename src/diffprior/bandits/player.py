@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ..evidence.base import AbstractEvidence
-from ..executors.cores import num_cores
+from ..executors import num_cores
 from ..partition import Structure, partition
 from .agents import AbstractAgent
 from .environment import Rounds

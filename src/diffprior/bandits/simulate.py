@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..checks import positive_int
-from ..executors.base import AbstractExecutor
+from ..executors import AbstractExecutor
 from ..priors.base import AbstractPrior
 from ..problems.base import AbstractProblem
 from ..progress import Progress

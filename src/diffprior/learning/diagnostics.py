@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..evidence.base import AbstractLikelihood
-from ..executors.base import AbstractExecutor
+from ..executors import AbstractExecutor
 from ..logs.logs import Logs
 from ..priors.from_tasks.algebra import lower, symmetric
 from ..priors.from_tasks.block import AbstractBlock

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key, UInt64
 
 from ..evaluate.tasks import as_tasks
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
-from ..executors.base import InProcess
+from ..executors import InProcess
 from ..files.cache import array_digest
 from ..logs.labels import Selection, folds, uniforms
 from ..logs.logs import Logs

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from ..executors.base import AbstractExecutor
+from ..executors import AbstractExecutor
 from ..priors.base import AbstractPrior
 from ..priors.from_tasks.block import AbstractBlock
 from ..priors.from_tasks.components import Components

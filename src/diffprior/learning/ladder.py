@@ -5,7 +5,7 @@ from typing import Any
 
 from ..checks import choice
 from ..evidence.glm import AbstractFamily
-from ..executors.base import AbstractExecutor, InProcess
+from ..executors import AbstractExecutor, InProcess
 from ..files.cache import ResultCache
 from ..logs.labels import Selection
 from ..logs.logs import Logs

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..executors.base import AbstractExecutor, Result, Shard
+from ..executors import AbstractExecutor, Result, Shard
 from ..files.base import Serializable
 from ..files.cache import Kept, ResultCache, array_digest
 

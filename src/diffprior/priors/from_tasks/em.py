@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from ...executors.base import AbstractExecutor, InProcess
+from ...executors import AbstractExecutor, InProcess
 from .algebra import lower
 from .block import AbstractBlock
 from .components import Components, Sums

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from ...executors.base import AbstractExecutor
+from ...executors import AbstractExecutor
 from .algebra import TINY, lower, symmetric
 from .block import AbstractBlock
 from .components import Components

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from ...executors.base import AbstractExecutor
+from ...executors import AbstractExecutor
 from .algebra import lower
 from .block import AbstractBlock
 from .components import Components

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ...evidence.base import AbstractLikelihood
-from ...executors.base import AbstractExecutor
+from ...executors import AbstractExecutor
 from ...logs.labels import folds
 from .block import AbstractBlock
 from .components import Components
