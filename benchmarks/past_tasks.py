@@ -21,13 +21,13 @@ from scipy.spatial.distance import cdist, pdist
 from diffprior.evaluate.calibration import Coverage, interval_coverage
 from diffprior.evaluate.draws import draw_posteriors, finite_rows
 from diffprior.evaluate.estimates import LogEvidence, estimate_log_evidence
-from diffprior.evaluate.tables import standard_error
 from diffprior.evaluate.tasks import Tasks
 from diffprior.priors.base import AbstractPrior
 from diffprior.priors.diffusion import DiffusionPrior
 from diffprior.priors.gaussian import GaussianPrior
 from diffprior.priors.mixture import MixturePrior
 from diffprior.problems.rows import RowProblem
+from diffprior.reporting.tables import standard_error
 from experiments.mnist import embed_digits, load_digits, one_against_rest
 
 from .distributions import LIKELIHOODS, law

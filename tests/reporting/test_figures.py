@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from diffprior.reporting.figures import MOST_SHOWN, prior_figure, save_prior_figure
+from diffprior.reporting.figures import MAX_SHOWN, prior_figure, save_prior_figure
 
 ROWS = np.random.default_rng(0).standard_normal((60, 8))
 NAMES = ("price", "2", "clicks", "visits", "e", "f", "g", "h")
@@ -15,7 +15,7 @@ NAMES = ("price", "2", "clicks", "visits", "e", "f", "g", "h")
 @pytest.mark.parametrize("dim", [1, 2, 4, 8])
 def test_every_pair_is_shown_with_names(dim: int) -> None:
     figure = prior_figure(ROWS[:, :dim], ROWS[::-1, :dim], NAMES[:dim])
-    shown = min(dim, MOST_SHOWN)
+    shown = min(dim, MAX_SHOWN)
     visible = [axis for axis in figure.axes if axis.get_visible()]
     scattered = [axis for axis in visible if axis.collections]
     assert len(scattered) == shown * (shown - 1) // 2

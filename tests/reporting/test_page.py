@@ -2,17 +2,15 @@
 
 import getpass
 import html.parser
-import io
 import platform
 import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from diffprior.files.cache import Entry, ResultCache
-from diffprior.reporting.page import Code, Columns, Heading, Picture, Text, page
-from diffprior.reporting.tables import Table, for_terminal, plus_minus, table_width
+from diffprior.reporting.page import Callout, Code, Columns, Heading, Picture, Text, page
+from diffprior.reporting.tables import Link, Table, plus_minus
 from experiments.machine import machine, peak_memory
 from experiments.report import REPORT, closing, picture, write_report
 
@@ -45,16 +43,26 @@ def test_a_page_is_whole_and_escaped() -> None:
     blocks = [
         Heading("What <it> says"),
         Text("a & b"),
+        Callout("look <here>", "bad"),
         Code("diffprior fit <file>"),
-        Columns([TABLE, Table((), [("words", "of <any> kind")], words=True)]),
+        Columns([TABLE, Table((), [("words", Link("of <any> kind", '/?"a'))], words=True)]),
         Picture(b"light", b"dark", "a <caption>"),
     ]
     text = page("A & B", blocks)
     reader = Balance()
     reader.feed(text)
     assert not reader.open
-    for words in ("diffprior", "What <it> says", "a & b", "of <any> kind", "R <n>", "a <caption>"):
+    for words in (
+        "diffprior",
+        "What <it> says",
+        "a & b",
+        "of <any> kind",
+        "R <n>",
+        "a <caption>",
+        "look <here>",
+    ):
         assert words in reader.text
+    assert '<a href="/?&#34;a">' in text
     assert '<td class="best">15 ± 1</td>' in text and '<td class="best">19' not in text
     assert "prefers-color-scheme: dark" in text and "http" not in text
 
@@ -66,7 +74,8 @@ def test_a_page_is_whole_and_escaped() -> None:
         (0.514, 0.021, "0.51 ± 0.02"),
         (-2.0, 0.5, "-2.0 ± 0.5"),
         (526.3, 12.0, "526 ± 12"),
-        (3.0, float("nan"), "3.0"),
+        (0.5, 0.12, "0.50 ± 0.12"),
+        (3.0, float("nan"), "3"),
     ],
 )
 def test_numbers_have_the_digits_of_their_errors(mean: float, error: float, text: str) -> None:
@@ -77,13 +86,11 @@ def test_signs() -> None:
     assert plus_minus(0.83, 0.2, signed=True) == "+0.8 ± 0.2"
 
 
-def test_a_table_on_a_terminal() -> None:
-    file = io.StringIO()
-    Console(file=file, width=40).print(for_terminal(TABLE))
-    lines = [line.split() for line in file.getvalue().splitlines() if line.strip()]
-    assert lines[:2] == [["x", "<", "y"], ["agent", "R", "<n>"]]
-    assert max(map(len, file.getvalue().splitlines()[3:])) <= table_width(TABLE)
-    assert ["A&B", "15", "±", "1"] in lines
+def test_a_table_as_text() -> None:
+    assert str(TABLE) == "x < y\nagent   R <n>\nTS     19 ± 1\nA&B    15 ± 1"
+    assert TABLE.to_text(bold=True).endswith("A&B    \x1b[1m15 ± 1\x1b[0m")
+    assert str(Table((), [("a", "b"), ("cc", "d")], words=True)) == "a   b\ncc  d"
+    assert str(Table(("a",), [])) == "a"
 
 
 def test_a_report_tells_the_machine_and_not_whose(tmp_path: Path) -> None:

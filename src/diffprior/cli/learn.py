@@ -71,7 +71,7 @@ def learn(
         if report is not None:
             from ..extras import require
 
-            require("plot", "matplotlib")
+            require("plot", "matplotlib", "jinja2")
         from ..learning.ladder import learn as learn_prior
 
         table = _read(logs, source, task, reward, features, weight, time, intercept, max_rows)

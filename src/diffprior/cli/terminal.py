@@ -1,4 +1,4 @@
-"""What the command line shows: messages and tables on the terminal, errors in one line."""
+"""Terminal output of the command line: messages, tables, and errors in one line."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def say(message: str, style: str | None = None) -> None:
-    """Print text on standard error, as it is."""
+    """Print text on standard error, without markup or wrapping."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
@@ -19,19 +19,13 @@ def say(message: str, style: str | None = None) -> None:
 
 
 def say_table(table: "Table") -> None:
-    """Print a table on standard error, as wide as it is."""
-    from rich.console import Console
-
-    from ..reporting.tables import for_terminal, table_width
-
-    console = Console(stderr=True, highlight=False)
-    wide = Console(stderr=True, highlight=False, width=max(console.width, table_width(table)))
-    wide.print(for_terminal(table), crop=False)
+    """Print a table on standard error, highlighted cells in bold on a terminal."""
+    typer.echo(f"\n{table.to_text(bold=True)}", err=True)  # strips escape codes from a file
 
 
 @contextlib.contextmanager
 def friendly_errors() -> Iterator[None]:
-    """Turn an error that the user can mend into a message and exit code 2."""
+    """Turn an error that the user can fix into a message and exit code 2."""
     try:
         yield
     except (ValueError, OSError, ImportError) as error:

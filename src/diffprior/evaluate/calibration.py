@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float
 
 from ..evidence.base import AbstractLikelihood
+from ..reporting.tables import Table, plus_minus, standard_error
 from .draws import draw_posteriors, nan_where_failed
-from .tables import plus_minus, standard_error, text_table
 from .tasks import as_tasks
 
 
@@ -40,7 +40,7 @@ class Coverage:
         shares = [("all", plus_minus(100 * self.share, 100 * self.standard_error))]
         shares += [(f"{i + 1}", f"{100 * x:.1f}") for i, x in enumerate(self.by_parameter)]
         title = f"{100 * self.level:g} % intervals, {self.num_tasks} tasks, {self.failed} failed"
-        return f"{title}\n{text_table(('parameter', 'hold the truth, %'), shares)}"
+        return f"{title}\n{Table(('parameter', 'hold the truth, %'), shares)}"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class RankUniformity:
             for i, (counts, p) in enumerate(zip(self.histogram, self.by_parameter, strict=True))
         ]
         title = f"p = {self.p_value:.3g}, {self.num_tasks} tasks, {self.failed} failed"
-        return f"{title}\n{text_table(('parameter', 'truths in each bin of ranks', 'p'), rows)}"
+        return f"{title}\n{Table(('parameter', 'truths in each bin of ranks', 'p'), rows)}"
 
 
 def coverage(

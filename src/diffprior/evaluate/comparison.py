@@ -10,8 +10,8 @@ from jaxtyping import Float
 from ..evidence.base import AbstractLikelihood
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
+from ..reporting.tables import Table, plus_minus, standard_error
 from .estimates import LogEvidence, estimate_log_evidence
-from .tables import plus_minus, standard_error, text_table
 from .tasks import as_tasks
 
 
@@ -93,7 +93,7 @@ class Comparison:
             for name, found in self.log_evidence.items()
         ]
         columns = ("prior", "log evidence a task", f"over {self.baseline}", "failed")
-        return f"{len(self.num_observations)} tasks\n{text_table(columns, rows)}"
+        return f"{len(self.num_observations)} tasks\n{Table(columns, rows)}"
 
     def _differences(self, name: str, other: str | None = None) -> Float[np.ndarray, " n"]:
         return self._of(name).values - self._of(other or self.baseline).values

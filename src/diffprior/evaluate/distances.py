@@ -11,8 +11,8 @@ from jaxtyping import Float
 
 from ..checks import real_numbers
 from ..priors.base import AbstractPrior
+from ..reporting.tables import Table, plus_minus, standard_error
 from .draws import finite_rows, nan_where_failed
-from .tables import plus_minus, standard_error, text_table
 
 LARGEST = 1e100  # distance, beyond which sums of distances are not to be trusted
 
@@ -52,7 +52,7 @@ class Distance:
             plus_minus(self.ratio, self.standard_error),
             str(self.failed),
         )
-        return text_table(("distance", "floor", "over the floor", "failed"), [row])
+        return str(Table(("distance", "floor", "over the floor", "failed"), [row]))
 
 
 def earth_movers_distance(first: Any, second: Any) -> float:

@@ -16,10 +16,10 @@ from ..priors.adaptor import as_prior
 from ..priors.base import AbstractClosedFormPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
+from ..reporting.tables import Table, plus_minus, standard_error
 from ..samplers.choose import closed_form
 from ..samplers.twisted_smc import TwistedSMC
 from .draws import draw_posteriors
-from .tables import plus_minus, standard_error, text_table
 from .tasks import Tasks, as_tasks
 
 AT_ONCE = 256  # tasks side by side, which bounds the memory
@@ -69,7 +69,7 @@ class LogEvidence:
             str(len(self.values)),
             str(self.failed),
         )
-        return text_table(("log evidence a task", "of estimating", "tasks", "failed"), [row])
+        return str(Table(("log evidence a task", "of estimating", "tasks", "failed"), [row]))
 
 
 def log_evidence(

@@ -14,7 +14,7 @@ from ..bandits.agents import AbstractAgent
 from ..bandits.choose import as_agent, dim_of
 from ..checks import on_device, positive_int
 from ..logs.feedback import LoggedDecisions
-from .tables import plus_minus, text_table
+from ..reporting.tables import Table, plus_minus
 
 AT_ONCE = 256  # decisions of one call of the program
 MIN_ROWS = 16  # room for rows of evidence: this many, and four times more as often as is needed
@@ -81,7 +81,7 @@ class OffPolicy:
         left = f", {self.num_left_out} more without a propensity" if self.num_left_out else ""
         return (
             f"{self.num_decisions} decisions of {self.num_tasks} tasks{left}; effective sample "
-            f"size {self.effective_sample_size:.0f}\n{text_table(('', 'mean reward'), rows)}"
+            f"size {self.effective_sample_size:.0f}\n{Table(('', 'mean reward'), rows)}"
         )
 
 

@@ -10,12 +10,12 @@ from jaxtyping import Float
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..evidence.linear import Linear
 from ..priors.mixture import MixturePrior
+from ..reporting.tables import Table, plus_minus
 from ..samplers.base import AbstractSampler
 from ..samplers.exact import Exact
 from .distances import Distance, distance_over_floor, pot
 from .draws import draw_posteriors
 from .grid import grid_posterior
-from .tables import plus_minus, text_table
 from .tasks import Tasks
 
 
@@ -49,7 +49,7 @@ class PosteriorQuality:
             str(self.failed),
         )
         columns = ("sampler", "rows", "distance over floor", "trace over exact", "failed")
-        return text_table(columns, [row])
+        return str(Table(columns, [row]))
 
 
 def posterior_quality(

@@ -11,9 +11,9 @@ from scipy.special import logsumexp
 
 from ..checks import on_device
 from ..evidence.base import AbstractLikelihood
+from ..reporting.tables import Table, plus_minus, standard_error
 from .calibration import rank_uniforms
 from .draws import draw_posteriors
-from .tables import plus_minus, standard_error, text_table
 from .tasks import Tasks, as_tasks
 
 LENGTHS = (0, 1, 2, 4, 8, 16, 32, 64)
@@ -75,7 +75,7 @@ class PredictiveCheck:
             for row in self.rows
         ]
         held = f"in {100 * self.level:g} % intervals, %"
-        return text_table(("after rows", "tasks", "log density", held, "failed"), table)
+        return str(Table(("after rows", "tasks", "log density", held, "failed"), table))
 
 
 def predictive_check(

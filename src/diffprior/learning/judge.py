@@ -7,12 +7,12 @@ import numpy as np
 from jaxtyping import Float
 
 from ..evaluate.estimates import estimate_log_evidence
-from ..evaluate.tables import standard_error
 from ..evidence.base import AbstractLikelihood
 from ..logs.logs import Logs
 from ..priors.from_tasks.data import AnyLogs, block_order, blocks_of
 from ..priors.from_tasks.em import log_evidences
 from ..priors.from_tasks.rows import RowsBlock
+from ..reporting.tables import standard_error
 from .families import Family
 
 JUDGING_DRAWS = 128

@@ -9,20 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ..evaluate.tables import plus_minus, text_table
+from ..extras import require
 from ..files.atomic import write_whole
-from .html import write_page
+from ..reporting.figures import picture
+from ..reporting.page import Block, Callout, Heading, Text, page
+from ..reporting.tables import Table, plus_minus
+from .figures import Pictures, calibration_figure, gains_figure, priors_figure
 from .judge import FamilyResult, Gain
 from .regret import Simulation
-
-
-@dataclass(frozen=True, eq=False)
-class Pictures:
-    """What the pictures show, kept out of the numbers."""
-
-    draws: dict[str, np.ndarray]  # of each family's prior, (n, d)
-    estimates: np.ndarray  # a draw given each task, (n, d)
-    places: np.ndarray | None  # of next rewards in their predictive distributions
 
 
 @dataclass(frozen=True)
@@ -89,9 +83,13 @@ class LearningReport:
         write_whole(path, json.dumps(self.to_dict(), indent=2) + "\n")
 
     def to_html(self, path: str | Path) -> None:
-        """Write one self-contained page with tables and pictures to `path`; needs Matplotlib."""
-        regrets = None if self.simulation is None else regret_table(self.simulation)
-        write_page(self, family_table(self), regrets, Path(path))
+        """Write one self-contained page with tables and figures to `path`.
+
+        Raises:
+            ImportError: Matplotlib or Jinja2 is missing.
+        """
+        require("plot", "matplotlib", "jinja2")
+        write_whole(path, page("Does a learned prior pay on these tasks?", _blocks(self)))
 
     def __str__(self) -> str:
         """The report for a terminal."""
@@ -102,7 +100,7 @@ def sections(report: LearningReport) -> list[str]:
     """Parts of the text, one for each question."""
     return [
         _about_logs(report),
-        text_table(*family_table(report)),
+        str(family_table(report)),
         f"{report.sentence}",
         _limits(report),
         _regret_text(report),
@@ -124,8 +122,8 @@ def _about_logs(report: LearningReport) -> str:
     return "\n".join(lines)
 
 
-def family_table(report: LearningReport) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Columns and rows of the families side by side; tasks all of one length are not split."""
+def family_table(report: LearningReport) -> Table:
+    """The families side by side; tasks all of one length are not split."""
     lengths = report.length_names if len(report.length_names) > 1 else ()
     columns = (
         "prior",
@@ -147,11 +145,11 @@ def family_table(report: LearningReport) -> tuple[tuple[str, ...], list[tuple[st
                 "chosen" if family.chosen else "",
             )
         )
-    return columns, rows
+    return Table(columns, rows, marked=_row_of(report.chosen, rows))
 
 
-def regret_table(simulation: Simulation) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Columns and rows of expected regret, families by temperatures."""
+def regret_table(simulation: Simulation, chosen: str = "") -> Table:
+    """Expected regret, families by temperatures."""
     temperatures = sorted({r.temperature for r in simulation.regrets}, reverse=True)
     names = list(dict.fromkeys(r.family for r in simulation.regrets))
     by = {(r.family, r.temperature): r for r in simulation.regrets}
@@ -170,7 +168,14 @@ def regret_table(simulation: Simulation) -> tuple[tuple[str, ...], list[tuple[st
         )
         for name in names
     ]
-    return columns, rows
+    return Table(columns, rows, marked=_row_of(chosen, rows))
+
+
+def _row_of(name: str, rows: list[tuple[str, ...]]) -> frozenset[tuple[int, int]]:
+    """Cells of the row of a family."""
+    return frozenset(
+        (i, j) for i, row in enumerate(rows) if row[0] == name for j in range(len(row))
+    )
 
 
 def _limits(report: LearningReport) -> str:
@@ -190,21 +195,69 @@ def _limits(report: LearningReport) -> str:
 
 
 def _regret_text(report: LearningReport) -> str:
-    if report.simulation is None:
-        return ""
     simulation = report.simulation
-    table = text_table(*regret_table(simulation))
+    if simulation is None:
+        return ""
     return (
-        f"{table}\n(Thompson sampling over {simulation.num_rounds} rounds, {simulation.num_runs} "
-        "runs, in tasks drawn from the posterior of those held out, actions from the logs)\n"
+        f"{regret_table(simulation)}\n({_simulated(simulation)})\n"
         f"recommended temperature for the chosen prior: {simulation.recommended_temperature:g}"
+    )
+
+
+def _simulated(simulation: Simulation) -> str:
+    return (
+        f"Thompson sampling over {simulation.num_rounds} rounds, {simulation.num_runs} runs, in "
+        "tasks drawn from the posterior of those held out, with actions from the logs; compare "
+        "priors at equal temperatures only"
     )
 
 
 def _gain(gain: Gain) -> str:
     if gain.num_tasks == 0 or (gain.mean == 0.0 and gain.error in (0.0,)):
         return "0"
-    return f"{gain.mean:+.3f} +- {gain.error:.3f}"
+    return plus_minus(gain.mean, gain.error, signed=True)
+
+
+def _blocks(report: LearningReport) -> list[Block]:
+    """Contents of the page."""
+    families = dataclasses.replace(
+        family_table(report),
+        caption=f"Mean log evidence in nats of {report.num_report_tasks} tasks that nothing was "
+        "learned from; differences from the Gaussian with paired standard errors.",
+    )
+    blocks: list[Block] = [
+        Callout(f"{_capitalized(report.sentence)}."),
+        *(Text(f"{_capitalized(line)}.") for line in _about_logs(report).splitlines()),
+        *(Callout(text, "bad") for text in report.warnings),
+        Heading("Families side by side"),
+        families,
+    ]
+    rivals = [f for f in report.families if f.name != "Gaussian" and f.by_length]
+    if rivals and len(report.length_names) > 1:
+        caption = "Gain over the Gaussian by rows per task, with standard errors."
+        blocks.append(picture(caption, lambda: gains_figure(rivals, report.length_names)))
+    blocks.append(Heading("What the logs can tell"))
+    blocks += [Text(f"{_capitalized(line)}.") for line in _limits(report).splitlines()]
+    found = report.pictures
+    if found is not None:
+        caption = "Draws from the priors, and one posterior draw per task."
+        blocks.append(picture(caption, lambda: priors_figure(found, report.feature_names)))
+        if found.places is not None:
+            places = found.places
+            caption = "Next rewards within their predictive distributions; flat is calibrated."
+            blocks += [Heading("Calibration"), picture(caption, lambda: calibration_figure(places))]
+    simulation = report.simulation
+    if simulation is not None:
+        regrets = dataclasses.replace(
+            regret_table(simulation, report.chosen), caption=_simulated(simulation)
+        )
+        recommended = f"Recommended temperature: {simulation.recommended_temperature:g}."
+        blocks += [Heading("Expected regret"), regrets, Text(recommended)]
+    return blocks
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _plain(value: Any) -> Any:

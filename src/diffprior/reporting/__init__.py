@@ -1,1 +1,1 @@
-"""What experiments and benchmarks share: kept results, tables, figures and HTML pages."""
+"""Tables, figures and HTML pages: one look for everything that people read."""

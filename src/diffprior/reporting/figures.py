@@ -1,18 +1,24 @@
-"""Figures: how they look in light and dark, and points of past tasks against a prior's draws."""
+"""Matplotlib figures for light and dark pages, and past tasks against draws from a prior."""
 
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float
 
 from ..extras import require
 from ..files.atomic import write_whole
+from .page import Picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 DATA, MODEL = "#3b78c9", "#d1495b"  # past tasks or the truth; what was learned
-MOST_SHOWN = 6  # parameters of a figure of pairs
-LIGHT: Any = {
+MAX_SHOWN = 6  # parameters in a figure of pairs
+LIGHT: Any = {  # rcParams
     "figure.facecolor": "white",
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -23,43 +29,61 @@ LIGHT: Any = {
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
 }
-INK, PAPER = "#d8dbe0", "#191c20"
+INK, PAPER = "#dde1e6", "#1d2126"  # --ink and --card of style.css in the dark
 DARK: Any = {
     **LIGHT,
-    "figure.facecolor": PAPER,
-    "axes.facecolor": PAPER,
-    "savefig.facecolor": PAPER,
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor"), INK),
     **dict.fromkeys(("xtick.color", "ytick.color"), INK),
 }
 
 
-def render(draw: Callable[[], Any], ending: str, *, dark: bool = False) -> bytes:
-    """The bytes of a figure.
+def render(draw: "Callable[[], Figure]", file_format: str, *, dark: bool = False) -> bytes:
+    """Draw a figure to bytes.
 
     Args:
         draw: Makes the figure; called under the style.
-        ending: png, pdf or svg.
+        file_format: png, pdf or svg.
         dark: For a dark page.
+
+    Returns:
+        The contents of the file.
     """
     require("plot", "matplotlib")
     import matplotlib
 
     with matplotlib.rc_context(DARK if dark else LIGHT), io.BytesIO() as file:
-        draw().savefig(file, format=ending, dpi=150)
+        draw().savefig(file, format=file_format, dpi=150)
         return file.getvalue()
 
 
-def new_figure(rows: int, columns: int, *, width: float, height: float) -> tuple[Any, Any]:
-    """A figure of no window, with (rows, columns) axes of so many inches each."""
+def picture(caption: str, draw: "Callable[[], Figure]") -> Picture:
+    """Draw a figure for a page, once for light and once for dark."""
+    return Picture(render(draw, "png"), render(draw, "png", dark=True), caption)
+
+
+def new_figure(
+    rows: int, columns: int, *, width: float, height: float
+) -> "tuple[Figure, np.ndarray]":
+    """Create a figure without a window.
+
+    Args:
+        rows: Rows of axes.
+        columns: Columns of axes.
+        width: Of each column, in inches.
+        height: Of each row, in inches.
+
+    Returns:
+        The figure and its (rows, columns) axes.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def legend_below(figure: Any) -> None:
-    """One legend for the whole figure, under the axes, where it covers nothing."""
+def legend_below(figure: "Figure") -> None:
+    """Add one legend for the whole figure, under the axes, where it covers nothing."""
     found = [axis.get_legend_handles_labels() for axis in figure.axes]
     entries = {
         label: handle
@@ -67,34 +91,44 @@ def legend_below(figure: Any) -> None:
         for handle, label in zip(handles, labels, strict=True)
     }
     figure.legend(
-        entries.values(),
-        entries.keys(),
+        list(entries.values()),
+        list(entries),
         loc="outside lower center",
         ncols=min(max(1, int(figure.get_figwidth() / 1.4)), len(entries)),
     )
 
 
-def scatter(axis: Any, data: np.ndarray, draws: np.ndarray) -> None:
-    """Two clouds of points in the plane."""
+def scatter(axis: "Axes", data: Float[np.ndarray, "n 2"], draws: Float[np.ndarray, "m 2"]) -> None:
+    """Plot past tasks and draws as points in the plane."""
     for points, color in ((data, DATA), (draws, MODEL)):
         axis.scatter(points[:, 0], points[:, 1], s=2, alpha=0.4, color=color, lw=0)
 
 
 def save_prior_figure(
-    path: Path, data: np.ndarray, draws: np.ndarray, names: Sequence[str]
+    path: Path,
+    data: Float[np.ndarray, "n d"],
+    draws: Float[np.ndarray, "m d"],
+    names: Sequence[str],
 ) -> None:
-    """Draw past tasks against a prior's draws to a .png, .pdf or .svg file."""
-    picture = render(lambda: prior_figure(data, draws, names), path.suffix.lower().lstrip("."))
-    write_whole(path, picture)
+    """Save `prior_figure` to a .png, .pdf or .svg file."""
+    file_format = path.suffix.lower().lstrip(".")
+    write_whole(path, render(lambda: prior_figure(data, draws, names), file_format))
 
 
-def prior_figure(data: np.ndarray, draws: np.ndarray, names: Sequence[str]) -> Any:
-    """Past tasks (n, d) against a prior's draws (m, d).
+def prior_figure(
+    data: Float[np.ndarray, "n d"], draws: Float[np.ndarray, "m d"], names: Sequence[str]
+) -> "Figure":
+    """Plot past tasks against draws from a prior: a panel per pair, a histogram per parameter.
 
-    Every pair of parameters has a panel and every parameter a histogram; of many parameters the
-    first six.
+    Args:
+        data: Parameters of past tasks.
+        draws: From the prior.
+        names: Names of the parameters; the first six are shown.
+
+    Returns:
+        The figure.
     """
-    shown = min(data.shape[1], MOST_SHOWN)
+    shown = min(data.shape[1], MAX_SHOWN)
     labels = [f"parameter {name}" if name.isdigit() else name for name in names[:shown]]
     size = 5.0 if shown == 1 else max(1.9, 7.5 / shown)
     figure, axes = new_figure(shown, shown, width=size, height=size)
@@ -107,24 +141,24 @@ def prior_figure(data: np.ndarray, draws: np.ndarray, names: Sequence[str]) -> A
                 _histograms(axis, data[:, i], draws[:, i])
             else:
                 scatter(axis, data[:, [j, i]], draws[:, [j, i]])
-            _name_axes(axis, labels, i, j)
-    figure.legend(*_key(), loc="outside upper center", ncols=2)
+            _label_axes(axis, labels, i, j)
+    _add_legend(figure)
     if shown < data.shape[1]:
         figure.suptitle(f"the first {shown} of {data.shape[1]} parameters", fontsize=9)
     return figure
 
 
-def _histograms(axis: Any, data: np.ndarray, draws: np.ndarray) -> None:
+def _histograms(axis: "Axes", data: np.ndarray, draws: np.ndarray) -> None:
     low, high = np.quantile(np.concatenate([data, draws]), (0.001, 0.999))
-    edges = np.linspace(low, high if high > low else low + 1.0, 40)
+    edges = np.linspace(low, high if high > low else low + 1.0, 40).tolist()
     for values, color in ((data, DATA), (draws, MODEL)):
         axis.hist(values, edges, density=True, histtype="step", color=color, lw=1.3)
     axis.set_yticks([])
     axis.spines["left"].set_visible(False)
 
 
-def _name_axes(axis: Any, labels: Sequence[str], i: int, j: int) -> None:
-    """Names on the outer axes only."""
+def _label_axes(axis: "Axes", labels: Sequence[str], i: int, j: int) -> None:
+    """Label the outer axes only."""
     if i == len(labels) - 1:
         axis.set_xlabel(labels[j])
     else:
@@ -135,8 +169,9 @@ def _name_axes(axis: Any, labels: Sequence[str], i: int, j: int) -> None:
         axis.tick_params(labelleft=False)
 
 
-def _key() -> tuple[list[Any], list[str]]:
+def _add_legend(figure: "Figure") -> None:
     from matplotlib.lines import Line2D
 
     marks = [Line2D([], [], ls="", marker="o", ms=5, color=color) for color in (DATA, MODEL)]
-    return marks, ["past tasks", "draws of the prior"]
+    names = ["past tasks", "draws from the prior"]
+    figure.legend(marks, names, loc="outside upper center", ncols=2)

@@ -1,21 +1,42 @@
-"""Tables of text, with a caption and cells that stand out: for pages and for a terminal."""
+"""Tables of text, printed in a terminal or on a page, and numbers with their standard errors."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
+
+
+class Link(str):
+    """Text that links to an address on a page, and is plain text elsewhere.
+
+    Args:
+        text: The text to show.
+        address: The URL to link to.
+    """
+
+    address: str
+
+    def __new__(cls, text: str, address: str) -> "Link":
+        """Create the text and attach its address."""
+        link = super().__new__(cls, text)
+        link.address = address
+        return link
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under column titles, if any.
+    """Rows of text under column titles; `str` aligns it for a terminal.
 
     Args:
-        columns: Their titles, or none.
-        rows: Cells of text.
+        columns: Column titles, or none.
+        rows: Cells of text, as many per row as there are columns.
         caption: What the table shows.
-        marked: Cells, by row and column, that stand out.
-        words: Whether cells are words, to the left and wrapped, rather than numbers.
+        marked: Highlighted cells, as (row, column).
+        words: Whether cells are words, aligned left and wrapped on pages, rather than numbers.
     """
 
     columns: Sequence[str]
@@ -24,35 +45,56 @@ class Table:
     marked: frozenset[tuple[int, int]] = frozenset()
     words: bool = False
 
+    def __str__(self) -> str:
+        return self.to_text()
 
-def plus_minus(mean: float, error: float, *, signed: bool = False) -> str:
-    """A number with its standard error, to the digits that the error leaves."""
-    digits = 2 if error < 0.1 else 0 if error >= 10 else 1
-    number = f"{mean:{'+' if signed else ''}.{digits}f}"
-    return number if math.isnan(error) else f"{number} ± {error:.{digits}f}"
+    def to_text(self, *, bold: bool = False) -> str:
+        """Align the table for a terminal: first column left, numbers right, caption above.
+
+        Args:
+            bold: Print highlighted cells in bold, by ANSI escape codes.
+
+        Returns:
+            Lines of text.
+        """
+        lines = [*([self.columns] if self.columns else []), *self.rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        shown = [self._line(row, widths, None) for row in lines[: len(lines) - len(self.rows)]]
+        shown += [self._line(row, widths, i if bold else None) for i, row in enumerate(self.rows)]
+        return "\n".join([*([self.caption] if self.caption else []), *shown])
+
+    def _line(self, row: Sequence[str], widths: Sequence[int], index: int | None) -> str:
+        cells = [
+            cell.ljust(width) if i == 0 or self.words else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        cells[-1:] = [cell.rstrip() for cell in cells[-1:]]
+        return "  ".join(
+            f"{BOLD}{cell}{PLAIN}" if (index, i) in self.marked else cell
+            for i, cell in enumerate(cells)
+        ).rstrip()
 
 
-def for_terminal(table: Table) -> Any:
-    """The table for Rich to print, its caption above."""
-    from rich import box
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.table import Table as RichTable
-    from rich.text import Text
+def plus_minus(value: float, error: float, *, signed: bool = False) -> str:
+    """Format a number with its standard error.
 
-    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, column in enumerate(table.columns):
-        right = place > 0 and not table.words
-        shown.add_column(
-            Text(column), justify="right" if right else "left", no_wrap=not table.words
-        )
-    for i, row in enumerate(table.rows):
-        styles = ["bold" if (i, j) in table.marked else "" for j in range(len(row))]
-        shown.add_row(*(Text(cell, style) for cell, style in zip(row, styles, strict=True)))
-    return Group(Padding(Text(table.caption), (1, 0, 0, 0)), shown)
+    Args:
+        value: The number.
+        error: Its standard error; left out unless finite and positive.
+        signed: Whether a positive number has a plus sign.
+
+    Returns:
+        Both rounded to one digit of the error, or to two where the error begins with a 1.
+    """
+    sign = "+" if signed else ""
+    if not math.isfinite(error) or error <= 0:
+        return f"{value:{sign}.4g}"
+    digits = min(6, max(0, -math.floor(math.log10(error / 1.95))))
+    return f"{value:{sign}.{digits}f} ± {error:.{digits}f}"
 
 
-def table_width(table: Table) -> int:
-    """Characters that a table of numbers needs on a terminal."""
-    lines = [list(table.columns), *map(list, table.rows)]
-    return sum(max(map(len, column)) + 3 for column in zip(*lines, strict=True))
+def standard_error(values: Float[np.ndarray, " n"]) -> float:
+    """Standard error of the mean of independent numbers; NaN for fewer than two."""
+    if len(values) < 2:
+        return float("nan")
+    return float(np.std(values, ddof=1) / np.sqrt(len(values)))
