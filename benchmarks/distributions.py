@@ -20,7 +20,7 @@ from diffprior.evidence.base import AbstractEvidence, AbstractLikelihood
 from diffprior.evidence.families import Logistic, NegativeBinomial, Poisson
 from diffprior.evidence.linear import Linear, LinearEvidence
 from diffprior.priors.mixture import MixturePrior
-from diffprior.problems.mixtures import MIXTURES, mixture
+from diffprior.problems.mixtures import MIXTURES, example_mixture
 from diffprior.problems.plane import SHAPES, log_density
 from diffprior.problems.synthetic import SYNTHETIC, synthetic
 
@@ -241,7 +241,7 @@ def law(name: str, likelihood: str = "linear") -> AbstractLaw:
     if name in SHAPES:
         return PlaneLaw(name)
     if name == "cross" or (kind == "mixture" and which in MIXTURES):
-        return MixtureLaw(mixture(which or name))
+        return MixtureLaw(example_mixture(which or name))
     kinds: dict[str, Callable[[int], AbstractLaw]] = {
         "clusters": lambda dim: MixtureLaw(clusters(dim)),
         "modes": lambda dim: MixtureLaw(modes(dim)),

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, Key
 from diffprior.evidence.base import AbstractEvidence
 from diffprior.gaussian import Gaussian
 from diffprior.linalg import cholesky, log_det_from_tril, solve_lower
-from diffprior.priors.base import log_normalize, pick
+from diffprior.mixture import log_normalize, pick
 from diffprior.priors.mixture import MixturePrior
 
 FREEDOM = 5.0  # degrees of freedom of proposals

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 
 from diffprior.priors.diffusion import DiffusionPrior
-from diffprior.problems.mixtures import mixture
+from diffprior.problems.mixtures import example_mixture
 
 from .section import Bench, Measurement, mixture_samples
 
@@ -15,7 +15,7 @@ def fit(bench: Bench) -> list[Measurement]:
     """Seconds to learn the default prior, and 100 regressors, of which some are timed."""
     found = []
     for name in ("cross",) if bench.quick else ("cross", "clusters"):
-        samples = mixture_samples(mixture(name))
+        samples = mixture_samples(example_mixture(name))
         begin = time.perf_counter()
         DiffusionPrior.fit(samples, progress=False)
         ours = time.perf_counter() - begin

@@ -19,7 +19,7 @@ from diffprior.priors.base import AbstractPrior
 from diffprior.priors.diffusion import DiffusionPrior
 from diffprior.priors.gaussian import GaussianPrior
 from diffprior.priors.mixture import MixturePrior
-from diffprior.problems.mixtures import mixture
+from diffprior.problems.mixtures import example_mixture
 from diffprior.problems.synthetic import SYNTHETIC, synthetic
 from diffprior.samplers.base import AbstractSampler
 from diffprior.samplers.choose import best_sampler
@@ -70,7 +70,7 @@ def denoiser(bench: Bench) -> list[Measurement]:
     in units where the posterior under a Gaussian prior has unit covariance."""
     found = []
     for name in ("cross",) if bench.quick else ("blobs", "cross", "ring", "clusters"):
-        truth, learned = mixture(name), bench.prior(name)
+        truth, learned = example_mixture(name), bench.prior(name)
         moments = truth.moments()
         gaussian = GaussianPrior(np.asarray(moments.mean), np.asarray(moments.cov))
         errors = _denoiser_errors(truth, learned, gaussian)
@@ -131,17 +131,20 @@ def posterior(bench: Bench) -> list[Measurement]:
     """Distance from the exact posterior over its floor, with the true and the learned prior."""
     found = []
     for name in ("cross",) if bench.quick else ("blobs", "cross", "ring"):
-        for label, known in (("true", mixture(name)), ("learned", bench.prior(name))):
+        for label, known in (("true", example_mixture(name)), ("learned", bench.prior(name))):
             everyone = samplers_of(known)
-            found += _judged(f"{name}, {label} prior", mixture(name), everyone, bench)
+            found += _judged(f"{name}, {label} prior", example_mixture(name), everyone, bench)
     return found
 
 
 def posterior_logistic(bench: Bench) -> list[Measurement]:
     """The same with binary rewards, beside Laplace's approximation of the true mixture."""
     name = "cross"
-    everyone = {**samplers_of(bench.prior(name)), "true mixture, Laplace": Exact(mixture(name))}
-    return _judged(f"{name}, logistic", mixture(name), everyone, bench, Logistic())
+    everyone = {
+        **samplers_of(bench.prior(name)),
+        "true mixture, Laplace": Exact(example_mixture(name)),
+    }
+    return _judged(f"{name}, logistic", example_mixture(name), everyone, bench, Logistic())
 
 
 def dimensions(bench: Bench) -> list[Measurement]:
@@ -167,7 +170,11 @@ def calibration(bench: Bench) -> list[Measurement]:
     for kind, likelihood in (("linear", Linear(1.0)), ("logistic", Logistic())):
         sizes = np.repeat((1, 5, 20, 100), 25 if bench.quick else 500)
         tasks = Tasks.simulate(
-            mixture("cross"), likelihood, num_tasks=len(sizes), num_observations=sizes, seed=10
+            example_mixture("cross"),
+            likelihood,
+            num_tasks=len(sizes),
+            num_observations=sizes,
+            seed=10,
         )
         learned = bench.prior("cross")
         for name, sampler in {**samplers_of(learned), "DPS": DPS(learned)}.items():

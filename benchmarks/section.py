@@ -12,7 +12,7 @@ from diffprior.files.cache import ResultCache, array_digest
 from diffprior.priors.base import AbstractPrior
 from diffprior.priors.diffusion import DiffusionPrior
 from diffprior.priors.mixture import MixturePrior
-from diffprior.problems.mixtures import mixture
+from diffprior.problems.mixtures import example_mixture
 from diffprior.reporting.tables import Table
 
 from .timing import Timing
@@ -38,7 +38,7 @@ class Bench:
 
     def prior(self, name: str, preset: str = "default") -> DiffusionPrior:
         """A prior learned from 10,000 samples of a mixture."""
-        return self.learned(name, mixture_samples(mixture(name)), preset)
+        return self.learned(name, mixture_samples(example_mixture(name)), preset)
 
     def learned(self, name: str, samples: np.ndarray, preset: str = "default") -> DiffusionPrior:
         """A prior learned from samples, or as it was kept."""

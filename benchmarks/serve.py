@@ -13,7 +13,7 @@ import numpy as np
 from diffprior.bandits.bandit import Bandit
 from diffprior.evidence.families import Logistic
 from diffprior.priors.base import AbstractPrior
-from diffprior.problems.mixtures import mixture
+from diffprior.problems.mixtures import example_mixture
 
 from .distributions import law
 from .section import NUM_SAMPLES, SAMPLES_SEED, Bench, Measurement
@@ -34,7 +34,7 @@ def serve(bench: Bench) -> list[Measurement]:
     library. Full load is 32 connections; half load is half of the decisions a second of that. The
     diffusion prior is of a sheet, a shape that takes many components."""
     seconds = QUICK_SECONDS if bench.quick else SECONDS
-    closed = mixture("clusters")
+    closed = example_mixture("clusters")
     learned = bench.learned(SHAPE, np.asarray(law(SHAPE).sample(SAMPLES_SEED, NUM_SAMPLES)))
     rows = [
         _library("library, mixture", closed, seconds),
@@ -67,7 +67,7 @@ def serve_store(bench: Bench) -> list[Measurement]:
     the process to its first reply when programs were compiled before, and latency at an even load
     over all tasks."""
     sizes = (1_000, 10_000) if bench.quick else (10_000, 100_000)
-    seconds, prior = QUICK_SECONDS if bench.quick else SECONDS, mixture("clusters")
+    seconds, prior = QUICK_SECONDS if bench.quick else SECONDS, example_mixture("clusters")
     with tempfile.TemporaryDirectory() as name:
         stores = {str(size): make_store(Path(name) / str(size), prior, size) for size in sizes}
         with running(stores):

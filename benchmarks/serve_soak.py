@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diffprior.problems.mixtures import mixture
+from diffprior.problems.mixtures import example_mixture
 from diffprior.reporting.figures import new_figure
 from experiments.report import picture
 
@@ -30,7 +30,7 @@ def soak(
     out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory() as name:
-        store = make_store(Path(name) / "log", mixture("clusters"), TASKS)
+        store = make_store(Path(name) / "log", example_mixture("clusters"), TASKS)
         with running({"": store}) as services:
             service = services[""]
             rate = service.load(20.0, num_tasks=TASKS).decisions_per_second / 2

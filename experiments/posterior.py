@@ -11,7 +11,7 @@ from scipy.stats import sem
 from diffprior.evaluate.posterior import posterior_quality
 from diffprior.executors import AbstractExecutor
 from diffprior.files.cache import ResultCache
-from diffprior.problems.mixtures import mixture
+from diffprior.problems.mixtures import example_mixture
 from diffprior.progress import Progress, progress
 from diffprior.reporting.page import Block, Columns, Heading, Text
 from diffprior.reporting.tables import Table, plus_minus
@@ -110,7 +110,9 @@ def run_posterior(
 
 
 def _priors(name: str, cache: ResultCache, seed: int) -> LearnedPriors:
-    samples = np.asarray(mixture(name).sample(jax.random.key(seed), NUM_SAMPLES), np.float64)
+    samples = np.asarray(
+        example_mixture(name).sample(jax.random.key(seed), NUM_SAMPLES), np.float64
+    )
     return LearnedPriors(name, samples, cache, seed)
 
 
@@ -151,7 +153,7 @@ class _Judge:
 
     def _quality(self, sampler: str) -> SamplerQuality:
         rows = posterior_quality(
-            mixture(self.name),
+            example_mixture(self.name),
             {sampler: make_sampler(sampler, self.priors)},
             self.sizes,
             num_histories=self.num_histories,

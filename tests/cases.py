@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 import diffprior as dp
 import reference
+from diffprior.mixture import GaussianMixture
 from diffprior.priors.base import AbstractClosedFormPrior
 from diffprior.priors.corrected import CorrectedDenoiser
 from diffprior.priors.correction import Correction
-from diffprior.priors.mixture_base import MixtureBase
 
 Array = NDArray[np.float64]
 DIM = 3
@@ -169,7 +169,7 @@ def standing_on(weights: Array, means: Array, covs: Array) -> dp.DiffusionPrior:
     unit = (means - np.asarray(closed.offset, np.float64)) @ inverse.T
     variances, vectors = np.linalg.eigh(inverse @ covs @ inverse.T)
     parts = (np.log(weights), unit, vectors, variances)
-    base = MixtureBase(*(jnp.asarray(part, jnp.result_type(float)) for part in parts))
+    base = GaussianMixture(*(jnp.asarray(part, jnp.result_type(float)) for part in parts))
     return dataclasses.replace(closed, denoiser=CorrectedDenoiser(base, None, None, len(means[0])))
 
 

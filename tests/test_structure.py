@@ -29,6 +29,7 @@ FOLDERS = (
     "reporting",
     "linalg",
     "gaussian",
+    "mixture",
     "schedule",
     "caching",
     "partition",

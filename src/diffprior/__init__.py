@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .priors.mixture import MixturePrior
     from .priors.report import FitReport, FitWarning
     from .problems.base import AbstractProblem
-    from .problems.mixtures import mixture
+    from .problems.mixtures import example_mixture
     from .problems.rows import RowProblem
     from .problems.synthetic import Synthetic, synthetic
     from .samplers.base import AbstractSampler, Info
@@ -78,7 +78,7 @@ _NAMES = {
     ".priors.mixture": ("MixturePrior",),
     ".priors.report": ("FitReport", "FitWarning"),
     ".problems.base": ("AbstractProblem",),
-    ".problems.mixtures": ("mixture",),
+    ".problems.mixtures": ("example_mixture",),
     ".problems.rows": ("RowProblem",),
     ".problems.synthetic": ("Synthetic", "synthetic"),
     ".samplers.base": ("AbstractSampler", "Info"),
@@ -177,10 +177,10 @@ __all__ = [
     "Uniform",
     "best_sampler",
     "keep_compiled",
+    "example_mixture",
     "learn",
     "load",
     "load_bytes",
-    "mixture",
     "simulate",
     "synthetic",
 ]

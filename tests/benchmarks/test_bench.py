@@ -25,7 +25,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setattr(
         Bench,
         "prior",
-        lambda self, name, preset="default": dp.DiffusionPrior.from_prior(dp.mixture(name)),
+        lambda self, name, preset="default": dp.DiffusionPrior.from_prior(dp.example_mixture(name)),
     )
     return Bench(ResultCache(tmp_path), quick=True)
 
@@ -61,7 +61,7 @@ def test_the_matrix_rate_is_that_of_a_machine() -> None:
 
 def test_the_rate_of_layers_is_that_of_a_core() -> None:
     assert 1e7 < layer_rate(rows=16, width=32, depth=4, repeats=3) < 1e14
-    exact = dp.DiffusionPrior.from_prior(dp.mixture("cross"))
+    exact = dp.DiffusionPrior.from_prior(dp.example_mixture("cross"))
     assert layers_over(dp.EvidenceDPS(exact), 8, 1.0) == "no network"
 
 
@@ -83,7 +83,7 @@ def test_the_exact_denoiser_has_no_error(bench: Bench) -> None:
 
 
 def test_exact_draws_are_at_the_floor(bench: Bench) -> None:
-    true = dp.mixture("blobs")
+    true = dp.example_mixture("blobs")
     wrong = dp.Exact(dp.GaussianPrior(np.zeros(2), 9 * np.eye(2)))
     rows = quality._judged(
         "blobs", true, {"exact": dp.Exact(true), "wrong": wrong}, bench, sizes=(5,)

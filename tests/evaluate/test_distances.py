@@ -51,8 +51,8 @@ def test_failed_draws_are_left_out_and_counted() -> None:
 
 
 def test_priors_are_judged_by_parameters_held_out() -> None:
-    samples = np.asarray(dp.mixture("blobs").sample(jax.random.key(0), 600))
-    own = dp.mixture("blobs")
+    samples = np.asarray(dp.example_mixture("blobs").sample(jax.random.key(0), 600))
+    own = dp.example_mixture("blobs")
     wide = dp.GaussianPrior(np.zeros(2), 9 * np.eye(2))
     found = prior_distances({"own": own, "wide": wide}, samples[:300], samples[300:],
                             num_points=200, num_repeats=4)  # fmt: skip
@@ -64,4 +64,4 @@ def test_a_missing_library_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ImportError, match="POT.*pip install"):
         earth_movers_distance(np.zeros((2, 1)), np.ones((2, 1)))
     with pytest.raises(ImportError, match="POT.*pip install"):
-        dp.evaluate.posterior_quality(dp.mixture("blobs"), {}, [1])
+        dp.evaluate.posterior_quality(dp.example_mixture("blobs"), {}, [1])

@@ -11,8 +11,8 @@ from scipy import integrate, special, stats
 import diffprior as dp
 from diffprior.evaluate import Tasks, compare, estimate_log_evidence, log_evidence
 from diffprior.evaluate.estimates import log_mean
+from diffprior.mixture import GaussianMixture
 from diffprior.priors.corrected import CorrectedDenoiser
-from diffprior.priors.mixture_base import MixtureBase
 from foreign import TwelveLines
 
 PRIOR = dp.MixturePrior([0.3, 0.7], [[-2.0], [3.0]], [[[1.0]], [[4.0]]])
@@ -83,7 +83,7 @@ def test_a_learned_prior_that_no_network_corrects_is_its_mixture(
 ) -> None:
     """In units of its own, of which it has twice as many: z = (theta - 1) / 2."""
     unit = ([[-1.5], [1.0]], np.ones((2, 1, 1)), [[0.25], [1.0]])
-    base = MixtureBase(*map(jnp.asarray, (np.log([0.3, 0.7]), *unit)))
+    base = GaussianMixture(*map(jnp.asarray, (np.log([0.3, 0.7]), *unit)))
     learned = dataclasses.replace(
         dp.DiffusionPrior.from_prior(PRIOR),
         offset=jnp.ones(1),
@@ -160,7 +160,7 @@ def test_logs_need_a_likelihood_and_the_right_width() -> None:
     with pytest.raises(ValueError, match="`likelihood`"):
         log_evidence(GAUSSIAN, logs)
     with pytest.raises(ValueError, match="expected 2 features"):
-        log_evidence(dp.mixture("blobs"), logs, dp.Linear(1.0))
+        log_evidence(dp.example_mixture("blobs"), logs, dp.Linear(1.0))
     with pytest.raises(ValueError, match="`baseline`"):
         compare({"a": GAUSSIAN}, logs, dp.Linear(1.0), baseline="b")
     with pytest.raises(ValueError, match="`priors`: expected priors by name, got list"):

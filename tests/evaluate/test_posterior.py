@@ -7,7 +7,7 @@ from diffprior.evaluate import Tasks, posterior_quality
 from diffprior.evaluate.posterior import exact_posteriors
 from statistic import Z
 
-BLOBS = dp.mixture("blobs")
+BLOBS = dp.example_mixture("blobs")
 
 
 def test_exact_sampling_is_at_the_floor_and_a_narrow_one_is_not() -> None:

@@ -92,14 +92,15 @@ def test_sizes_may_differ() -> None:
         (lambda: Tasks.from_arrays(LABELS, FEATURES, REWARDS, dp.Logistic()), "`rewards`.*0 or 1"),
         (lambda: Tasks.from_arrays(LABELS, FEATURES, REWARDS, LINEAR, np.zeros((2, 2))),
          "`parameters`.*first rows"),
-        (lambda: Tasks.simulate(dp.mixture("blobs"), num_tasks=3, num_observations=1),
+        (lambda: Tasks.simulate(dp.example_mixture("blobs"), num_tasks=3, num_observations=1),
          "`likelihood`"),
         (lambda: Tasks.simulate(Ball(LINEAR, True), LINEAR, num_tasks=3, num_observations=1),
          "`likelihood`.*problem has one"),
         (lambda: Tasks.simulate(Ball(LINEAR, True), num_tasks=3, num_observations=[1, 2]),
          "`num_observations`"),
         (lambda: table().true_parameters(), "`tasks`.*predictive_check"),
-        (lambda: dp.evaluate.log_evidence(dp.mixture("blobs"), np.zeros((3, 2))), "`tasks`.*Logs"),
+        (lambda: dp.evaluate.log_evidence(dp.example_mixture("blobs"), np.zeros((3, 2))),
+         "`tasks`.*Logs"),
     ],
 )  # fmt: skip
 def test_refusals(make: object, message: str) -> None:

@@ -120,7 +120,7 @@ def test_posterior(
 
 def test_every_sampler_has_its_prior(cache: ResultCache, learned: list) -> None:
     priors = LearnedPriors(
-        "some", np.asarray(dp.mixture("blobs").sample(jax.random.key(0), 99)), cache
+        "some", np.asarray(dp.example_mixture("blobs").sample(jax.random.key(0), 99)), cache
     )
     names = posterior.sampler_names()
     assert {"SMC", "MixTS(K)", "EvidenceDPS"} <= set(names) and "LinUCB" not in names

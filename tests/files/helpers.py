@@ -16,10 +16,10 @@ import diffprior as dp
 from cases import LIKELIHOODS, PRIORS, SAMPLERS, diffusion, problem
 from diffprior.files.cache import KeptArrays
 from diffprior.files.kinds import Kind
+from diffprior.mixture import GaussianMixture
 from diffprior.priors.corrected import CorrectedDenoiser
 from diffprior.priors.correction import Correction
 from diffprior.priors.diffusion import Metadata
-from diffprior.priors.mixture_base import MixtureBase
 from diffprior.priors.network import NetworkDenoiser
 from diffprior.priors.report import Candidate, FitReport, StageLoss
 from diffprior.priors.stagewise import StagewiseDenoiser
@@ -46,7 +46,7 @@ def corrected(mixed: bool) -> CorrectedDenoiser:
     if not mixed:
         return CorrectedDenoiser(None, net, jnp.linspace(0.5, 1.0, 9), 3)
     vectors, means = jnp.stack([jnp.eye(3)] * 2), jnp.array([[0.5] * 3, [-0.5] * 3])
-    base = MixtureBase(jnp.log(jnp.array([0.4, 0.6])), means, vectors, 0.7 * jnp.ones((2, 3)))
+    base = GaussianMixture(jnp.log(jnp.array([0.4, 0.6])), means, vectors, 0.7 * jnp.ones((2, 3)))
     return CorrectedDenoiser(base, net, None, 3)
 
 

@@ -9,11 +9,11 @@ from numpy.testing import assert_allclose
 
 import diffprior as dp
 import reference
+from diffprior.mixture import GaussianMixture
 from diffprior.priors import choose_base, correction_loss
 from diffprior.priors.corrected import CorrectedDenoiser
 from diffprior.priors.correction_loss import CorrectionLoss
 from diffprior.priors.descent import Fitted, Recipe
-from diffprior.priors.mixture_base import MixtureBase
 from diffprior.priors.report import Candidate
 
 UNITS = np.array([10.0, 0.5])
@@ -28,7 +28,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose_base, "HELD_OUT_DRAWS", 1024)
 
 
-def trained(base: MixtureBase | None, loss: float) -> choose_base._Trained:
+def trained(base: GaussianMixture | None, loss: float) -> choose_base._Trained:
     """A base alone, with the same error of every held-out sample."""
     candidate = Candidate("Gaussian" if base is None else "mixture", 1, False, 0.0, loss)
     denoiser = CorrectedDenoiser(base, None, None, 2)
@@ -36,7 +36,7 @@ def trained(base: MixtureBase | None, loss: float) -> choose_base._Trained:
 
 
 def test_the_first_of_about_as_good_is_kept_and_of_mixtures_if_draws_are_to_be_fast() -> None:
-    base = MixtureBase(jnp.zeros(1), jnp.zeros((1, 2)), jnp.eye(2)[None], jnp.ones((1, 2)))
+    base = GaussianMixture(jnp.zeros(1), jnp.zeros((1, 2)), jnp.eye(2)[None], jnp.ones((1, 2)))
     gaussian = trained(None, 1.0)
     for loss, fast, first in ((1.0005, False, True), (1.1, False, False), (1.1, True, True)):
         mixture = trained(base, loss)
@@ -115,7 +115,7 @@ def test_a_mixture_is_chosen_among_all_samples_and_judged_by_those_it_has_not_se
         chosen.append((samples, options["groups"]))
         return choose(samples, weights, **options)
 
-    def alone(trainer: Any, base: MixtureBase | None, like: Any) -> Any:
+    def alone(trainer: Any, base: GaussianMixture | None, like: Any) -> Any:
         judged.append((trainer.train.samples, base))
         return trained(base, 1.0)
 
@@ -170,7 +170,7 @@ def test_what_is_worth_correcting(
     losses: tuple[float, float], components: int, fast: bool, corrected: str
 ) -> None:
     shapes = ((components,), (components, 2), (components, 2, 2), (components, 2))
-    base = MixtureBase(*(jnp.zeros(shape) for shape in shapes))
+    base = GaussianMixture(*(jnp.zeros(shape) for shape in shapes))
     found = choose_base._worth_correcting([None, base], *losses, fast)
     assert (
         found

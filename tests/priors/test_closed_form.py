@@ -11,7 +11,6 @@ from sklearn.mixture import GaussianMixture
 import diffprior as dp
 import reference
 from cases import LINEAR, LOGISTIC, LikelihoodCase, tolerance
-from diffprior.priors.components import Components
 from laplace import next_terms
 from statistic import assert_distribution
 
@@ -183,11 +182,3 @@ def test_empirical_fit_keeps_the_samples() -> None:
     prior = dp.EmpiricalPrior.fit(samples)
     assert_allclose(prior.atoms, samples)
     assert_allclose(np.exp(prior.log_weights), 1 / 6)
-
-
-@pytest.mark.float32
-def test_components_that_are_nearly_symmetric_are_made_so() -> None:
-    covs = np.array([[[1.0, 0.5 + 2e-5], [0.5 - 2e-5, 1.0]]])  # as single precision leaves them
-    parts = Components(*map(jnp.asarray, (np.zeros(1), np.zeros((1, 2)), covs)))
-    prior = dp.MixturePrior.from_components(parts, np.zeros(2), np.diag([1.0, 3.0]))
-    assert_allclose(prior.covs[0], [[1.0, 1.5], [1.5, 9.0]], rtol=1e-6)

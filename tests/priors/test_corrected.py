@@ -15,10 +15,9 @@ import diffprior as dp
 import reference
 from cases import tolerance
 from diffprior.linalg import Spectral
-from diffprior.priors.components import Components
+from diffprior.mixture import GaussianMixture
 from diffprior.priors.corrected import CorrectedDenoiser, Prepared
 from diffprior.priors.correction import LONGEST_OUTPUT, Correction
-from diffprior.priors.mixture_base import MixtureBase
 from diffprior.priors.plans import planned_mean
 from diffprior.schedule import Schedule
 
@@ -34,11 +33,11 @@ def mixture(dim: int, k: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.array([0.5, 0.2, 0.3])[:k], 0.7 * rng.standard_normal((k, dim)), covs
 
 
-def base(dim: int) -> MixtureBase:
+def base(dim: int) -> GaussianMixture:
     weights, means, covs = mixture(dim)
     values, vectors = np.linalg.eigh(covs)
     parts = (np.log(weights), means, vectors, values)
-    return MixtureBase(*(jnp.asarray(part, jnp.result_type(float)) for part in parts))
+    return GaussianMixture(*(jnp.asarray(part, jnp.result_type(float)) for part in parts))
 
 
 def correction(dim: int, k: int, size: float = 0.3) -> Correction:
@@ -119,7 +118,7 @@ def test_the_law_to_draw_from_has_the_denoised_mean(dim: int, mixed: bool) -> No
     k = 3 if mixed else 1
     denoiser = CorrectedDenoiser(base(dim) if mixed else None, correction(dim, k), None, dim)
     precision, shift = spectral(4, np.geomspace(0.1, 20.0, dim)), jnp.linspace(-2.0, 3.0, dim)
-    law, moments = denoiser.conditional(precision, shift), denoise(denoiser, precision, shift)
+    law, moments = denoiser.posterior(precision, shift), denoise(denoiser, precision, shift)
     mean = law.responsibilities @ law.means
     away = law.means - mean[None]
     within = jnp.einsum("k,kij,klj->il", law.responsibilities, law.factors, law.factors)
@@ -182,7 +181,7 @@ def test_a_planned_mean_is_the_mean_at_its_stage(dim: int, corrected: bool) -> N
     denoiser = CorrectedDenoiser(base(dim), correction(dim, 3) if corrected else None, None, dim)
     schedule, dtype = Schedule.log_snr(7), jnp.result_type(float)
     zero, s_t = jnp.zeros(dim, dtype), jnp.linspace(-1.2, 0.8, dim, dtype=dtype)
-    prepared = Prepared(Spectral(jnp.eye(dim, dtype=dtype), zero), zero, denoiser.base.alone())
+    prepared = Prepared(Spectral(jnp.eye(dim, dtype=dtype), zero), zero, denoiser.base)
     every = (schedule.stages(dtype), denoiser.stages(schedule))
     for t in (0, 3, 6):
         stage, inputs = jax.tree.map(operator.itemgetter(t), every)
@@ -251,7 +250,7 @@ def test_a_step_moves_as_the_mean_is_corrected() -> None:
 
 def test_components_of_em_become_a_base() -> None:
     weights, means, covs = mixture(2)
-    found = MixtureBase.of(Components(np.log(weights), means, covs))
+    found = GaussianMixture.from_covs(weights, means, covs)
     assert_allclose(jax.vmap(jnp.diag)(found.variances).shape, (3, 2, 2))
     rebuilt = jnp.einsum("kij,kj,klj->kil", found.vectors, found.variances, found.vectors)
     assert_allclose(rebuilt, covs, atol=1e-5)

@@ -12,10 +12,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import diffprior as dp
+from diffprior.mixture import GaussianMixture
 from diffprior.priors import choose_base, descent
 from diffprior.priors.corrected import CorrectedDenoiser
 from diffprior.priors.fitting import checked_schedule
-from diffprior.priors.mixture_base import MixtureBase
 from statistic import assert_mean
 
 RNG = np.random.default_rng(4)
@@ -105,7 +105,7 @@ def test_so_many_steps_are_taken(num_steps: int, monkeypatch: pytest.MonkeyPatch
 def test_a_warm_start_goes_on_from_where_another_fit_ended(unlearned: list) -> None:
     """Nothing is learned here, so that the base is that of the start, in its coordinates."""
     first = small(SAMPLES, seed=3)
-    base = MixtureBase(
+    base = GaussianMixture(
         jnp.log(jnp.array([0.5, 0.5])),
         jnp.array([[0.2, 0.1], [-0.2, 0.3]]),
         jnp.stack([jnp.eye(2)] * 2),

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from diffprior.priors.base import ADD_UP_TO, COMPARE_UP_TO, pick
+from diffprior.mixture import ADD_UP_TO, COMPARE_UP_TO, pick
 
 pytestmark = pytest.mark.float32
 

@@ -12,11 +12,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 import diffprior as dp
 import reference
 from diffprior.linalg import Spectral
+from diffprior.mixture import GaussianMixture
 from diffprior.priors import descent
 from diffprior.priors.corrected import CorrectedDenoiser
 from diffprior.priors.correction import LOG_PRECISION, Correction
 from diffprior.priors.correction_loss import CorrectionLoss
-from diffprior.priors.mixture_base import MixtureBase
 from diffprior.priors.random_evidence import random_evidence, random_rotations
 from statistic import assert_mean
 
@@ -24,7 +24,7 @@ NUM_OTHERS = 8  # few, so that leaving a sample out of its own target would show
 KEY = jax.random.key(3)
 
 
-def loss(base: MixtureBase | None) -> CorrectionLoss:
+def loss(base: GaussianMixture | None) -> CorrectionLoss:
     """Under one piece of evidence."""
     made = CorrectionLoss.of(None, random_rotations(2, 0)[:4], NUM_OTHERS, KEY, pool_size=1)
     pool = jax.tree.map(lambda leaf: leaf.astype(float), made.pool)
@@ -41,10 +41,10 @@ def rows(blobs: Any, num: int) -> descent.Rows:
     return descent.Rows(jnp.asarray(blobs.means[which] + 0.4 * rng.standard_normal((num, 2))), None)
 
 
-def base(blobs: Any) -> MixtureBase:
+def base(blobs: Any) -> GaussianMixture:
     """Not the mixture that samples are of."""
     weights = jnp.log(jnp.array([0.3, 0.7]))
-    return MixtureBase(
+    return GaussianMixture(
         weights, 0.8 * jnp.asarray(blobs.means), jnp.stack([jnp.eye(2)] * 2), 0.3 * jnp.ones((2, 2))
     )
 

@@ -10,9 +10,9 @@ from numpy.testing import assert_allclose
 
 import diffprior as dp
 import reference
+from diffprior.mixture import GaussianMixture
 from diffprior.priors.corrected import SPREAD_AT, CorrectedDenoiser
 from diffprior.priors.correction import Correction
-from diffprior.priors.mixture_base import MixtureBase
 
 pytestmark = pytest.mark.float32
 
@@ -21,7 +21,7 @@ WEIGHTS, MEANS = np.array([0.3, 0.7]), np.array([[0.5, 1.0], [-1.0, 0.2]])
 VARIANCES = np.array([[0.2, 0.9], [0.05, 0.4]])
 
 
-def learned(base: MixtureBase | None) -> dp.DiffusionPrior:
+def learned(base: GaussianMixture | None) -> dp.DiffusionPrior:
     """A prior whose network added nothing to its base."""
     prior = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(2), np.eye(2)))
     denoiser = CorrectedDenoiser(base, None, None, 2)
@@ -32,7 +32,7 @@ def learned(base: MixtureBase | None) -> dp.DiffusionPrior:
 
 def test_a_mixture_that_nothing_corrects_is_drawn_from_as_one() -> None:
     vectors = np.stack([np.linalg.qr(np.array([[1.0, 2.0], [-1.0, 0.5]]))[0], np.eye(2)])
-    base = MixtureBase(*map(jnp.asarray, (np.log(WEIGHTS), MEANS, vectors, VARIANCES)))
+    base = GaussianMixture(*map(jnp.asarray, (np.log(WEIGHTS), MEANS, vectors, VARIANCES)))
     prior = learned(base)
     sampler = dp.best_sampler(prior, 0.5)
     assert isinstance(sampler, dp.Exact) and float(sampler.temperature) == 0.5
@@ -62,7 +62,7 @@ def test_other_priors_get_what_is_exact_or_the_chain() -> None:
 
 def test_a_mixture_that_a_network_corrects_a_little_gets_passes_from_four_parameters_on() -> None:
     for dim, kind in ((3, dp.EvidenceDPS), (4, dp.FewPasses)):
-        base = MixtureBase(
+        base = GaussianMixture(
             jnp.zeros(1), jnp.zeros((1, dim)), jnp.eye(dim)[None], jnp.ones((1, dim))
         )
         correction = Correction.initialize(jax.random.key(0), dim, 1, width=4, depth=2)
@@ -85,6 +85,8 @@ def test_a_network_on_one_gaussian_gets_more_stages_past_eight_parameters(
     sampler = dp.best_sampler(dataclasses.replace(plain, denoiser=denoiser), 0.5)
     assert isinstance(sampler, dp.EvidenceDPS) and float(sampler.temperature) == 0.5
     assert len(sampler.schedule.snr) == steps
-    base = MixtureBase(jnp.zeros(1), jnp.zeros((1, dim)), jnp.eye(dim)[None], jnp.ones((1, dim)))
+    base = GaussianMixture(
+        jnp.zeros(1), jnp.zeros((1, dim)), jnp.eye(dim)[None], jnp.ones((1, dim))
+    )
     mixed = CorrectedDenoiser(base, correction, None, dim, mostly_base=False)
     assert len(dp.best_sampler(dataclasses.replace(plain, denoiser=mixed)).schedule.snr) == 20

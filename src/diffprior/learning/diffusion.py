@@ -17,13 +17,12 @@ from ..executors import InProcess
 from ..files.cache import array_digest
 from ..logs.labels import Selection, folds, uniforms
 from ..logs.logs import Logs
-from ..priors.components import Components as BaseComponents
+from ..mixture import GaussianMixture
 from ..priors.corrected import CorrectedDenoiser
 from ..priors.diffusion import EXACT_DRAWS, DiffusionPrior, Metadata
 from ..priors.from_tasks.components import Components
 from ..priors.from_tasks.data import AnyLogs
 from ..priors.from_tasks.fit import draws_from, with_hedge
-from ..priors.mixture_base import MixtureBase
 from ..priors.residuals import PRIOR_STAGES, RESIDUAL_STAGES, exact_residual
 from ..samplers.base import AbstractSampler
 from ..samplers.dps import DPS
@@ -134,7 +133,8 @@ def on_components(components: Components) -> DiffusionPrior:
     scale = np.linalg.cholesky(cov)
     inverse, dtype = np.linalg.inv(scale), jnp.result_type(float)
     means, covs = (components.means - offset) @ inverse.T, inverse @ components.covs @ inverse.T
-    base = MixtureBase.of(BaseComponents(np.log(components.weights), means, covs))
+    base = GaussianMixture.from_covs(components.weights, means, covs, min_variance=1e-6)
+    base = base.on_device(jnp.float32)
     denoiser = CorrectedDenoiser(base, None, None, components.dim)
     denoiser = jax.tree.map(lambda leaf: leaf.astype(dtype), denoiser)
     draws = (draws_from(components, EXACT_DRAWS, seed=0) - offset) @ inverse.T

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
 from ..checks import on_device, real_array, real_numbers
 from ..evidence.base import AbstractEvidence
@@ -14,9 +14,6 @@ from ..evidence.linear import LinearEvidence
 from ..files.base import Serializable
 from ..gaussian import Gaussian
 from ..representation import describe
-
-COMPARE_UP_TO = 128  # weights that are searched faster all at once than by bisection
-ADD_UP_TO = 32  # weights whose cumulative sums are faster computed each on its own
 
 
 class AbstractPrior(eqx.Module, Serializable):
@@ -153,29 +150,6 @@ def checked_weights(sample_weights: Any, num_samples: int) -> Float[np.ndarray, 
     return weights
 
 
-def pick(weights: Float[Array, " k"], uniforms: Float[Array, " n"]) -> Int[Array, " n"]:
-    """Indices by inverting the distribution function of the weights at numbers from [0, 1)."""
-    numbers = jnp.arange(weights.shape[0], dtype=jnp.int32)
-    cumulative = _cumulative(weights)
-    places = uniforms * cumulative[-1]
-    if len(numbers) <= COMPARE_UP_TO:
-        passed = cumulative[None, :] <= places[:, None]
-        chosen = jnp.sum(passed, axis=1, dtype=jnp.int32)
-    else:
-        chosen = jnp.searchsorted(cumulative, places, side="right").astype(jnp.int32)
-    last = jnp.max(jnp.where(weights > 0, numbers, 0))  # rounding must not pick a weight of zero
-    return jnp.minimum(chosen, last)
-
-
-def _cumulative(weights: Float[Array, " k"]) -> Float[Array, " k"]:
-    """As `jnp.cumsum`; of few weights in one step instead of many."""
-    count = weights.shape[0]
-    if count > ADD_UP_TO:
-        return jnp.cumsum(weights)
-    before = np.tri(count, dtype=bool)
-    return jnp.sum(jnp.where(before, weights[None, :], 0.0), axis=1)
-
-
 def probabilities(weights: Any, count: int, fix: str) -> Float[Array, " k"]:
     """Checked weights, divided by their sum, which may be beyond the precision."""
     given = np.asarray(real_numbers("weights", weights, (count,), fix), np.float64)
@@ -185,12 +159,3 @@ def probabilities(weights: Any, count: int, fix: str) -> Float[Array, " k"]:
         )
     shares = given / np.max(given)
     return on_device(shares / np.sum(shares))
-
-
-def log_normalize(log_weights: Float[Array, " k"]) -> tuple[Float[Array, " k"], Float[Array, ""]]:
-    """Weights that sum to one, from their logarithms, and the log of what they summed to."""
-    largest = jnp.max(log_weights)
-    largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
-    weights = jnp.exp(log_weights - largest)
-    total = jnp.sum(weights)
-    return weights / total, largest + jnp.log(total)

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from ..mixture import GaussianMixture
 from .corrected import SPREAD_AT, CorrectedDenoiser
 from .correction import Correction
 from .correction_loss import CorrectionLoss, Errors, usual_pool
 from .denoisers import AbstractDenoiser
 from .descent import Fitted, Recipe, Rows, as_good, optimize
-from .em import Choice, choose_components, fit_kind
-from .mixture_base import MixtureBase
+from .em import Choice, as_base, choose_components, fit_kind
 from .random_evidence import random_rotations
 from .report import Candidate
 from .targets import LARGEST, NEAR_UP_TO
@@ -137,7 +137,7 @@ def fit_corrected(
     judged = dataclasses.replace(kept.denoiser, mostly_base=kept.denoiser.mostly_base or fast)
     denoiser = judged
     if found is not None and judged.base is not None and judged.correction is None:
-        denoiser = dataclasses.replace(judged, base=MixtureBase.of(found.components))
+        denoiser = dataclasses.replace(judged, base=as_base(found.components))
     index = next(i for i, one in enumerate(tried) if one is kept)
     gain = 0.0 if found is None else found.score - found.gaussian_score
     return Chosen(denoiser, judged, kept.fitted, candidates, index, gain)
@@ -159,19 +159,19 @@ def _mixture(train: Rows, held_out: Rows, groups: np.ndarray | None, seed: int) 
     return None if found.num_components == 1 else found
 
 
-def _seen_by(train: Rows, held_out: Rows, found: Choice, seed: int) -> MixtureBase:
+def _seen_by(train: Rows, held_out: Rows, found: Choice, seed: int) -> GaussianMixture:
     """The mixture as it would have come out without what is held out, which counts zero times: so
     the programs that chose it serve again."""
     samples, weights = _both(train, held_out)
     weights = np.ones(len(samples)) if weights is None else weights
     seen = np.where(np.arange(len(samples)) < len(train.samples), weights, 0.0)
     kind = (found.num_components, found.kind)
-    return MixtureBase.of(fit_kind(samples, seen, *kind, seed=seed))
+    return as_base(fit_kind(samples, seen, *kind, seed=seed))
 
 
 def _worth_correcting(
-    bases: list[MixtureBase | None], gaussian: float, mixture: float, fast: bool
-) -> list[MixtureBase | None]:
+    bases: list[GaussianMixture | None], gaussian: float, mixture: float, fast: bool
+) -> list[GaussianMixture | None]:
     """Of a Gaussian and a mixture, by the loss of each alone."""
     taken = gaussian - mixture
     if _too_large(bases[1]):
@@ -181,7 +181,7 @@ def _worth_correcting(
     return bases[:1] if taken < min(LITTLE * gaussian, LITTLE_IN_ALL) else bases
 
 
-def _too_large(base: MixtureBase | None) -> bool:
+def _too_large(base: GaussianMixture | None) -> bool:
     """Whether training would be slow: of many numbers, or the mean of two large mixtures, to which
     a network has not been seen to add."""
     if base is None:
@@ -209,15 +209,15 @@ class _Trainer(NamedTuple):
     sizes: dict[str, int | None]
     judged_under: int  # pieces of evidence
 
-    def alone(self, base: MixtureBase | None, like: MixtureBase | None) -> _Trained:
+    def alone(self, base: GaussianMixture | None, like: GaussianMixture | None) -> _Trained:
         """The base without a correction. One Gaussian is judged as a mixture `like` another, by the
         same program."""
-        judged_as = like.of_one() if base is None and like is not None else base
+        judged_as = like.standard_like() if base is None and like is not None else base
         correction = self._start(judged_as, self._plan(judged_as))
         (found,) = self._judged(judged_as, correction, 0.0, Fitted((), 0))
         return found if judged_as is base else found.as_gaussian()
 
-    def corrected(self, base: MixtureBase | None, start: Correction | None) -> list[_Trained]:
+    def corrected(self, base: GaussianMixture | None, start: Correction | None) -> list[_Trained]:
         """The base with a correction trained on it, as far as held-out samples justify it."""
         plan = self._plan(base)
         recipe = plan.recipe._replace(num_steps=self.sizes["num_steps"] or plan.recipe.num_steps)
@@ -244,11 +244,11 @@ class _Trainer(NamedTuple):
         )
         return self._judged(base, correction, None, fitted)
 
-    def _plan(self, base: MixtureBase | None) -> TrainingPlan:
+    def _plan(self, base: GaussianMixture | None) -> TrainingPlan:
         components = 1 if base is None else base.num_components
         return training_plan(self.train.samples.shape[1], components)
 
-    def _start(self, base: MixtureBase | None, plan: TrainingPlan) -> Correction:
+    def _start(self, base: GaussianMixture | None, plan: TrainingPlan) -> Correction:
         size = {name: self.sizes[name] or getattr(plan, name) for name in ("width", "depth")}
         components = 1 if base is None else base.num_components
         dim = self.train.samples.shape[1]
@@ -257,13 +257,13 @@ class _Trainer(NamedTuple):
     def _keys(self) -> Any:
         return jax.random.split(jax.random.key(self.seed), 3)
 
-    def _judge(self, base: MixtureBase | None) -> CorrectionLoss:
+    def _judge(self, base: GaussianMixture | None) -> CorrectionLoss:
         others, key = self._plan(base).recipe.num_others, self._keys()[1]
         return CorrectionLoss.of(base, self.rotations, others, key, self.judged_under)
 
     def _judged(
         self,
-        base: MixtureBase | None,
+        base: GaussianMixture | None,
         correction: Correction,
         factor: float | None,
         fitted: Fitted,

@@ -10,12 +10,10 @@ from jaxtyping import Array, Float
 
 from ..gaussian import Gaussian
 from ..linalg import Spectral, bounded_factor, cholesky, eigh, symmetrize
+from ..mixture import Conditioned, GaussianMixture, gaussian_mean, pick
 from ..schedule import Schedule, Stages
-from .base import pick
-from .components import Components
 from .correction import LOG_PRECISION, Correction, fading
 from .denoisers import LARGEST_VARIANCE, VARIANCE_RATIO, AbstractDenoiser
-from .mixture_base import Conditional, Conditioned, Mixed, MixtureBase, gaussian_mean
 from .plans import Plan, component_plan, correction_plan, planned_step
 
 SPREAD_AT = tuple(range(-7, 10, 2))  # log precisions that the spread is tabulated at
@@ -27,7 +25,7 @@ class Prepared(NamedTuple):
 
     precision: Spectral
     shift: Float[Array, " d"]
-    components: Conditioned
+    components: GaussianMixture
 
 
 class Stage(NamedTuple):
@@ -49,7 +47,7 @@ class CorrectedDenoiser(AbstractDenoiser):
     derivative of the mean in q.
     """
 
-    base: MixtureBase | None
+    base: GaussianMixture | None
     correction: Correction | None
     spread: Float[Array, " s"] | None
     size: int = eqx.field(static=True)
@@ -75,13 +73,13 @@ class CorrectedDenoiser(AbstractDenoiser):
         spectral = eigh(precision).nonnegative()
         return Prepared(spectral, shift, self._condition(spectral, shift))
 
-    def _condition(self, precision: Spectral, shift: Float[Array, " d"]) -> Conditioned:
+    def _condition(self, precision: Spectral, shift: Float[Array, " d"]) -> GaussianMixture:
         if self.base is not None:
             return self.base.condition(precision, shift)
         mean = gaussian_mean(precision, shift)
         variances = 1.0 / (1.0 + precision.values)
         no_weight = jnp.zeros(1, shift.dtype)
-        return Conditioned(no_weight, mean[None], precision.vectors[None], variances[None])
+        return GaussianMixture(no_weight, mean[None], precision.vectors[None], variances[None])
 
     def _ratio(self, precisions: Float[Array, " d"]) -> Float[Array, " d"]:
         """The variance along each direction over that under a unit Gaussian prior."""
@@ -99,19 +97,15 @@ class CorrectedDenoiser(AbstractDenoiser):
         shift = prepared.shift + noisy_shift
         if not self.draws_components:
             return self.denoise(precision, shift)
-        mixed = prepared.components.given(snr, noisy_shift)
+        mixed = prepared.components.posterior_at(snr, noisy_shift)
         mean = self._corrected(precision, shift, mixed, self._bias(precision))
         if self.base is None:
             return Gaussian(mean, self._gaussian_cov(precision))
-        return Gaussian(mean, mixed.cov(prepared.components.covs(snr)))
+        return Gaussian(mean, mixed.cov)
 
-    def closed_form(self) -> Components | None:
+    def closed_form(self) -> GaussianMixture | None:
         """The mixture that this is the denoiser of, if nothing corrects it."""
-        if self.correction is not None:
-            return None
-        alone = self._alone(jnp.result_type(float))
-        covs = jnp.einsum("kij,kj,klj->kil", alone.vectors, alone.variances, alone.vectors)
-        return Components(alone.log_weights, alone.means, covs)
+        return None if self.correction is not None else self._alone(jnp.result_type(float))
 
     def _gaussian_cov(self, precision: Spectral) -> Float[Array, "d d"]:
         return precision.apply(lambda p: self._ratio(p) / (1.0 + p))
@@ -169,8 +163,8 @@ class CorrectedDenoiser(AbstractDenoiser):
         precision = precision.nonnegative()
         bias = self._bias(precision)
         if self.base is not None:
-            mixed, covs = self.base.given(precision, shift)
-            return Gaussian(self._corrected(precision, shift, mixed, bias), mixed.cov(covs))
+            mixed = self.base.posterior(precision, shift)
+            return Gaussian(self._corrected(precision, shift, mixed, bias), mixed.cov)
         if self.draws_components:
             mean = self._corrected(precision, shift, _one(gaussian_mean(precision, shift)), bias)
             return Gaussian(mean, self._gaussian_cov(precision))
@@ -178,20 +172,19 @@ class CorrectedDenoiser(AbstractDenoiser):
 
     @property
     def is_mixture(self) -> bool:
-        """Whether `conditional` knows the shape of what is left open, not just its moments."""
+        """Whether `posterior` knows the shape of what is left open, not just its moments."""
         return self.base is not None or self.correction is None
 
-    def conditional(self, precision: Spectral, shift: Float[Array, " d"]) -> Conditional:
-        """The law of s_0 under exp(-s' precision s / 2 + shift' s), to draw from: the mixture given
+    def posterior(self, precision: Spectral, shift: Float[Array, " d"]) -> Conditioned:
+        """The distribution of s_0 under exp(-s' precision s / 2 + shift' s): the mixture given
         the evidence, moved as its mean is corrected; a Gaussian where there is no mixture."""
         precision = precision.nonnegative()
         if self.base is None:
             one = self.denoise(precision, shift)
-            return Conditional(jnp.ones(1, shift.dtype), one.mean[None], cholesky(one.cov)[None])
-        law = self.base.conditional(precision, shift)
-        mixed = Mixed(law.responsibilities, law.means)
+            return Conditioned.single(one.mean, one.cov, cholesky(one.cov))
+        mixed = self.base.posterior(precision, shift)
         corrected = self._corrected(precision, shift, mixed, self._bias(precision))
-        return law._replace(means=law.means + (corrected - mixed.mean)[None])
+        return mixed._replace(means=mixed.means + (corrected - mixed.mean)[None])
 
     def _with_derivative(self, precision: Spectral, shift: Array, bias: Array) -> Gaussian:
         """The covariance is the derivative of the mean in the shift, symmetrized and bounded."""
@@ -233,16 +226,16 @@ class CorrectedDenoiser(AbstractDenoiser):
         mean = self._corrected(precision, shift, mixed, stage.bias)
         if self.base is None:
             return Gaussian(mean, self._gaussian_cov(precision))
-        return Gaussian(mean, mixed.cov(self._alone(s_t.dtype).covs(stage.snr)))
+        return Gaussian(mean, mixed.cov)
 
-    def _at(self, stage: Stage, s_t: Array) -> tuple[Mixed, Spectral, Array]:
+    def _at(self, stage: Stage, s_t: Array) -> tuple[Conditioned, Spectral, Array]:
         precision = Spectral(jnp.eye(self.size, dtype=s_t.dtype), stage.snr * jnp.ones_like(s_t))
         shift = stage.shift_scale * s_t
-        return self._alone(s_t.dtype).given(stage.snr, shift), precision, shift
+        return self._alone(s_t.dtype).posterior_at(stage.snr, shift), precision, shift
 
-    def _alone(self, dtype: jnp.dtype) -> Conditioned:
+    def _alone(self, dtype: jnp.dtype) -> GaussianMixture:
         if self.base is not None:
-            return self.base.alone()
+            return self.base
         zeros, identity = jnp.zeros(self.size, dtype), jnp.eye(self.size, dtype=dtype)
         return self._condition(Spectral(identity, zeros), zeros)
 
@@ -252,7 +245,7 @@ class CorrectedDenoiser(AbstractDenoiser):
         return self.correction.evidence_bias(precision.vectors, precision.values)
 
     def _corrected(
-        self, precision: Spectral, shift: Array, mixed: Mixed, bias: Array
+        self, precision: Spectral, shift: Array, mixed: Conditioned, bias: Array
     ) -> Float[Array, " d"]:
         """The base's mean, corrected."""
         mean = mixed.mean
@@ -266,8 +259,8 @@ class CorrectedDenoiser(AbstractDenoiser):
 
 
 def _moved(
-    components: Conditioned,
-    mixed: Mixed,
+    components: GaussianMixture,
+    mixed: Conditioned,
     corrected: Float[Array, " d"],
     ratio: Float[Array, " d"],
     stage: Stages,
@@ -277,9 +270,12 @@ def _moved(
 ) -> Float[Array, " d"]:
     index = pick(mixed.responsibilities, uniform[None])[0]
     clean = corrected + mixed.means[index] - mixed.mean
-    random = components.step(index, stage, ratio, noise)
+    variances = ratio * components.variances_at(stage.snr)[index]
+    stds = jnp.sqrt(stage.beta_tilde + stage.weight_clean**2 * variances)
+    random = components.vectors[index] @ (stds * noise)
     return stage.weight_clean * clean + stage.weight_noisy * s_t + random
 
 
-def _one(mean: Float[Array, " d"]) -> Mixed:
-    return Mixed(jnp.ones(1, mean.dtype), mean[None])
+def _one(mean: Float[Array, " d"]) -> Conditioned:
+    none = jnp.zeros((mean.shape[0], mean.shape[0]), mean.dtype)
+    return Conditioned.single(mean, none, none)

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
+from ..mixture import Factored, GaussianMixture
 from ..threefry import written_out
 from .correction import Correction
 from .descent import AbstractPooledLoss, Rows
-from .mixture_base import Factored, MixtureBase
 from .random_evidence import MIDDLE, random_evidence
 from .targets import Neighbors, posterior_means
 
@@ -60,7 +60,7 @@ class Errors(NamedTuple):
 class CorrectionLoss(AbstractPooledLoss):
     """Mean squared error of F over random evidence, with some noisy samples of each piece."""
 
-    base: MixtureBase | None
+    base: GaussianMixture | None
     rotations: Float[Array, "r d d"]
     pool: Pool
     middle: Float[Array, " 2"]
@@ -69,7 +69,7 @@ class CorrectionLoss(AbstractPooledLoss):
 
     @staticmethod
     def of(
-        base: MixtureBase | None,
+        base: GaussianMixture | None,
         rotations: Float[Array, "r d d"],
         num_others: int,
         key: Key[Array, ""],
@@ -198,7 +198,7 @@ class CorrectionLoss(AbstractPooledLoss):
         return jax.vmap(in_group)(pool.factored, x)
 
 
-def usual_pool(base: MixtureBase | None) -> int:
+def usual_pool(base: GaussianMixture | None) -> int:
     """Pieces of evidence that there is memory for, with the base factored under each."""
     numbers = 1 if base is None else base.vectors.size
     return int(np.clip(POOL_NUMBERS // numbers, SMALLEST_POOL, LARGEST_POOL))
@@ -211,7 +211,7 @@ def _parts(key: Key[Array, ""]) -> Key[Array, " 4"]:
 
 @eqx.filter_jit
 def _random_pool(
-    base: MixtureBase | None,
+    base: GaussianMixture | None,
     rotations: Float[Array, "r d d"],
     key: Key[Array, ""],
     size: int,
@@ -221,4 +221,8 @@ def _random_pool(
     if base is None:
         return Pool(vectors, log_precision, None)
     matrices = jnp.einsum("eij,ej,ekj->eik", vectors, jnp.exp(log_precision), vectors)
-    return Pool(vectors, log_precision, jax.lax.map(base.factor, matrices, batch_size=64))
+
+    def factor(precision: Float[Array, "d d"]) -> Factored:
+        return base.factor(precision)._replace(factors=None)  # needed to draw only
+
+    return Pool(vectors, log_precision, jax.lax.map(factor, matrices, batch_size=64))

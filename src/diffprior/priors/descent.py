@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
+from ..mixture import pick
 from ..progress import progress as show_progress
-from .base import pick
 
 Params = TypeVar("Params")
 Loss = Callable[[Any, Key[Array, ""], Any, int], Float[Array, ""]]

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
+from ..mixture import GaussianMixture
 from .components import TIED, Components, log_joint, maximize, sufficient_statistics
 from .factor_analysis import with_factors
 from .k_means import clusters
@@ -153,6 +154,13 @@ def fit_kind(
 ) -> Components:
     """The mixture that `choose_components` chose, of other samples."""
     return _Search.over(unit, weights, seed).final(num_components, kind)
+
+
+def as_base(components: Components) -> GaussianMixture:
+    """The components that EM found, in unit coordinates, as the base of a denoiser."""
+    log_weights, means, covs = (np.asarray(leaf, np.float64) for leaf in components)
+    found = GaussianMixture.from_covs(np.exp(log_weights), means, covs, min_variance=1e-6)
+    return found.on_device(jnp.float32)
 
 
 def _first(components: Components, k: int) -> Components:

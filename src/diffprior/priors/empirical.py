@@ -12,13 +12,12 @@ from ..checks import positive_int, real_array
 from ..evidence.base import AbstractEvidence
 from ..files.kinds import require_finite
 from ..gaussian import Gaussian
+from ..mixture import log_normalize, pick
 from ..representation import describe
 from .base import (
     AbstractClosedFormPrior,
     Centered,
     checked_samples,
-    log_normalize,
-    pick,
     probabilities,
 )
 

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from ..mixture import pick
 from ..threefry import written_out
-from .base import pick
 
 SEEDED_FROM = 4096  # rows that centers are sought among
 TRIALS = 4  # places tried for each center

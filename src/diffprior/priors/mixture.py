@@ -6,12 +6,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key
 
 from ..checks import covariance, plausible_covariance, positive_int, real_array
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import cholesky, one_at_a_time, solve_half, solve_lower
+from ..mixture import GaussianMixture, log_normalize
 from ..representation import describe
 from ..threefry import written_out
 from .base import (
@@ -19,10 +21,8 @@ from .base import (
     Centered,
     checked_samples,
     checked_weights,
-    log_normalize,
     probabilities,
 )
-from .components import Components
 from .whitening import whitening
 
 
@@ -74,7 +74,7 @@ class MixturePrior(AbstractClosedFormPrior):
             ValueError: samples that are too few, constant or not finite; weights that are negative.
         """
         # Slow to import, and not needed to decide.
-        from .em import choose_components, fit_components
+        from .em import as_base, choose_components, fit_components
         from .from_tasks.data import is_logs
         from .from_tasks.fit import mixture_from_logs
 
@@ -92,27 +92,30 @@ class MixturePrior(AbstractClosedFormPrior):
             found = choose_components(unit, weights, seed=seed).components
         else:
             found = fit_components(unit, weights, num_components, seed=seed)
-        return MixturePrior.from_components(found, center, scale)
+        return MixturePrior.from_mixture(as_base(found), center, scale)
 
     @staticmethod
-    def from_components(
-        components: Components, offset: Float[Any, " d"], scale: Float[Any, "d d"]
+    def from_mixture(
+        mixture: GaussianMixture, offset: ArrayLike, scale: ArrayLike
     ) -> "MixturePrior":
-        """The law of offset + scale z, where z has these components.
+        """The distribution of offset + scale z, where z has this mixture.
 
         Args:
-            components: Of z.
+            mixture: Of z.
             offset: (d,).
             scale: (d, d).
 
         Returns:
             The mixture.
         """
-        log_weights, means, covs = (np.asarray(leaf, np.float64) for leaf in components)
+        weights, means, factors = (
+            np.asarray(part, np.float64)
+            for part in (mixture.weights, mixture.means, mixture.factors)
+        )
         offset, scale = np.asarray(offset), np.asarray(scale)
-        covs = scale @ covs @ scale.T
-        covs = 0.5 * (covs + np.swapaxes(covs, 1, 2))  # single precision leaves them nearly so
-        return MixturePrior(np.exp(log_weights), offset + means @ scale.T, covs)
+        half = scale @ factors
+        covs = half @ np.swapaxes(half, 1, 2)
+        return MixturePrior(weights, offset + means @ scale.T, covs)
 
     def validate(self) -> None:
         """Refuse weights or covariances that are none."""

@@ -12,14 +12,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..linalg import Spectral
+from ..mixture import MIN_SNR, GaussianMixture, gaussian_mean, pick
 from ..schedule import Stages
-from .base import pick
 from .correction import Correction, fading
-from .mixture_base import SMALLEST_SNR, Conditioned, gaussian_mean
 
 
 class ComponentPlan(NamedTuple):
-    """Of components given a task's evidence, in the eigenbasis of each: see `Conditioned.given`."""
+    """Components given a task's evidence, as in `GaussianMixture.posterior_at`."""
 
     log_weights: Float[Array, "*t k"]
     centers: Float[Array, "*t k d"]  # shifts that leave the means where they are
@@ -47,10 +46,10 @@ class Plan(NamedTuple):
 
 
 def component_plan(
-    components: Conditioned, stage: Stages, ratio: Float[Array, " d"]
+    components: GaussianMixture, stage: Stages, ratio: Float[Array, " d"]
 ) -> ComponentPlan:
     """Of one stage; variances are `ratio` times what they would be."""
-    snr = jnp.maximum(stage.snr, SMALLEST_SNR)
+    snr = jnp.maximum(stage.snr, MIN_SNR)
     left = 1.0 + snr * components.variances
     gains = components.variances / left
     rotated = jnp.einsum("ki,kij->kj", components.means, components.vectors)
@@ -77,7 +76,7 @@ def correction_plan(
 
 
 def planned_step(
-    components: Conditioned,
+    components: GaussianMixture,
     correction: Correction | None,
     plan: Plan,
     stage: Stages,
@@ -101,7 +100,7 @@ def planned_step(
 
 
 def planned_mean(
-    components: Conditioned,
+    components: GaussianMixture,
     correction: Correction | None,
     plan: Plan,
     stage: Stages,
@@ -117,7 +116,7 @@ def planned_mean(
 
 
 def _given(
-    components: Conditioned, plan: ComponentPlan, noisy_shift: Float[Array, " d"]
+    components: GaussianMixture, plan: ComponentPlan, noisy_shift: Float[Array, " d"]
 ) -> tuple[Float[Array, " k"], Float[Array, "k d"]]:
     """Responsibilities given a noisy sample too, and how far it moves each mean, in the eigenbasis
     of its component."""
@@ -128,7 +127,7 @@ def _given(
 
 
 def _mean(
-    components: Conditioned, responsibilities: Float[Array, " k"], moved: Float[Array, "k d"]
+    components: GaussianMixture, responsibilities: Float[Array, " k"], moved: Float[Array, "k d"]
 ) -> Float[Array, " d"]:
     """E[s_0] under the components."""
     means = components.means + jnp.sum(components.vectors * moved[:, None, :], axis=2)

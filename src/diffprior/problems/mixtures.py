@@ -6,7 +6,7 @@ from ..checks import choice
 from ..priors.mixture import MixturePrior
 
 
-def mixture(name: str) -> MixturePrior:
+def example_mixture(name: str) -> MixturePrior:
     """The mixture called blobs, cross, ring, H, triangles (two dimensions) or clusters (eight).
 
     Args:

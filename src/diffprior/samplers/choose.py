@@ -69,4 +69,4 @@ def closed_form(prior: Any) -> AbstractClosedFormPrior | None:
     if not isinstance(prior, DiffusionPrior) or not isinstance(prior.denoiser, CorrectedDenoiser):
         return None
     found = prior.denoiser.closed_form()
-    return None if found is None else MixturePrior.from_components(found, prior.offset, prior.scale)
+    return None if found is None else MixturePrior.from_mixture(found, prior.offset, prior.scale)

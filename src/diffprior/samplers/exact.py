@@ -1,16 +1,18 @@
 """Exact posterior sampling under a closed-form prior: TS, TunedTS and MixTS."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int, Key
 
 from ..evidence.base import AbstractEvidence
 from ..evidence.variational import Variational, variational
 from ..linalg import WRITTEN_OUT, cholesky
-from ..priors.base import AbstractClosedFormPrior, log_normalize, pick
+from ..mixture import log_normalize, pick
+from ..priors.base import AbstractClosedFormPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..threefry import written_out
@@ -52,12 +54,12 @@ class Exact(AbstractSampler):
         prior = self.prior
         if isinstance(prior, MixturePrior) and evidence.quadratic and prior.dim > WRITTEN_OUT:
             return _from_one_component(key, prior, evidence)
-        components = _components(self.prior)
-        if components is None or evidence.quadratic:
+        mixture = _as_mixture(prior)
+        if mixture is None or evidence.quadratic:
             posterior, log_evidence = self.prior.posterior(evidence)
             theta = posterior.sample(key, 1)[0]
             return theta, Info.of(theta, log_evidence, failed=~jnp.isfinite(log_evidence))
-        return _resampled(key, components, evidence)
+        return _resampled(key, mixture, evidence)
 
 
 def _from_one_component(
@@ -73,39 +75,29 @@ def _from_one_component(
     return theta, Info.of(theta, log_evidence, failed=~jnp.isfinite(log_evidence))
 
 
-class _Components(NamedTuple):
-    """A mixture of Gaussians."""
-
-    log_weights: Float[Array, " k"]
-    means: Float[Array, "k d"]
-    covs: Float[Array, "k d d"]
-
-
-def _components(prior: AbstractClosedFormPrior) -> _Components | None:
-    """The Gaussians of a prior that is a mixture of them."""
+def _as_mixture(prior: AbstractClosedFormPrior) -> MixturePrior | None:
+    """The prior, where it is a mixture of Gaussians."""
     if isinstance(prior, GaussianPrior):
-        return _Components(jnp.zeros(1, prior.mean.dtype), prior.mean[None], prior.cov[None])
-    if isinstance(prior, MixturePrior):
-        return _Components(jnp.log(prior.weights), prior.means, prior.covs)
-    return None
+        return MixturePrior(np.ones(1), prior.mean[None], prior.cov[None])
+    return prior if isinstance(prior, MixturePrior) else None
 
 
 def _resampled(
-    key: Key[Array, ""], prior: _Components, evidence: AbstractEvidence
+    key: Key[Array, ""], prior: MixturePrior, evidence: AbstractEvidence
 ) -> tuple[Float[Array, " d"], Info]:
     """Sampling importance resampling over component and parameters, theta = m_k + L_k z: in units
     of its component every prior is N(0, I)."""
-    trils = jax.vmap(cholesky)(prior.covs)
+    log_weights, trils = jnp.log(prior.weights), jax.vmap(cholesky)(prior.covs)
     units = jax.vmap(evidence.reparameterize)
     fitted = jax.vmap(variational)(units(prior.means, trils))
-    weights, log_bound = log_normalize(prior.log_weights + fitted.bound)
+    weights, log_bound = log_normalize(log_weights + fitted.bound)
     uniform_key, normal_key = jax.random.split(written_out(key))
     first, last = jax.random.uniform(uniform_key, (2,), weights.dtype)
     which = pick(weights, (jnp.arange(PROPOSALS, dtype=weights.dtype) + first) / PROPOSALS)
     z, log_proposal = _heavy_tailed(normal_key, fitted, which)
     thetas = prior.means[which] + jnp.einsum("mij,mj->mi", trils[which], z)
     d = thetas.shape[1]
-    log_prior = prior.log_weights[which] - 0.5 * (jnp.sum(z**2, axis=1) + d * jnp.log(2 * jnp.pi))
+    log_prior = log_weights[which] - 0.5 * (jnp.sum(z**2, axis=1) + d * jnp.log(2 * jnp.pi))
     log_joint = log_prior + jax.vmap(evidence.log_likelihood)(thetas)
     log_ratio = log_joint - log_proposal - jnp.log(weights)[which]
     shares, log_total = log_normalize(log_ratio)

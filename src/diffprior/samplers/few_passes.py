@@ -10,10 +10,9 @@ from jaxtyping import Array, Float, Key
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import Spectral, eigh
-from ..priors.base import log_normalize, pick
+from ..mixture import Conditioned, log_normalize, pick
 from ..priors.corrected import CorrectedDenoiser
 from ..priors.diffusion import DiffusionPrior
-from ..priors.mixture_base import Conditional
 from ..threefry import written_out
 from .base import AbstractSampler, Info, checked_temperature
 from .chain import first_belief, from_unit, to_unit
@@ -99,11 +98,11 @@ def _linear_passes(
     matrix, shift = local.expand(Gaussian.point(jnp.zeros_like(random.hiding[0])))
     task = eigh(matrix).nonnegative()
     hidden = Hidden.nothing(task)
-    law = denoiser.conditional(task, shift)
+    law = denoiser.posterior(task, shift)
     s = law.draw(random.noises[0, 0], random.components[0, 0])
     for i, precision in enumerate(refinements, start=1):
         hidden = hidden.more(precision, s, random.hiding[i])
-        law = denoiser.conditional(hidden.added_to(task), shift + hidden.shift)
+        law = denoiser.posterior(hidden.added_to(task), shift + hidden.shift)
         s = law.draw(random.noises[i, 0], random.components[i, 0])
     return s
 
@@ -120,19 +119,19 @@ def _expanding_passes(
     matrix, shift = local.expand(belief)
     task = eigh(matrix).nonnegative()
     hidden = Hidden.nothing(task)
-    law = denoiser.conditional(task, shift)
+    law = denoiser.posterior(task, shift)
     s = _proposed(law, local, (matrix, shift), random, 0)
     for i, precision in enumerate(refinements, start=1):
         hidden = hidden.more(precision, s, random.hiding[i])
         matrix, shift = local.expand(Gaussian.point(s))
         both = eigh(matrix + hidden.matrix()).nonnegative()
-        law = denoiser.conditional(both, shift + hidden.shift)
+        law = denoiser.posterior(both, shift + hidden.shift)
         s = _proposed(law, local, (matrix, shift), random, i)
     return s
 
 
 def _proposed(
-    law: Conditional,
+    law: Conditioned,
     local: AbstractEvidence,
     expansion: tuple[Float[Array, "d d"], Float[Array, " d"]],
     random: Noise,

@@ -117,7 +117,7 @@ def _means(
     of each stage, of a mixture all that does not depend on s_t."""
     if not isinstance(denoiser, CorrectedDenoiser) or denoiser.base is None:
         return lambda inputs, stage, s_t: denoiser.mean_at(inputs, s_t), process.denoiser_stages
-    components = denoiser.base.alone()
+    components = denoiser.base
     zero = jnp.zeros_like(components.means[0])
     nothing = Spectral(jnp.eye(denoiser.dim, dtype=zero.dtype), zero)
     plans = denoiser.plan(Prepared(nothing, zero, components), process.stages)

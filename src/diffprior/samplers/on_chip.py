@@ -12,9 +12,9 @@ from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import Spectral
+from ..mixture import MIN_SNR
 from ..priors.corrected import CorrectedDenoiser, Prepared
 from ..priors.correction import Correction
-from ..priors.mixture_base import SMALLEST_SNR
 from ..schedule import Stages
 from .chain import chain_noise, draw_from, to_unit
 from .evidence_dps import EvidenceDPS, starting_law
@@ -112,7 +112,7 @@ def _follow_chains(
 
 def _stage(prepared: Prepared, stage: Stages) -> Stage:
     """A stage of a chain: the noisy sample's evidence is isotropic."""
-    snr = max(float(stage.snr), SMALLEST_SNR)
+    snr = max(float(stage.snr), MIN_SNR)
     vectors, variances = (
         _double(part) for part in (prepared.components.vectors, prepared.components.variances)
     )
@@ -140,7 +140,7 @@ def _refined(
     task = prepared.precision
     noise = refined * (1.0 + task.values)
     both = Spectral(task.vectors, task.values + noise)
-    return denoiser.conditional(both, prepared.shift).factors, noise
+    return denoiser.posterior(both, prepared.shift).factors, noise
 
 
 @eqx.filter_jit
@@ -148,7 +148,7 @@ def _follow_passes(
     sampler: Any, prepared: Prepared, tables: Tables, keys: Any, interpret: bool
 ) -> Float[Array, "n d"]:
     prior, task, (refined,) = sampler.prior, prepared.precision, REFINEMENTS[TWO]
-    first = prior.denoiser.conditional(task, prepared.shift)
+    first = prior.denoiser.posterior(task, prepared.shift)
     dtype = prior.offset.dtype
     random = jax.vmap(lambda key: Noise.of(key, TWO, 1, prior.dim, dtype))(keys)
     s = jax.vmap(first.draw)(random.noises[:, 0, 0], random.components[:, 0, 0])

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Key
 
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
-from ..priors.base import log_normalize
+from ..mixture import log_normalize
 from ..priors.diffusion import DiffusionPrior
 from ..threefry import written_out
 from .base import AbstractSampler, Info, checked_temperature

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
-from ..priors.base import log_normalize, pick
+from ..mixture import log_normalize, pick
 from ..priors.denoisers import reverse_law
 from ..priors.diffusion import DiffusionPrior, ReverseProcess
 from ..schedule import Schedule, Stages

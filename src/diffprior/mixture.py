@@ -1,0 +1,440 @@
+"""The Gaussian mixture: exact under Gaussian evidence, in JAX or in NumPy.
+
+Under evidence exp(-x' P x / 2 + q' x) a component N(mu, S) stays Gaussian: its covariance becomes
+C = (S^-1 + P)^-1, its mean mu + C (q - P mu), and its weight grows by the evidence it explains. In
+a chain the evidence of a task stays while that of a noisy sample, snr I, changes from stage to
+stage. So a mixture is conditioned on the task once, one factorization per component, and stored by
+eigenvectors, in which what a stage adds is diagonal.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from .checks import on_device
+from .files.base import Serializable
+from .linalg import Spectral, eigh, solve_half
+
+MIN_SNR = 1e-6  # precision of a noisy sample below which it says nothing
+COMPARE_UP_TO = 128  # weights that are searched faster all at once than by bisection
+ADD_UP_TO = 32  # weights whose cumulative sums are faster computed each on its own
+AnyArray = Array | np.ndarray
+
+
+class Conditioned(NamedTuple):
+    """A mixture given all evidence, with factors of the covariances."""
+
+    responsibilities: Float[Array, " k"]
+    means: Float[Array, "k d"]
+    covs: Float[Array, "k d d"]
+    factors: Float[Array, "k d d"]
+
+    @staticmethod
+    def single(
+        mean: Float[Array, " d"], cov: Float[Array, "d d"], factor: Float[Array, "d d"]
+    ) -> "Conditioned":
+        """One Gaussian."""
+        return Conditioned(jnp.ones(1, mean.dtype), mean[None], cov[None], factor[None])
+
+    @property
+    def mean(self) -> Float[Array, " d"]:
+        """The mean of the mixture."""
+        return self.responsibilities @ self.means
+
+    @property
+    def cov(self) -> Float[Array, "d d"]:
+        """The covariance: that within components, and the spread of their means."""
+        away = self.means - self.mean[None]
+        within = jnp.einsum("k,kij->ij", self.responsibilities, self.covs)
+        return within + (away * self.responsibilities[:, None]).T @ away
+
+    def draw(self, noise: Float[Array, " d"], uniform: Float[Array, ""]) -> Float[Array, " d"]:
+        """The draw that a uniform number, for the component, and standard normal ones determine."""
+        index = pick(self.responsibilities, uniform[None])[0]
+        return self.means[index] + self.factors[index] @ noise
+
+
+class Factored(NamedTuple):
+    """A mixture under evidence of one precision P, for any shift."""
+
+    precision: Float[Array, "d d"]
+    covs: Float[Array, "k d d"]
+    pulled: Float[Array, "k d"]  # P mu
+    log_dets: Float[Array, " k"]  # of I + S P
+    factors: Float[Array, "k d d"] | None  # of the covariances; needed to draw only
+
+    def given(
+        self, prior: "GaussianMixture", center: Float[Array, " d"]
+    ) -> tuple[Float[Array, " k"], Float[Array, "k d"]]:
+        """Log weights (up to a constant) and means under the shift (I + P) center.
+
+        All is relative to `center`, the mean that a unit Gaussian would have: there the terms that
+        grow with the evidence cancel before they are computed.
+        """
+        away = prior.means - center[None]
+        gradient = center[None] - (self.pulled - (self.precision @ center)[None])
+        moved = jnp.einsum("kij,kj->ki", self.covs, gradient)
+        explained = jnp.sum(away * (center[None] + gradient) + gradient * moved, axis=1)
+        return prior.log_weights + 0.5 * (explained - self.log_dets), prior.means + moved
+
+
+class GaussianMixture(eqx.Module, Serializable):
+    """sum_k exp(log_weights_k) N(means_k, V_k diag(variances_k) V_k'), of JAX or NumPy arrays.
+
+    Args:
+        log_weights: Logarithm of the probability of each component (k,).
+        means: (k, d).
+        vectors: Eigenvectors of the covariances, as columns, (k, d, d).
+        variances: Their eigenvalues (k, d), positive.
+    """
+
+    former_kinds: ClassVar[tuple[str, ...]] = ("MixtureBase",)
+
+    log_weights: Float[AnyArray, " k"]
+    means: Float[AnyArray, "k d"]
+    vectors: Float[AnyArray, "k d d"]
+    variances: Float[AnyArray, "k d"]
+
+    @staticmethod
+    def from_covs(
+        weights: Float[np.ndarray, " k"],
+        means: Float[np.ndarray, "k d"],
+        covs: Float[np.ndarray, "k d d"],
+        min_variance: float = 0.0,
+    ) -> "GaussianMixture":
+        """A mixture of NumPy arrays from covariance matrices.
+
+        Args:
+            weights: Probability of each component (k,).
+            means: (k, d).
+            covs: (k, d, d), symmetric.
+            min_variance: Eigenvalues below it are set to it.
+
+        Returns:
+            The mixture, in the precision of `covs`.
+        """
+        variances, vectors = np.linalg.eigh(covs)
+        smallest = np.maximum(min_variance, np.finfo(covs.dtype).eps * variances[:, -1:])
+        variances = np.maximum(variances, smallest.astype(covs.dtype))
+        with np.errstate(divide="ignore"):
+            log_weights = np.log(weights).astype(covs.dtype)
+        return GaussianMixture(log_weights, np.asarray(means, covs.dtype), vectors, variances)
+
+    @staticmethod
+    def single(mean: Float[np.ndarray, " d"], cov: Float[np.ndarray, "d d"]) -> "GaussianMixture":
+        """One Gaussian.
+
+        Args:
+            mean: (d,).
+            cov: (d, d).
+
+        Returns:
+            A mixture of one component.
+        """
+        return GaussianMixture.from_covs(np.ones(1), mean[None], cov[None])
+
+    @staticmethod
+    def average(
+        mixtures: "Sequence[GaussianMixture]", shares: Sequence[float]
+    ) -> "GaussianMixture":
+        """The mixture whose density is an average of others'.
+
+        Args:
+            mixtures: Of NumPy arrays.
+            shares: Weight of each.
+
+        Returns:
+            All of their components.
+        """
+        pairs = zip(mixtures, shares, strict=True)
+        log_weights = [one.log_weights + np.log(share) for one, share in pairs]
+        names = ("means", "vectors", "variances")
+        parts = (np.concatenate([getattr(one, name) for one in mixtures]) for name in names)
+        return GaussianMixture(np.concatenate(log_weights), *parts)
+
+    def select(self, which: slice | np.ndarray) -> "GaussianMixture":
+        """Some of the components, with their weights as they are.
+
+        Args:
+            which: A slice, a mask or indices.
+
+        Returns:
+            Those components.
+        """
+        return jax.tree.map(lambda leaf: leaf[which], self)
+
+    def on_device(self, dtype: Any = None) -> "GaussianMixture":
+        """The mixture of JAX arrays.
+
+        Args:
+            dtype: Of the numbers; JAX's default float by default.
+
+        Returns:
+            The same mixture.
+        """
+        if dtype is not None:
+            return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), self)
+        return jax.tree.map(lambda leaf: on_device(np.asarray(leaf)), self)
+
+    def standard_like(self) -> "GaussianMixture":
+        """N(0, I) in arrays of the same shape: the other components weigh nothing.
+
+        Returns:
+            The mixture, which the same compiled programs serve.
+        """
+        k, d = self.means.shape
+        others = np.where(np.arange(k) == 0, 0.0, -1e9)
+        arrays = (others, np.zeros((k, d)), np.tile(np.eye(d), (k, 1, 1)), np.ones((k, d)))
+        return GaussianMixture(*(jnp.asarray(array, self.means.dtype) for array in arrays))
+
+    @property
+    def num_components(self) -> int:
+        """Number of components K."""
+        return self.means.shape[0]
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.means.shape[1]
+
+    @property
+    def weights(self) -> Float[AnyArray, " k"]:
+        """Probability of each component."""
+        return _numpy_of(self.log_weights).exp(self.log_weights)
+
+    @property
+    def factors(self) -> Float[AnyArray, "k d d"]:
+        """F_k, with covariances F_k F_k'."""
+        return self.vectors * _numpy_of(self.variances).sqrt(self.variances)[:, None, :]
+
+    @property
+    def covs(self) -> Float[AnyArray, "k d d"]:
+        """Covariances of the components."""
+        scaled = self.vectors * self.variances[:, None, :]
+        return _numpy_of(scaled).einsum("kij,klj->kil", scaled, self.vectors)
+
+    def moments(self) -> tuple[Float[AnyArray, " d"], Float[AnyArray, "d d"]]:
+        """Mean and covariance of the mixture.
+
+        Returns:
+            (d,) and (d, d).
+        """
+        weights = self.weights
+        mean = weights @ self.means
+        away = self.means - mean[None]
+        within = _numpy_of(weights).einsum("k,kij->ij", weights, self.covs)
+        return mean, within + (away * weights[:, None]).T @ away
+
+    def transform(
+        self, offset: Float[np.ndarray, " d"], scale: Float[np.ndarray, "d d"]
+    ) -> "GaussianMixture":
+        """The distribution of offset + scale x.
+
+        Args:
+            offset: (d,).
+            scale: (d, d).
+
+        Returns:
+            The mixture, of NumPy arrays in double precision.
+        """
+        parts = (self.log_weights, self.means, self.factors)
+        log_weights, means, factors = (np.asarray(part, np.float64) for part in parts)
+        half = scale @ factors
+        covs = half @ np.swapaxes(half, 1, 2)
+        return GaussianMixture.from_covs(np.exp(log_weights), offset + means @ scale.T, covs)
+
+    def log_joint(self, x: Float[AnyArray, "n d"]) -> Float[AnyArray, "n k"]:
+        """log w_k N(x; mean_k, cov_k) of each point and component.
+
+        Args:
+            x: Points (n, d).
+
+        Returns:
+            In nats, (n, k).
+        """
+        xp = _numpy_of(self.means)
+        whitening = self.vectors / xp.sqrt(self.variances)[:, None, :]
+        z = xp.einsum("nki,kij->nkj", x[:, None] - self.means[None], whitening)
+        constant = xp.sum(xp.log(2 * np.pi * self.variances), axis=1)
+        return self.log_weights - 0.5 * (xp.sum(z**2, axis=2) + constant)
+
+    def log_density(self, x: Float[AnyArray, "n d"]) -> Float[AnyArray, " n"]:
+        """log p(x) of each point.
+
+        Args:
+            x: Points (n, d).
+
+        Returns:
+            In nats, (n,).
+        """
+        joint, xp = self.log_joint(x), _numpy_of(self.means)
+        top = xp.max(joint, axis=1)
+        return top + xp.log(xp.sum(xp.exp(joint - top[:, None]), axis=1))
+
+    def draw(self, rng: np.random.Generator, num_draws: int) -> Float[np.ndarray, "n d"]:
+        """Independent draws, of a mixture of NumPy arrays.
+
+        Args:
+            rng: Of the random numbers.
+            num_draws: How many.
+
+        Returns:
+            (n, d).
+        """
+        weights = np.asarray(self.weights, np.float64)
+        which = rng.choice(len(weights), size=num_draws, p=weights / weights.sum())
+        noise = rng.standard_normal((num_draws, self.dim))
+        return self.means[which] + np.einsum("nij,nj->ni", self.factors[which], noise)
+
+    def factor(self, precision: Float[Array, "d d"]) -> Factored:
+        """The mixture under evidence of this precision.
+
+        With S = F F', one factorization of I + F' P F per component.
+
+        Args:
+            precision: (d, d), not negative; may be singular.
+
+        Returns:
+            What serves any shift.
+        """
+        identity = jnp.eye(precision.shape[0], dtype=precision.dtype)
+
+        def one(half: Float[Array, "d d"]) -> tuple[Array, Array, Array]:
+            rest, log_det = solve_half(identity + half.T @ precision @ half, half.T)
+            return rest.T @ rest, log_det, rest.T
+
+        covs, log_dets, factors = jax.vmap(one)(self.factors)
+        return Factored(precision, covs, self.means @ precision, log_dets, factors)
+
+    def posterior(self, precision: Spectral, shift: Float[Array, " d"]) -> Conditioned:
+        """The mixture under evidence of this precision and shift.
+
+        Args:
+            precision: (d, d), not negative.
+            shift: (d,).
+
+        Returns:
+            Moments and draws.
+        """
+        factored = self.factor(precision.matrix())
+        log_weights, means = factored.given(self, gaussian_mean(precision, shift))
+        assert factored.factors is not None
+        return Conditioned(jax.nn.softmax(log_weights), means, factored.covs, factored.factors)
+
+    def condition(self, precision: Spectral, shift: Float[Array, " d"]) -> "GaussianMixture":
+        """The mixture given the evidence of a task, for all stages of a chain.
+
+        Args:
+            precision: (d, d), not negative.
+            shift: (d,).
+
+        Returns:
+            A mixture whose weights are known up to a factor.
+        """
+        factored = self.factor(precision.matrix())
+        log_weights, means = factored.given(self, gaussian_mean(precision, shift))
+        spectral = jax.vmap(eigh)(factored.covs)
+        variances = jnp.maximum(spectral.values, 0.0)
+        return GaussianMixture(log_weights, means, spectral.vectors, variances)
+
+    def posterior_at(self, snr: Float[Array, ""], noisy_shift: Float[Array, " d"]) -> Conditioned:
+        """The mixture given a noisy sample: evidence of precision snr I.
+
+        Args:
+            snr: Its precision.
+            noisy_shift: Precision times the sample (d,).
+
+        Returns:
+            Moments and draws.
+        """
+        snr = jnp.maximum(snr, MIN_SNR)
+        left = 1.0 + snr * self.variances
+        away = noisy_shift[None] - snr * self.means
+        rotated = jnp.einsum("ki,kij->kj", away, self.vectors)
+        moved = jnp.einsum("kij,kj->ki", self.vectors, self.variances / left * rotated)
+        terms = jnp.log(left) + rotated**2 / (snr * left)
+        log_weights = self.log_weights - 0.5 * jnp.sum(terms, axis=1)
+        given = eqx.tree_at(lambda mixture: mixture.variances, self, self.variances_at(snr))
+        means = self.means + moved
+        return Conditioned(jax.nn.softmax(log_weights), means, given.covs, given.factors)
+
+    def variances_at(self, snr: Float[Array, ""]) -> Float[Array, "k d"]:
+        """Variances of each component along its eigenvectors, given a noisy sample.
+
+        Args:
+            snr: The precision of the sample.
+
+        Returns:
+            (k, d).
+        """
+        return self.variances / (1.0 + jnp.maximum(snr, MIN_SNR) * self.variances)
+
+
+def gaussian_mean(precision: Spectral, shift: Float[Array, " d"]) -> Float[Array, " d"]:
+    """(I + P)^-1 q: the mean under a unit Gaussian prior.
+
+    Args:
+        precision: P (d, d).
+        shift: q (d,).
+
+    Returns:
+        (d,).
+    """
+    return precision.unrotate(precision.rotate(shift) / (1.0 + precision.values))
+
+
+def pick(weights: Float[Array, " k"], uniforms: Float[Array, " n"]) -> Int[Array, " n"]:
+    """Indices by inverting the distribution function of the weights at numbers from [0, 1).
+
+    Args:
+        weights: Not negative, up to a factor (k,).
+        uniforms: (n,).
+
+    Returns:
+        (n,); never that of a weight of zero.
+    """
+    numbers = jnp.arange(weights.shape[0], dtype=jnp.int32)
+    cumulative = _cumulative(weights)
+    places = uniforms * cumulative[-1]
+    if len(numbers) <= COMPARE_UP_TO:
+        passed = cumulative[None, :] <= places[:, None]
+        chosen = jnp.sum(passed, axis=1, dtype=jnp.int32)
+    else:
+        chosen = jnp.searchsorted(cumulative, places, side="right").astype(jnp.int32)
+    last = jnp.max(jnp.where(weights > 0, numbers, 0))  # rounding must not pick a weight of zero
+    return jnp.minimum(chosen, last)
+
+
+def _cumulative(weights: Float[Array, " k"]) -> Float[Array, " k"]:
+    """As `jnp.cumsum`; of few weights in one step instead of many."""
+    count = weights.shape[0]
+    if count > ADD_UP_TO:
+        return jnp.cumsum(weights)
+    before = np.tri(count, dtype=bool)
+    return jnp.sum(jnp.where(before, weights[None, :], 0.0), axis=1)
+
+
+def log_normalize(log_weights: Float[Array, " k"]) -> tuple[Float[Array, " k"], Float[Array, ""]]:
+    """Weights that sum to one, from their logarithms, and the log of what they summed to.
+
+    Args:
+        log_weights: (k,).
+
+    Returns:
+        Weights (k,), and the log of the sum before.
+    """
+    largest = jnp.max(log_weights)
+    largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
+    weights = jnp.exp(log_weights - largest)
+    total = jnp.sum(weights)
+    return weights / total, largest + jnp.log(total)
+
+
+def _numpy_of(array: AnyArray) -> Any:
+    """NumPy or jax.numpy, as the array is."""
+    return np if isinstance(array, np.ndarray) else jnp
