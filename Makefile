@@ -2,12 +2,13 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo paper test docs bench costs fuzz kills crash clean
+.PHONY: help setup chromium lint demo paper test coverage docs bench costs fuzz kills crash clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make the virtual environment and install the package into it
 
@@ -22,15 +23,33 @@ paper: $(STAMP) ## run the paper's experiments; DATA=FOLDER adds MovieLens and M
 		case $$name in movielens|mnist) data="--data $(DATA)" ;; *) data= ;; esac; \
 		$(BIN)/python -m experiments $$name $$data || exit 1; done
 
-test: $(STAMP) ## check format, lint and types, then test in double and single precision
+lint: $(STAMP) ## check format, lint and types
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	JAX_ENABLE_X64=1 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
-	JAX_ENABLE_X64=0 $(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m float32
+
+test: lint chromium ## check format, lint and types, then test in double and single precision
+	JAX_ENABLE_X64=1 $(PYTEST)
+	JAX_ENABLE_X64=0 $(PYTEST) -m float32
+
+coverage: $(STAMP) chromium ## measure which lines the tests reach; the page is build/coverage/index.html
+	JAX_ENABLE_X64=1 $(PYTEST) --cov --cov-report=term --cov-report=html:build/coverage
+
+# Tests of the dashboard run in a browser, which pip does not install.
+chromium:
+	@for name in chromium chromium-browser google-chrome; do \
+		if command -v $$name > /dev/null; then exit 0; fi; \
+	done; \
+	if command -v apt-get > /dev/null && [ "$$(id -u)" = 0 ]; then \
+		apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; \
+	else \
+		echo "make test: expected Chromium for tests/browser, found none; install it as root:" \
+			"apt-get install -y chromium" >&2; exit 1; \
+	fi
 
 docs: $(STAMP) ## build the documentation site, strictly
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo build/site/index.html
 
 # About twenty tests; each tries so many examples that together they are the budget.
@@ -58,8 +77,12 @@ clean: ## remove the virtual environment, caches and build outputs
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests examples experiments benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-# As a variable rather than an option, the constraints hold for the build backend too.
+# As variables rather than options, the constraints hold for the build backend too.
+$(STAMP): export PIP_CONSTRAINT = constraints.txt
+$(STAMP): export PIP_BUILD_CONSTRAINT = constraints.txt
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --editable '.[experiments,docs,serve,dev]'
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --group dev \
+		--editable '.[plot,logs,distances,cluster,client,integrations,serve]'
 	@touch $@

@@ -1,6 +1,7 @@
-"""The shape of the package: import direction, exported names, and their documentation."""
+"""The shape of the package: import direction, exported names, their types and documentation."""
 
 import ast
+import collections
 import graphlib
 import inspect
 import re
@@ -52,12 +53,28 @@ MODULES = {
     for path in sorted(PACKAGE.rglob("*.py"))
     if path.name != "__init__.py"
 }
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+# Temporary: folders whose public signatures still have an `Any`.
+ANY_ALLOWED = {*FOLDERS, "mixture", "denoisers", "fitting"}
+
+# Temporary: class names that are still defined twice.
+TWICE_ALLOWED = {
+    *("BanditLearner", "Batch", "Candidate", "Choice", "Chosen", "Client", "Columns", "Components"),
+    *("Conditioned", "Decision", "Draws", "Frame", "Kind", "Learned", "Noise", "Regret", "Search"),
+    *("Settings", "Source", "Stage", "Table", "Tasks", "_Pool"),
+}
+
+# Temporary: folders whose tests still change constants.
+PATCHED_ALLOWED = {
+    *("bandits", "bench", "client", "evidence", "executors", "files", "learning", "priors"),
+    *("problems", "reproduce", "samplers", "service", "tests", "denoisers", "fitting"),
+}
 
 
 def folder(name: str) -> str:
     """The folder of a module, or the module itself where it lies beside the folders."""
-    first = name.split(".")[1]
-    return first
+    return name.split(".")[1]
 
 
 def module_of(name: str) -> str | None:
@@ -67,9 +84,9 @@ def module_of(name: str) -> str | None:
     return next((module for module in found if module in MODULES), None)
 
 
-def imports(module: str, tree: ast.AST) -> Iterator[str]:
+def imports(module: str) -> Iterator[str]:
     """Yield the full name of everything that a module's statements import."""
-    for node in ast.walk(tree):
+    for node in ast.walk(TREES[module]):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -80,16 +97,19 @@ def imports(module: str, tree: ast.AST) -> Iterator[str]:
 
 def own_imports(module: str) -> list[str]:
     """What a module imports from the package."""
-    found = imports(module, ast.parse(MODULES[module].read_text(encoding="utf-8")))
-    return [name for name in found if name.split(".")[0] == "diffprior" and "." in name]
+    return [name for name in imports(module) if re.match(r"diffprior\.", name)]
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_folders_import_from_above(module: str) -> None:
-    assert folder(module) in FOLDERS, f"give {folder(module)} its place in FOLDERS"
-    own = FOLDERS.index(folder(module))
-    wrong = [name for name in own_imports(module) if FOLDERS.index(folder(name)) > own]
-    assert not wrong, f"{module} imports from below its folder: {wrong}"
+def test_folders_import_from_above() -> None:
+    unknown = {folder(module) for module in MODULES} - set(FOLDERS)
+    assert not unknown, f"give {unknown} their place in FOLDERS"
+    wrong = [
+        f"{module} imports {name}"
+        for module in MODULES
+        for name in own_imports(module)
+        if FOLDERS.index(folder(name)) > FOLDERS.index(folder(module))
+    ]
+    assert not wrong
 
 
 def test_files_import_in_one_direction() -> None:
@@ -119,27 +139,16 @@ def test_all_is_what_is_exported() -> None:
         diffprior.Bandits  # noqa: B018
 
 
-@pytest.mark.parametrize("without", ["diffprior", "diffprior.cli"])
-def test_nothing_slow_is_imported_before_it_is_used(without: str) -> None:
-    code = f"import sys, {without}; print(sorted({{'jax', 'numpy', 'scipy'}} & set(sys.modules)))"
-    assert _printed(code) == "[]"
-
-
-def test_decisions_need_neither_training_nor_statistics() -> None:
-    code = "import sys, diffprior as dp; dp.Bandit, dp.DiffusionPrior, dp.Linear, dp.Logistic"
-    slow = "{'scipy', 'optax', 'sklearn', 'matplotlib', 'pandas'}"
-    assert _printed(f"{code}; print(sorted({slow} & set(sys.modules)))") == "[]"
-
-
-def _printed(code: str) -> str:
+def test_nothing_slow_is_imported_before_it_is_used() -> None:
+    """Neither by the package and its command line, nor training and statistics by decisions."""
+    code = """import sys, diffprior.cli
+    print(sorted({'jax', 'numpy', 'scipy'} & set(sys.modules)))
+    import diffprior as dp
+    dp.Bandit, dp.DiffusionPrior, dp.Linear, dp.Logistic
+    slow = {'scipy', 'optax', 'sklearn', 'matplotlib', 'pandas'}
+    print(sorted(slow & set(sys.modules)))""".replace("    ", "")
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
-
-
-@pytest.mark.parametrize("name", diffprior.__all__)
-def test_public_name_has_docstring(name: str) -> None:
-    doc = inspect.cleandoc(getattr(diffprior, name).__doc__ or "")
-    assert doc and not doc.startswith(f"{name}("), "a dataclass's own signature is no docstring"
+    assert done.stdout.split() == ["[]", "[]"]
 
 
 def documented_members() -> Iterator[tuple[str, Any]]:
@@ -165,24 +174,29 @@ def documented_members() -> Iterator[tuple[str, Any]]:
                 )
 
 
-MEMBERS = dict(documented_members())
-
-
-@pytest.mark.parametrize("name", MEMBERS)
-def test_arguments_and_results_are_documented(name: str) -> None:
-    """Args where there are arguments, Returns of functions that return something else than self."""
-    member = MEMBERS[name]
+def undocumented(name: str, member: Any) -> str:
+    """Where the docstring lacks Args, or Returns of functions that return something."""
     doc = inspect.getdoc(member) or ""
+    if not doc or doc.startswith(f"{name}("):
+        return "docstring"
     if inspect.isclass(member):
         if "__init__" not in vars(member) or issubclass(member, Warning):
-            return  # made by a function, which is documented, or never
+            return ""  # made by a function, which is documented, or never
         doc += inspect.getdoc(vars(member)["__init__"]) or ""
     arguments = set(inspect.signature(member).parameters) - {"self", "cls"}
     listed = re.search(r"^ *(Args|Attributes):|as of `", doc, re.MULTILINE)
-    assert listed or all(f"`{argument}`" in doc for argument in arguments)
+    if not listed and not all(f"`{argument}`" in doc for argument in arguments):
+        return "Args"
     if inspect.isfunction(member) and "." not in name.removeprefix("evaluate."):
         returns = inspect.signature(member).return_annotation
-        assert returns in (None, "None") or "Returns:" in doc
+        if returns not in (None, "None") and "Returns:" not in doc:
+            return "Returns"
+    return ""
+
+
+def test_arguments_and_results_are_documented() -> None:
+    missing = {name: undocumented(name, member) for name, member in documented_members()}
+    assert not {name: part for name, part in missing.items() if part}
 
 
 def test_exported_names_are_the_documented_names() -> None:
@@ -195,9 +209,65 @@ def test_exported_names_are_the_documented_names() -> None:
     assert sorted(documented) == sorted(wanted)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_no_module_unpickles(module: str) -> None:
-    text = MODULES[module].read_text(encoding="utf-8")
-    names = {name.split(".")[0] for name in imports(module, ast.parse(text))}
-    assert not names & {"pickle", "cloudpickle", "dill", "joblib"}
-    assert "allow_pickle=True" not in text
+def test_no_module_unpickles() -> None:
+    for module, path in MODULES.items():
+        names = {name.split(".")[0] for name in imports(module)}
+        assert not names & {"pickle", "cloudpickle", "dill", "joblib"}, module
+        assert "allow_pickle=True" not in path.read_text(encoding="utf-8"), module
+
+
+def public_functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Functions, and methods of classes, whose names begin with no underscore."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef) and (
+                    method.name == "__init__" or not method.name.startswith("_")
+                ):
+                    yield f"{node.name}.{method.name}", method
+        elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            yield node.name, node
+
+
+def annotations(function: ast.FunctionDef) -> Iterator[ast.expr]:
+    """Of the parameters and the result."""
+    arguments = function.args
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    every += filter(None, [arguments.vararg, arguments.kwarg])
+    yield from (argument.annotation for argument in every if argument.annotation)
+    if function.returns:
+        yield function.returns
+
+
+def test_public_signatures_have_no_any() -> None:
+    found = [
+        f"{module}.{name}"
+        for module, tree in TREES.items()
+        if folder(module) not in ANY_ALLOWED
+        for name, function in public_functions(tree)
+        for annotation in annotations(function)
+        if any(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(annotation))
+    ]
+    assert not found
+
+
+def test_no_class_name_is_defined_twice() -> None:
+    counts = collections.Counter(
+        node.name
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    )
+    assert not {name for name, count in counts.items() if count > 1} - TWICE_ALLOWED
+
+
+def test_tests_patch_no_constants() -> None:
+    """Numbers that a test wants to change are arguments, or fields of a configuration."""
+    pattern = re.compile(r"monkeypatch\.setattr\([^)]*?\b_?[A-Z][A-Z0-9_]{2,}\b[^)]*\)")
+    paths = (ROOT / "tests").rglob("*.py")
+    found = {
+        path.parent.name
+        for path in paths
+        if path != Path(__file__) and pattern.search(path.read_text(encoding="utf-8"))
+    }
+    assert not found - PATCHED_ALLOWED

@@ -23,7 +23,10 @@ def on_device(numbers: np.ndarray | Array) -> Array:
     if isinstance(numbers, Array):
         return numbers
     array = np.asarray(numbers)
-    return jax.device_put(array.astype(default_float(), copy=False) if _floats(array) else array)
+    placed: Array = jax.device_put(
+        array.astype(default_float(), copy=False) if _floats(array) else array
+    )
+    return placed
 
 
 def in_default_precision(numbers: np.ndarray | Array) -> np.ndarray | Array:

@@ -194,6 +194,6 @@ def pot() -> ModuleType:
     except ImportError as error:
         raise ImportError(
             "`earth_movers_distance` needs POT, which is not installed; "
-            "`pip install 'diffprior[experiments]'` or `pip install pot` brings it"
+            "`pip install 'diffprior[distances]'` brings it"
         ) from error
     return ot

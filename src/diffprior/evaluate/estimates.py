@@ -80,7 +80,7 @@ def log_evidence(
     num_estimates: int = 8,
     seed: int = 0,
 ) -> Float[np.ndarray, " n"]:
-    """log p(h) of every task under a prior, in nats: one number a task.
+    """Log p(h) of every task under a prior, in nats: one number a task.
 
     The difference of two priors' numbers on tasks that neither has seen says which describes new
     tasks better, with no exploration involved; `compare` adds the paired standard error, and
@@ -112,7 +112,7 @@ def estimate_log_evidence(
     num_estimates: int = 8,
     seed: int = 0,
 ) -> LogEvidence:
-    """log p(h) of every task, with the variance of each number.
+    """Log p(h) of every task, with the variance of each number.
 
     Closed forms are exact where rewards are linear, and so are learned priors that no network
     corrects. For other rewards, a Gaussian or a mixture is estimated by importance sampling about
@@ -190,8 +190,11 @@ def _importance_sampled(
 def _controlled_log_mean(
     log_weights: Float[np.ndarray, "b m"], ratios: Float[np.ndarray, "b m"]
 ) -> tuple[Float[np.ndarray, " b"], Float[np.ndarray, " b"]]:
-    """Log of the mean weight and its variance; p(theta) / q(theta), whose mean is 1, is a control
-    variate: with it an exact Laplace approximation would give an exact answer."""
+    """Log of the mean weight and its variance.
+
+    p(theta) / q(theta), whose mean is 1, is a control variate: with it an exact Laplace
+    approximation gives an exact answer.
+    """
     largest = np.max(log_weights, axis=1, keepdims=True)
     weights = np.exp(log_weights - largest)
     mean = weights.mean(axis=1, keepdims=True)
@@ -219,8 +222,10 @@ def _closed_forms(prior: AbstractClosedFormPrior, evidence: AbstractEvidence) ->
 def _log_weights(
     prior: MixturePrior, keys: Key[Array, " b"], evidence: AbstractEvidence
 ) -> tuple[Float[Array, "b m"], Float[Array, "b m"]]:
-    """log p(theta) p(h | theta) / q(theta), theta from q: prior and Laplace posterior mixed; and
-    p(theta) / q(theta)."""
+    """Log importance weights of draws from q, and p(theta) / q(theta).
+
+    q mixes the prior and the Laplace posterior.
+    """
     share = NUM_FROM_PRIOR / NUM_POINTS
 
     def one(

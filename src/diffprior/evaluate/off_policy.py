@@ -172,7 +172,7 @@ def _estimates(
 def _ratio(
     values: Float[np.ndarray, " m"], weights: Float[np.ndarray, " m"], tasks: Int[np.ndarray, " m"]
 ) -> Estimate:
-    """sum of values over sum of weights, and its error by the delta method, clustered by task."""
+    """Sum of values over sum of weights, and its error by the delta method, clustered by task."""
     total = float(np.sum(weights))
     if total == 0:
         return Estimate(float("nan"), float("nan"))
@@ -208,8 +208,10 @@ def _probabilities(
 
 
 def _batches(lengths: Int[np.ndarray, " m"]) -> Iterator[tuple[Int[np.ndarray, " b"], int]]:
-    """Decisions with room for as many rows of evidence; the last ones of a batch may be repeated,
-    so that few programs serve all."""
+    """Batches of decisions, each with the rows of evidence that it is padded to.
+
+    The last decision of a batch may be repeated, so that few programs serve all.
+    """
     rooms = MIN_ROWS * 4 ** np.ceil(np.log2(np.maximum(lengths / MIN_ROWS, 1)) / 2).astype(int)
     at_once = min(AT_ONCE, 1 << (len(lengths) - 1).bit_length())
     for room in np.unique(rooms):

@@ -155,7 +155,7 @@ def _log_density(
     eta: Float[np.ndarray, "n m"],
     failed: np.ndarray,
 ) -> Float[np.ndarray, " n"]:
-    """log of the mean of p(y | eta) over draws that did not fail."""
+    """Log of the mean of p(y | eta) over draws that did not fail."""
     rewards = np.broadcast_to(y[:, None], eta.shape)
     logs = np.asarray(likelihood.log_density(on_device(rewards), on_device(eta)), np.float64)
     kept = np.maximum(np.sum(~failed, axis=1), 1)

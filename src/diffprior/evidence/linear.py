@@ -21,7 +21,7 @@ class LinearEvidence(AbstractEvidence):
     where the paper's covariance and mean do not. Two numbers more, the sum of squared rewards over
     sigma^2 and the count, give the log likelihood its constants.
 
-    Args:
+    Attributes:
         precision: (d, d); may be singular.
         shift: (d,).
         sum_squares: Of the rewards, over sigma^2.

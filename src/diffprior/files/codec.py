@@ -194,8 +194,7 @@ def _parse(source: Source, header: Header) -> tuple[Node, Header]:
 
 
 def _node(known: dict[str, type[Kind]], kind: Any, version: Any, fields: dict[str, Any]) -> Node:
-    """A node of a known kind and version; fields added since then have their defaults. Our own
-    classes are imported when a file speaks of one that has not been needed yet."""
+    """A node of a known kind and version; fields added since then have their defaults."""
     if isinstance(kind, str) and kind not in known:
         import_kinds()
         known |= known_kinds()

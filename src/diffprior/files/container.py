@@ -103,9 +103,9 @@ def read_header(stream: BufferedIOBase, size: int) -> Header:
     sealed = metadata.get("checksum")
     if "format" in about and about["format"] != FORMAT:
         raise ValueError(f"is of format {about['format']!r}, not {FORMAT}; upgrade diffprior")
-    if "format" in about or sealed is not None:
-        if sealed != checksum(text.replace(str(sealed).encode(), b"", 1)):
-            raise ValueError(_FOREIGN.format("the checksum of the header is another"))
+    expected = checksum(text.replace(str(sealed).encode(), b"", 1))
+    if ("format" in about or sealed is not None) and sealed != expected:
+        raise ValueError(_FOREIGN.format("the checksum of the header is another"))
     return Header(about, _tensors(table, size - 8 - length))
 
 

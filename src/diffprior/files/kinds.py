@@ -85,8 +85,7 @@ def kind_of(cls: type) -> str:
 
 
 def known_kinds() -> dict[str, type[Kind]]:
-    """Every class of which there are objects, by its kind and former kinds; of two alike, the one
-    defined last."""
+    """Every class that has instances, by its kind and former kinds; of two, the later one."""
     found: dict[str, type[Kind]] = {}
     left: list[type[Kind]] = [Kind]
     while left:

@@ -22,7 +22,7 @@ BOX = 3.0  # rays, triangles, H and corners are uniform on parts of [-3, 3]^2
 class Synthetic(AbstractProblem):
     """K actions, uniform in the unit ball and fixed for a run; theta_* from a law in the plane.
 
-    Args:
+    Attributes:
         name: Of the law of the parameters.
         likelihood: How rewards arise.
         dim: 2.

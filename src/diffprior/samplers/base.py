@@ -22,7 +22,7 @@ AT_ONCE = {"cpu": 2**10, "gpu": 2**18}  # draws whose chains run side by side, t
 class Info(eqx.Module):
     """How a draw went. A leading axis runs over draws where there are many.
 
-    Args:
+    Attributes:
         failed: Whether the draw is of no use.
         log_evidence: Of the history, in nats; NaN where it is not estimated.
         effective_sample_size: Of the particles; NaN where there are none.
