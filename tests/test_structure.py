@@ -61,11 +61,8 @@ ANY_ALLOWED = {*FOLDERS, "mixture", "denoisers", "fitting"}
 # Temporary: how many class names may still be defined twice.
 MOST_TWICE = 30
 
-# Temporary: folders whose tests still change constants.
-PATCHED_ALLOWED = {
-    *("bandits", "bench", "client", "evidence", "executors", "files", "learning", "priors"),
-    *("problems", "reproduce", "samplers", "service", "tests", "denoisers", "fitting"),
-}
+# Temporary: how many lines of tests may still change a constant.
+MOST_PATCHED = 60
 
 
 def folder(name: str) -> str:
@@ -260,10 +257,10 @@ def test_no_class_name_is_defined_twice() -> None:
 def test_tests_patch_no_constants() -> None:
     """Numbers that a test wants to change are arguments, or fields of a configuration."""
     pattern = re.compile(r"monkeypatch\.setattr\([^)]*?\b_?[A-Z][A-Z0-9_]{2,}\b[^)]*\)")
-    paths = (ROOT / "tests").rglob("*.py")
-    found = {
-        path.parent.name
-        for path in paths
-        if path != Path(__file__) and pattern.search(path.read_text(encoding="utf-8"))
-    }
-    assert not found - PATCHED_ALLOWED
+    found = [
+        f"{path.relative_to(ROOT)}: {patch}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if path != Path(__file__)
+        for patch in pattern.findall(path.read_text(encoding="utf-8"))
+    ]
+    assert len(found) <= MOST_PATCHED, found
