@@ -1,16 +1,12 @@
 """How often a growing history compiles, counted by JAX itself."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
 import diffprior as dp
-from cases import LINEAR, corrected, problem, standing_on
-from chains import BLOBS
-from diffprior.samplers.on_chip import sample_on_chip
 
 DIM, NUM_ROWS = 2, 600
 EVENT = "/jax/core/compile/backend_compile_duration"
@@ -65,16 +61,3 @@ def test_a_growing_linear_history_compiles_once(compilations: list) -> None:
         sampler.sample(key, evidence)
         counts.append(len(compilations))
     assert 0 < counts[0] == counts[-1]
-
-
-@pytest.mark.parametrize("make", [dp.EvidenceDPS, dp.FewPasses])
-def test_draws_on_chip_for_other_histories_need_no_other_program(
-    make: Any, compilations: list
-) -> None:
-    sampler = make(corrected(standing_on(*BLOBS)))
-    histories = [problem(seed, 2, 5).evidence(LINEAR.make()) for seed in (1, 2, 3)]
-    sample_on_chip(sampler, jax.random.key(0), histories[0], 128, interpret=True)
-    compilations.clear()
-    for history in histories[1:]:
-        sample_on_chip(sampler, jax.random.key(0), history, 128, interpret=True)
-    assert compilations == []

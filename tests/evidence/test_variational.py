@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 import diffprior as dp
 import reference
 from cases import LIKELIHOODS, LikelihoodCase, case_name, problem
-from diffprior.evidence.variational import variational
+from diffprior.evidence.glm import variational
 from diffprior.linalg import cholesky
 
 DIM = 2

@@ -16,7 +16,7 @@ import pytest
 from jaxtyping import Array, Float
 
 import diffprior as dp
-from diffprior.evidence import history
+from diffprior.evidence import rows
 from diffprior.files.codec import content_of
 from diffprior.files.kinds import import_kinds, kind_of, known_kinds
 from files.helpers import (
@@ -107,7 +107,7 @@ def test_weights_of_single_precision_take_no_more_room_in_double() -> None:
 @pytest.mark.parametrize("capacity", [1024, 2048])
 def test_rows_not_in_use_take_no_room(capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless there is so much room that a file may not ask for it without holding it."""
-    monkeypatch.setattr(history, "SMALL_ROOM", 2**13)
+    monkeypatch.setattr(rows, "SMALL_ROOM", 2**13)
     ours = dp.Logistic().empty(3, capacity).extend(np.eye(3), np.ones(3))
     header, _, _ = take_apart(ours.to_bytes())
     assert header["features"]["shape"] == [3 if capacity == 1024 else 2048, 3]

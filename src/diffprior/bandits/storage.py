@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ..checks import choice
 from ..evidence.base import AbstractEvidence
-from ..evidence.history import capacity_for, small_room
+from ..evidence.rows import capacity_for, small_room
 from ..files.atomic import AnyPath, write_whole
 from ..files.base import Serializable, from_bytes, from_path, kinds_in, to_bytes
 from .agents import AbstractAgent

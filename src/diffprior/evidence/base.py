@@ -320,7 +320,7 @@ def inverse_temperature(temperature: Any) -> Float[Array, ""]:
     return 1.0 / positive("temperature", temperature)
 
 
-def refuse_rewards(rewards: np.ndarray, bad: np.ndarray, expected: str, fix: str) -> None:
+def reject_rewards(rewards: np.ndarray, bad: np.ndarray, expected: str, fix: str) -> None:
     """Raise if any reward is bad, naming the first."""
     if np.any(bad):
         first = rewards[np.argmax(bad)]

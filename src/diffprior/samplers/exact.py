@@ -9,7 +9,7 @@ from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int, Key
 
 from ..evidence.base import AbstractEvidence
-from ..evidence.variational import Variational, variational
+from ..evidence.glm import Variational, variational
 from ..linalg import WRITTEN_OUT, cholesky
 from ..mixture import log_normalize, pick
 from ..priors.base import AbstractClosedFormPrior

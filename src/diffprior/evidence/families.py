@@ -1,0 +1,207 @@
+"""Likelihoods by name. A new one is a class here and a line in `LIKELIHOODS`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Key
+
+from ..checks import positive
+from ..gaussian import normal_log_density
+from .base import AbstractLikelihood, reject_rewards
+from .glm import AbstractFamily
+from .linear import Linear
+
+LARGEST = 30.0  # eta beyond which the exponential is continued
+LARGEST_DRAWN = 20.0  # eta beyond which counts are not drawn: they would not fit 32 bits
+LARGE_DISPERSION = 100.0  # from which Stirling's series is exact to rounding
+
+
+class Identity(AbstractFamily):
+    """y = phi' theta + noise, as rows; for testing and comparison.
+
+    Args:
+        noise_std: standard deviation of the noise. Algorithm 1 omits it and so holds as printed
+            only for 1.
+    """
+
+    noise_std: Float[Array, ""]
+
+    def __init__(self, noise_std: ArrayLike = 1.0) -> None:
+        self.noise_std = positive("noise_std", noise_std)
+
+    def validate(self) -> None:
+        """Raise if the noise is not positive."""
+        super().validate()
+        positive("noise_std", self.noise_std)
+
+    def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The identity."""
+        return eta
+
+    def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """log N(y; eta, noise_std^2)."""
+        return normal_log_density(y, eta, self.noise_std)
+
+    def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The mean and noise."""
+        return eta + self.noise_std * jax.random.normal(key, eta.shape, eta.dtype)
+
+    def check_rewards(self, rewards: np.ndarray) -> None:
+        """Any finite reward is possible."""
+
+
+class Logistic(AbstractFamily):
+    """Rewards 0 or 1 with mean 1 / (1 + exp(-phi' theta))."""
+
+    def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The sigmoid."""
+        return jax.nn.sigmoid(eta)
+
+    def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """y eta - log(1 + exp(eta))."""
+        return y * eta - jax.nn.softplus(eta)
+
+    def score(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """y - sigmoid, by the exponential that the curvature needs too."""
+        small = jnp.exp(-jnp.abs(eta))
+        return y - jnp.where(eta > 0, 1.0, small) / (1.0 + small)
+
+    def curvature(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """sigmoid (1 - sigmoid), with no cancellation where it is small."""
+        small = jnp.exp(-jnp.abs(eta))
+        return small / (1.0 + small) ** 2
+
+    def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """1 where a uniform number lies below the mean."""
+        return (jax.random.uniform(key, eta.shape, eta.dtype) < self.mean(eta)).astype(eta.dtype)
+
+    def check_rewards(self, rewards: np.ndarray) -> None:
+        """Rewards are 0 or 1."""
+        bad = (rewards != 0) & (rewards != 1)
+        reject_rewards(rewards, bad, "0 or 1", "code the outcomes as 0 and 1")
+
+
+class Poisson(AbstractFamily):
+    """Counts with mean exp(phi' theta).
+
+    Beyond eta = 30 the exponential is continued by its second-order expansion, so that nothing
+    overflows; no count ever observed lies there.
+    """
+
+    def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """exp(eta)."""
+        return jnp.exp(jnp.minimum(eta, LARGEST)) * (1.0 + jnp.clip(eta - LARGEST, 0.0, 1e3))
+
+    def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """y eta - exp(eta) - log y!."""
+        excess = jnp.maximum(eta - LARGEST, 0.0)
+        total = jnp.exp(jnp.minimum(eta, LARGEST)) * (1.0 + excess + 0.5 * excess**2)
+        return y * eta - total - gammaln(y + 1.0)
+
+    def score(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """y - exp(eta)."""
+        return y - self.mean(eta)
+
+    def curvature(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """exp(eta)."""
+        return jnp.exp(jnp.minimum(eta, LARGEST))
+
+    def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Counts, as floats."""
+        return draw_counts(key, jnp.exp(jnp.minimum(eta, LARGEST_DRAWN)))
+
+    def check_rewards(self, rewards: np.ndarray) -> None:
+        """Rewards are counts."""
+        check_counts(rewards)
+
+
+def draw_counts(key: Key[Array, ""], rates: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Poisson counts of these rates, as floats."""
+    return jax.random.poisson(key, rates).astype(rates.dtype)
+
+
+def check_counts(rewards: np.ndarray) -> None:
+    """Raise for rewards that are not counts."""
+    bad = (rewards < 0) | (rewards != np.round(rewards))
+    reject_rewards(rewards, bad, "counts 0, 1, 2, ...", "pass whole numbers")
+
+
+class NegativeBinomial(AbstractFamily):
+    """Counts with mean mu = exp(phi' theta) and variance mu + mu^2 / dispersion.
+
+    A Poisson count whose rate is mu times a gamma variable of mean 1 and variance 1 / dispersion;
+    as `dispersion` grows it becomes Poisson's. In SciPy it is
+    `nbinom(n=dispersion, p=dispersion / (dispersion + mu))`, in R's `glm.nb` theta = dispersion;
+    statsmodels' alpha is 1 / dispersion.
+
+    Args:
+        dispersion: positive number; often called the size, or r.
+    """
+
+    dispersion: Float[Array, ""]
+
+    def __init__(self, dispersion: ArrayLike) -> None:
+        self.dispersion = positive(
+            "dispersion", dispersion, "the variance is mean + mean^2 / dispersion"
+        )
+
+    def validate(self) -> None:
+        """Raise if the dispersion is not positive."""
+        super().validate()
+        positive("dispersion", self.dispersion)
+
+    def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """exp(eta), up to exp(80)."""
+        return jnp.exp(jnp.minimum(eta, 80.0))
+
+    def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """y log p + r log(1 - p) + log C(y + r - 1, y), where p = sigmoid(eta - log r)."""
+        r = self.dispersion
+        logit = eta - jnp.log(r)
+        log_choose = _log_rising(r, y) - gammaln(y + 1.0)
+        return log_choose - y * jax.nn.softplus(-logit) - r * jax.nn.softplus(logit)
+
+    def score(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """y (1 - p) - r p: what differentiation gives, in far smaller programs."""
+        p = jax.nn.sigmoid(eta - jnp.log(self.dispersion))
+        return y * (1.0 - p) - self.dispersion * p
+
+    def curvature(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """(y + r) p (1 - p), which depends on y."""
+        logit = eta - jnp.log(self.dispersion)
+        return (y + self.dispersion) * jax.nn.sigmoid(logit) * jax.nn.sigmoid(-logit)
+
+    def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Poisson counts of gamma rates."""
+        gamma_key, count_key = jax.random.split(key)
+        gammas = jax.random.gamma(gamma_key, self.dispersion, eta.shape, eta.dtype)
+        rates = jnp.exp(jnp.minimum(eta, LARGEST_DRAWN)) * gammas / self.dispersion
+        return draw_counts(count_key, jnp.minimum(rates, jnp.exp(LARGEST_DRAWN)))
+
+    def check_rewards(self, rewards: np.ndarray) -> None:
+        """Rewards are counts."""
+        check_counts(rewards)
+
+
+def _log_rising(r: Float[Array, ""], y: Float[Array, "..."]) -> Float[Array, "..."]:
+    """log Gamma(r + y) - log Gamma(r); by Stirling's series where r is large and they cancel."""
+    large = jnp.maximum(r, LARGE_DISPERSION)
+
+    def rest(x: Float[Array, "..."]) -> Float[Array, "..."]:
+        return 1.0 / (12.0 * x) - 1.0 / (360.0 * x**3)
+
+    growth = (large + y - 0.5) * jnp.log1p(y / large) + y * (jnp.log(large) - 1.0)
+    series = growth + rest(large + y) - rest(large)
+    return jnp.where(
+        r < LARGE_DISPERSION, gammaln(jnp.minimum(r, LARGE_DISPERSION) + y) - gammaln(r), series
+    )
+
+
+LIKELIHOODS: dict[str, type[AbstractLikelihood]] = {
+    "linear": Linear,
+    "logistic": Logistic,
+    "poisson": Poisson,
+    "negative-binomial": NegativeBinomial,
+}
