@@ -1,0 +1,44 @@
+"""Annotations checked at run time, but for those of arguments that the package checks itself.
+
+Whatever a user may pass by mistake (an array, a path, bytes) is rejected by the package, with a
+message that says what was expected. Such a message is tested, so the type checker must not come
+first: it leaves `ArrayLike`, paths and bytes alone and checks all other annotations.
+"""
+
+import os
+import types
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from beartype import beartype
+from numpy.typing import ArrayLike
+
+# Members by which the unions are known: of `numpy.typing.ArrayLike`, of `jax.typing.ArrayLike`, of
+# paths and of bytes.
+LEFT_ALONE = {typing.get_origin(part) for part in typing.get_args(ArrayLike)} - {None}
+LEFT_ALONE |= {np.number, os.PathLike, memoryview}
+
+
+def checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its annotations checked by beartype."""
+    hints = getattr(function, "__annotations__", {})
+    loose = {name for name, hint in hints.items() if LEFT_ALONE & set(_members(hint))}
+    if loose - {"return"}:
+        function.__annotations__ = {
+            name: hint for name, hint in hints.items() if name == "return" or name not in loose
+        }
+    return beartype(function)
+
+
+def _members(hint: Any) -> Iterator[Any]:
+    """A hint, and what it is a union or an alias of."""
+    hint = getattr(hint, "__value__", hint)  # of `type X = ...`
+    yield hint
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        for part in typing.get_args(hint):
+            yield from _members(part)
+    elif isinstance(origin, typing.Hashable):
+        yield origin
