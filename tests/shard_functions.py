@@ -12,8 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 import diffprior as dp
-from diffprior.learning.source import by_hash
-from diffprior.logs.labels import Selection
 
 COLUMNS: Any = {"task": "task", "reward": "reward", "features": "x*"}
 DIM = 4  # in which no kernels are tried
@@ -113,7 +111,7 @@ def make_logs(path: Path, num_tasks: int, family: str = "linear") -> dp.Logs:
     columns = {f"x{i}": features[:, i] for i in range(DIM)}
     table = pyarrow.table({"task": [f"t{t}" for t in tasks], "reward": rewards, **columns})
     parquet.write_table(table, path)
-    return by_hash(dp.Logs.read(path, **COLUMNS), Selection())
+    return dp.Logs.read(path, **COLUMNS).by_hash()
 
 
 def sharded(path: Path, tasks_per_file: int) -> dp.ShardedLogs:

@@ -489,7 +489,7 @@ class Ray(_AbstractPool):
         if worker not in self._actors:
             actor = ray.remote(num_cpus=self.cores_per_worker, max_restarts=0)(_RayWorker)
             self._actors[worker] = actor.remote()
-        settings = (*_settings(), self.cores_per_worker, frozenset())
+        settings: tuple[Any, ...] = (*_settings(), self.cores_per_worker, frozenset())
         future: Future[Any] = self._actors[worker].load.remote(settings, [self._function]).future()
         return future
 

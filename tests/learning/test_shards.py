@@ -13,16 +13,22 @@ import pytest
 import diffprior as dp
 from diffprior.executors import ShardError
 from diffprior.learning import source
-from diffprior.logs import sharding
+from diffprior.logs import shards as sharding
 from shard_functions import COLUMNS, make_logs, sharded
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_task_is_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharding, "ROWS_AT_ONCE", 50)
-    monkeypatch.setattr(sharding, "ROWS_WAITING", 120)
+def test_every_task_is_in_one_file(tmp_path: Path) -> None:
     logs = make_logs(tmp_path / "logs.parquet", 100)
+    sharding.write_shards(
+        tmp_path / "logs.parquet",
+        tmp_path / "logs.shards",
+        "task",
+        9,
+        batch_rows=50,
+        buffer_rows=120,
+    )
     shards = sharded(tmp_path / "logs.parquet", 9)
     parts = [shard.read() for shard in shards.shards]
     assert len(parts) >= 9 and shards.num_tasks == 100 and shards.num_rows == logs.num_rows
@@ -37,12 +43,9 @@ def test_every_task_is_in_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             np.testing.assert_array_equal(ours.rewards, theirs.rewards)
 
 
-def test_tasks_are_counted_in_little_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_are_counted_in_little_memory(tmp_path: Path) -> None:
     make_logs(tmp_path / "logs.parquet", 3000)
-    monkeypatch.setattr(sharding, "NUM_LEAST", 400)
-    _, estimate = sharding._count([tmp_path / "logs.parquet"], "task")
+    _, estimate = sharding.count_rows_and_tasks([tmp_path / "logs.parquet"], "task", 400)
     assert abs(estimate / 3000 - 1) < 5 / np.sqrt(400)
 
 

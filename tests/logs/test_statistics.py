@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import diffprior as dp
-from diffprior.logs.sql import DIALECTS, statistics_sql
+from diffprior.logs.statistics import DIALECTS, statistics_sql
 
 
 def write_rows(path: Path, num_rows: int = 500) -> dp.Logs:
@@ -41,7 +41,7 @@ def test_batches_of_a_parquet_file_sum_to_the_same_statistics(tmp_path: Path) ->
     path = tmp_path / "rows.parquet"
     logs = write_rows(path)
     columns = Columns.of(path, "user id", "rating", "x*", "times")
-    same(stream_statistics(path, columns, True, rows_at_once=64), logs.statistics())
+    same(stream_statistics(path, columns, True, batch_rows=64), logs.statistics())
     same(
         dp.Logs.read_statistics(
             path, task="user id", reward="rating", features="x*", weight="times", intercept=True

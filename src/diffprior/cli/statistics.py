@@ -26,14 +26,14 @@ def statistics(
 ) -> None:
     """Print the SQL whose result `diffprior learn --from statistics` takes."""
     with friendly_errors():
-        from ..logs.sql import statistics_sql
+        from ..logs.statistics import statistics_sql
 
         names = split_names(features)
         if columns is not None:
-            from ..logs.columns import chosen_columns, open_table
+            from ..logs.tables import choose_columns, read_table
 
-            available = list(open_table(columns).columns)
-            names = chosen_columns(available, names, [n for n in (task, reward, weight) if n])
+            available = list(read_table(columns).columns)
+            names = choose_columns(available, names, [n for n in (task, reward, weight) if n])
         wild = [name for name in names if set(name) & set("*?[")]
         if wild:
             raise ValueError(

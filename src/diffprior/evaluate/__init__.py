@@ -6,7 +6,7 @@ rewards of your own logs, where no true parameters are known; `off_policy` estim
 would have earned on the decisions of another.
 """
 
-from ..logs.feedback import LoggedDecisions
+from ..logs.decisions import LoggedDecisions
 from .calibration import Coverage, RankUniformity, coverage, rank_uniformity
 from .comparison import Comparison, compare
 from .distances import (

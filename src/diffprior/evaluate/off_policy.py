@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ..bandits.agents import AbstractAgent
 from ..bandits.choose import as_agent, dim_of
 from ..checks import on_device, positive_int
-from ..logs.feedback import LoggedDecisions
+from ..logs.decisions import LoggedDecisions
 from ..reporting.tables import Table, plus_minus
 
 AT_ONCE = 256  # decisions of one call of the program

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..bandits.bandit import Bandit
-from ..logs.columns import arrow
 from ..logs.decisions import counted_propensity
+from ..logs.tables import arrow
 
 
 class BanditLearner:

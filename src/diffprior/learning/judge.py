@@ -69,7 +69,7 @@ def first_halves(logs: Logs) -> tuple[Logs, np.ndarray]:
     """The first half of each task's rows, rounded down, and which rows those are."""
     place = np.arange(logs.num_rows) - np.repeat(logs.starts[:-1], logs.counts)
     first = place < np.repeat(logs.counts // 2, logs.counts)
-    return logs.rows(first), first
+    return logs.select_rows(first), first
 
 
 def judge(

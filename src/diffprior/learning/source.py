@@ -12,12 +12,10 @@ from jaxtyping import Float, Int, UInt64
 from ..evidence.base import AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..evidence.linear import Linear
-from ..logs.design import check_gram, check_varying
-from ..logs.grouping import check_several_rows
 from ..logs.labels import Selection
-from ..logs.logs import Logs
+from ..logs.logs import Logs, check_several_rows, check_varying
 from ..logs.shards import Shard, ShardedLogs
-from ..logs.statistics import packed, unpacked
+from ..logs.statistics import check_gram, packed, unpacked
 from ..priors.from_tasks.block import AbstractBlock
 from ..priors.from_tasks.data import AnyLogs, blocks_of
 from ..priors.from_tasks.shards import KEPT, ShardBlock
@@ -115,7 +113,7 @@ class InShards(AbstractSource):
         check_gram(unpacked(census.gram[None])[0], logs.feature_names, census.num_rows)
         self.shards, self.census = logs.shards, census
         self.num_tasks, self.num_rows = census.num_tasks, census.num_rows
-        self.sample = Logs.of_tasks(
+        self.sample = Logs.from_grouped(
             census.hashes,
             census.counts,
             census.features,
@@ -168,7 +166,7 @@ class Census:
         gram: summed products of features, the lower triangle.
         low: least value of every feature.
         high: greatest value of every feature.
-        hashes, counts, features, rewards, weights, times: the sample, as of `Logs.of_tasks`; no
+        hashes, counts, features, rewards, weights, times: the sample, as of `Logs.from_grouped`; no
             times where there are none.
     """
 

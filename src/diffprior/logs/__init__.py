@@ -1,1 +1,1 @@
-"""Rows of past tasks: tables in, checked, grouped by task, summed up, split by task."""
+"""Rows of past tasks: read from tables, checked, grouped by task, summed up, sharded."""

@@ -1,16 +1,25 @@
-"""A decision as a log keeps it: all that was offered, what was taken, how likely, what it paid."""
+"""Logged decisions: all actions offered, the one taken, its propensity and its reward."""
 
-from typing import NamedTuple
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
+from numpy.typing import ArrayLike
+
+from ..checks import real_numbers
+from .tables import arrow, reject_rows, require_column
+
+COLUMNS = ("task", "taken", "reward", "propensity", "created", "learned", "actions", "mask")
 
 
 class LoggedDecision(NamedTuple):
     """One decision with its reward.
 
-    `propensity` is None where it is not known how likely the action was. `version` is that of the
-    model which decided; `learned` is when the reward became known to the policy.
+    `propensity` is None if it is unknown. `version` is that of the model that decided; `learned` is
+    when the policy received the reward.
     """
 
     decision_id: str
@@ -34,10 +43,187 @@ class LoggedDecision(NamedTuple):
 
 
 def counted_propensity(share: float, num_draws: int) -> float:
-    """The propensity to weigh a decision by, from the share of `num_draws` further draws.
+    """Propensity for importance weights, from the share of `num_draws` further draws.
 
     The draw that decided is counted with the others: (hits + 1) / (draws + 1). It is never zero,
-    and of an action of probability p its inverse has the mean (1 - (1 - p)^(draws + 1)) / p, almost
-    1 / p; the inverse of the share itself has none, because no draw may have hit.
+    and for an action of probability p its inverse has mean (1 - (1 - p)^(draws + 1)) / p, almost
+    1 / p; the inverse of the share itself has no mean, because no draw may have hit.
     """
     return (share * num_draws + 1.0) / (num_draws + 1.0)
+
+
+@dataclass(frozen=True)
+class LoggedDecisions:
+    """Decisions with propensities and rewards, grouped by task, in the order of rewards.
+
+    Args:
+        tasks: Task number per decision (n,), ascending.
+        features: Features of all actions (n, K, d); zeros beyond the actions that there were.
+        mask: Which actions could be taken (n, K).
+        actions: The action taken, a row of `features` (n,).
+        rewards: Its reward (n,).
+        propensities: The probability with which it was taken (n,); NaN if unknown: such decisions
+            are evidence for their task, and nothing is estimated from them.
+        num_known: How many rewards of its task were known when the decision was made (n,).
+    """
+
+    tasks: Int[np.ndarray, " n"]
+    features: Float[np.ndarray, "n k d"]
+    mask: Bool[np.ndarray, "n k"]
+    actions: Int[np.ndarray, " n"]
+    rewards: Float[np.ndarray, " n"]
+    propensities: Float[np.ndarray, " n"]
+    num_known: Int[np.ndarray, " n"]
+
+    @staticmethod
+    def from_arrays(
+        tasks: ArrayLike,
+        features: ArrayLike,
+        actions: ArrayLike,
+        rewards: ArrayLike,
+        propensities: ArrayLike,
+        *,
+        mask: ArrayLike | None = None,
+        created: ArrayLike | None = None,
+        learned: ArrayLike | None = None,
+    ) -> "LoggedDecisions":
+        """Make logged decisions of arrays, with tasks in any order.
+
+        Args:
+            tasks: Task per decision, numbers or text (n,).
+            features: Features of all actions (n, K, d).
+            actions: The action taken, a row of `features` (n,).
+            rewards: Its reward (n,).
+            propensities: The probability with which it was taken (n,), above 0 and at most 1; NaN
+                if unknown.
+            mask: Which actions could be taken (n, K); all by default.
+            created: When the decision was made (n,). By default decisions of a task follow each
+                other as given, each reward known before the next decision.
+            learned: When its reward became known (n,), later than `created`.
+
+        Returns:
+            The decisions.
+
+        Raises:
+            ValueError: Shapes do not agree, or a number is impossible.
+        """
+        phi = np.asarray(
+            real_numbers("features", features, ("n", "K", "d"), "all actions of each decision"),
+            np.float64,
+        )
+        n, num_actions = phi.shape[:2]
+        taken = _numbers("actions", actions, n).astype(np.int64)
+        allowed = np.ones((n, num_actions), bool) if mask is None else np.asarray(mask)
+        if allowed.shape != (n, num_actions) or allowed.dtype != bool:
+            raise ValueError(
+                f"`mask`: expected booleans of shape {(n, num_actions)}, got {allowed.dtype} of "
+                f"shape {allowed.shape}; true where an action could be taken"
+            )
+        outside = (taken < 0) | (taken >= num_actions)
+        reject_rows(outside, "actions", f"0 to {num_actions - 1}", "number the actions so")
+        known = _propensities(propensities, n)
+        impossible = ~allowed[np.arange(n), taken] & ~np.isnan(known)
+        fix = "allow the actions that were taken"
+        reject_rows(impossible, "mask", "actions that could be taken", fix)
+        labels, numbers = np.unique(np.asarray(tasks).astype(str), return_inverse=True)
+        if numbers.shape != (n,):
+            raise ValueError(f"`tasks`: expected shape ({n},), got {np.shape(tasks)}; one for each")
+        if created is None or learned is None:
+            created, learned = np.arange(n), np.arange(n) + 0.5
+        begin, end = _numbers("created", created, n), _numbers("learned", learned, n)
+        reject_rows(end <= begin, "learned", "times after `created`", "correct the times")
+        order = np.lexsort((end, numbers))
+        return LoggedDecisions(
+            numbers[order],
+            phi[order],
+            allowed[order],
+            taken[order],
+            _numbers("rewards", rewards, n)[order],
+            known[order],
+            _num_known(numbers[order], begin[order], end[order], len(labels)),
+        )
+
+    @staticmethod
+    def read(path: str | Path) -> "LoggedDecisions":
+        """Read a Parquet file that `diffprior export` wrote.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The decisions.
+
+        Raises:
+            ValueError: The file is missing, or has other columns.
+            ImportError: pyarrow is not installed.
+        """
+        if not Path(path).is_file():
+            raise ValueError(f"`path`: expected a file, found none at {path}; check the name")
+        parquet = arrow("parquet")
+        for name in COLUMNS:
+            require_column(parquet.read_schema(path).names, name, "path")
+        table = parquet.read_table(path, columns=list(COLUMNS)).combine_chunks()
+        if not len(table):
+            raise ValueError(f"`path`: expected decisions, got none in {path}; export them again")
+        features, mask = _padded(table)
+        numbers = {name: table[name].to_numpy().astype(np.float64) for name in COLUMNS[1:6]}
+        return LoggedDecisions.from_arrays(
+            table["task"].to_numpy(),
+            features,
+            numbers["taken"],
+            numbers["reward"],
+            numbers["propensity"],
+            mask=mask,
+            created=numbers["created"],
+            learned=numbers["learned"],
+        )
+
+    def __len__(self) -> int:
+        """Number of decisions n."""
+        return len(self.rewards)
+
+    @property
+    def starts(self) -> Int[np.ndarray, " n"]:
+        """Where the task of each decision begins."""
+        return np.searchsorted(self.tasks, self.tasks)
+
+
+def _num_known(
+    tasks: np.ndarray, created: np.ndarray, learned: np.ndarray, num_tasks: int
+) -> Int[np.ndarray, " n"]:
+    """Rewards of the same task that came before each decision; rows are in order of `learned`."""
+    known = np.zeros(len(tasks), np.int64)
+    starts = np.searchsorted(tasks, np.arange(num_tasks + 1))
+    for first, end in itertools.pairwise(starts):
+        known[first:end] = np.searchsorted(learned[first:end], created[first:end], side="right")
+    return known
+
+
+def _numbers(name: str, values: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
+    return np.asarray(real_numbers(name, values, (n,), "one for each decision"), np.float64)
+
+
+def _propensities(values: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
+    array = np.array(values, np.float64)
+    if array.shape != (n,):
+        raise ValueError(
+            f"`propensities`: expected shape ({n},), got {array.shape}; one for each decision"
+        )
+    impossible = ~np.isnan(array) & ~((array > 0) & (array <= 1))
+    fix = "pass NaN where a propensity is unknown"
+    reject_rows(impossible, "propensities", "probabilities above 0", fix)
+    return array
+
+
+def _padded(table: Any) -> tuple[Float[np.ndarray, "n k d"], Bool[np.ndarray, "n k"]]:
+    """Lists of actions and masks as arrays, with room for the longest."""
+    actions = table["actions"].combine_chunks()
+    sizes = np.diff(actions.offsets.to_numpy())
+    rows = actions.flatten()
+    dim = int(np.diff(rows.offsets.to_numpy())[0])
+    present = np.arange(sizes.max()) < sizes[:, None]
+    features = np.zeros((*present.shape, dim))
+    features[present] = rows.flatten().to_numpy().reshape(-1, dim)
+    mask = np.zeros(present.shape, bool)
+    mask[present] = table["mask"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return features, mask

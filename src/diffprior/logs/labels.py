@@ -1,4 +1,4 @@
-"""Labels of tasks: the same number for the same label on every machine, and splits made of it."""
+"""Task labels: the same hash for a label on every machine, and splits and draws based on it."""
 
 import hashlib
 from dataclasses import dataclass
@@ -9,10 +9,10 @@ from jaxtyping import Bool, Float, Int, UInt64
 
 
 def label_hashes(labels: np.ndarray) -> UInt64[np.ndarray, " n"]:
-    """A 64-bit number for each label that depends on its text alone.
+    """A 64-bit hash per label that depends on its text alone.
 
-    The integer 7, the float 7.0 and the text "7" are one label, because a CSV file does not tell
-    them apart. Python's own `hash` differs from one process to the next.
+    The integer 7, the float 7.0 and the text "7" are one label, because a CSV file does not
+    distinguish them. Python's own `hash` differs from one process to the next.
     """
     digests = (hashlib.blake2b(_text(label).encode(), digest_size=8).digest() for label in labels)
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
@@ -26,7 +26,7 @@ def folds(hashes: UInt64[np.ndarray, " n"], num_folds: int, salt: int = 0) -> In
 def held_out(
     hashes: UInt64[np.ndarray, " n"], share: float, salt: int = 0
 ) -> Bool[np.ndarray, " n"]:
-    """Whether each task is held out, about `share` of them: a property of its label."""
+    """Whether each task is held out, about `share` of them; its label alone decides."""
     return _mixed(hashes, salt) < np.uint64(int(share * 2.0**64))
 
 
@@ -35,11 +35,11 @@ class Selection:
     """Some of all tasks, chosen by their labels alone, so that every shard can choose its own.
 
     Attributes:
-        held_out: share of tasks that are left out, as `held_out` finds them.
-        num_folds: of the others, the first of so many folds is left out; 0 leaves out none.
-        fold_salt: which partition into folds.
-        share: of what is left, about this share is taken.
-        share_salt: which.
+        held_out: Share of tasks to leave out, by `held_out`.
+        num_folds: If positive, split the others into this many folds and leave out the first.
+        fold_salt: Which partition into folds.
+        share: Share of the rest to take.
+        share_salt: Which of them.
     """
 
     held_out: float = 0.0
@@ -61,9 +61,9 @@ class Selection:
 def uniforms(
     hashes: UInt64[np.ndarray, " n"], count: int, *numbers: int
 ) -> Float[np.ndarray, "n c"]:
-    """Uniform numbers in (0, 1) for every task, which its label and `numbers` decide.
+    """Uniform numbers in (0, 1) per task, determined by its label and `numbers`.
 
-    A counter is mixed with the hash, so a task has the same numbers whatever shard it is in.
+    A counter is mixed with the hash, so a task has the same numbers in any shard.
     """
     salt = 0
     for number in numbers:
@@ -76,7 +76,7 @@ def uniforms(
 def normals(
     hashes: UInt64[np.ndarray, " n"], count: int, *numbers: int
 ) -> Float[np.ndarray, "n c"]:
-    """Standard normal numbers for every task, as `uniforms`."""
+    """Standard normal numbers per task, like `uniforms`."""
     from scipy.special import ndtri  # slow to import, and not needed to decide
 
     return ndtri(uniforms(hashes, count, *numbers))

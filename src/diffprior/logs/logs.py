@@ -1,32 +1,30 @@
-"""Logs: what past tasks showed, row by row: which task, what was chosen, what came of it."""
+"""Logs: rows of past tasks in memory, checked and grouped by task."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
+from numpy.typing import ArrayLike
 
 from ..checks import positive_int, real_numbers
-from .columns import chosen_columns, labels_of, numbers, open_table
-from .design import check_design, with_intercept
-from .grouping import check_several_rows, checked_times, checked_weights, grouped, times_of
-from .labels import label_hashes
-from .statistics import TaskStatistics, sum_by_task
-from .streams import Columns, sample_tasks, stream_statistics
+from .labels import Selection, label_hashes
+from .statistics import TaskStatistics, check_gram, sum_by_task
+from .streams import INTERCEPT, Columns, Rows, sample_tasks, stream_statistics
+from .tables import choose_columns, label_column, numeric_column, read_table, reject_rows
 
 
 class Logs:
-    """Rows of past tasks, grouped by task; within a task in the order in which they came.
+    """Rows of past tasks, grouped by task and, within a task, in order of time.
 
     Attributes:
-        labels: one label for each task, (t,).
-        starts: rows of task i are `starts[i]` to `starts[i + 1]`, (t + 1,).
-        features: feature vectors of the actions that were taken, (n, d).
-        rewards: what they paid, (n,).
-        weights: how many observations each row stands for, (n,); ones unless given.
-        times: when each row came, (n,), or None.
-        feature_names: names of the columns of `features`.
+        labels: Label per task, (t,).
+        starts: Rows of task i are `starts[i]` to `starts[i + 1]`, (t + 1,).
+        features: Feature vectors of the actions taken, (n, d).
+        rewards: Their rewards, (n,).
+        weights: Number of observations that each row stands for, (n,); 1 by default.
+        times: Time of each row, (n,), or None.
+        feature_names: Names of the columns of `features`.
 
     Example:
         >>> import diffprior as dp
@@ -35,70 +33,77 @@ class Logs:
         (2, 3, 2)
     """
 
+    labels: np.ndarray
+    starts: Int[np.ndarray, " s"]
+    features: Float[np.ndarray, "n d"]
+    rewards: Float[np.ndarray, " n"]
+    weights: Float[np.ndarray, " n"]
+    times: Float[np.ndarray, " n"] | None
+    feature_names: tuple[str, ...]
+    _hashes: UInt64[np.ndarray, " t"] | None
+
     def __init__(
         self,
-        tasks: Any,
-        features: Any,
-        rewards: Any,
+        tasks: ArrayLike,
+        features: ArrayLike,
+        rewards: ArrayLike,
         *,
-        weights: Any = None,
-        times: Any = None,
+        weights: ArrayLike | None = None,
+        times: ArrayLike | None = None,
         feature_names: Sequence[str] | None = None,
         intercept: bool = False,
-        design: bool = True,
+        check_features: bool = True,
     ) -> None:
         """Check and group rows.
 
         Args:
-            tasks: the task of every row, numbers or text, (n,).
-            features: feature vector of the action taken, (n, d).
-            rewards: what it paid, (n,).
-            weights: observations that each row stands for, (n,); 1 by default.
-            times: order or time of the rows, (n,); by default, the order given.
-            feature_names: names for messages and reports; x1, x2, ... by default.
-            intercept: put a feature that is always 1 before the others.
-            design: check that features can be told apart, and that tasks have several rows; not
-                where the rows are a part of all.
+            tasks: Task label per row, numbers or text, (n,).
+            features: Feature vector of the action taken, (n, d).
+            rewards: Its reward, (n,).
+            weights: Number of observations that each row stands for, (n,); 1 by default.
+            times: Time of each row, (n,); by default rows are in order.
+            feature_names: Names for messages and reports; x1, x2, ... by default.
+            intercept: Whether to prepend a feature that is always 1.
+            check_features: Whether to reject constant and collinear features, and logs with one
+                row per task; turn it off for a part of larger logs.
 
         Raises:
-            ValueError: what is wrong and in which rows: shapes, missing values, constant or
-                collinear features, a task for every row.
+            ValueError: Shapes disagree, values are missing, features are constant or collinear, or
+                every row has its own task; the message names columns and rows.
         """
-        features = np.asarray(
-            real_numbers("features", features, ("n", "d"), "one row for each observation"),
-            np.float64,
+        phi = np.asarray(
+            real_numbers("features", features, ("n", "d"), "one row per observation"), np.float64
         )
-        n = len(features)
-        rewards = np.asarray(real_numbers("rewards", rewards, (n,), "one for each row"), np.float64)
+        n = len(phi)
+        y = np.asarray(real_numbers("rewards", rewards, (n,), "one per row"), np.float64)
         labels = np.asarray(tasks)
         if labels.shape != (n,):
             raise ValueError(
                 f"`tasks`: expected shape ({n},), got {labels.shape}; "
-                "pass the label of its task for each row of `features`"
+                "pass the task label of each row of `features`"
             )
-        if 0 in features.shape:
+        if 0 in phi.shape:
             raise ValueError(
-                f"`features`: expected at least one row and column, got {features.shape}; "
+                f"`features`: expected at least one row and column, got {phi.shape}; "
                 "pass the rows of past tasks"
             )
-        names = tuple(feature_names or (f"x{i + 1}" for i in range(features.shape[1])))
+        names = tuple(feature_names or (f"x{i + 1}" for i in range(phi.shape[1])))
         if intercept:
-            features, names = with_intercept(features, names)
-        if design:
-            check_design(features, names)
-        order, self.labels, self.starts = grouped(labels, times)
-        if design:
+            phi, names = np.column_stack([np.ones(n), phi]), (INTERCEPT, *names)
+        order, self.labels, self.starts = _grouped(labels, times)
+        if check_features:
+            _check_features(phi, names)
             check_several_rows(len(self.labels), n)
-        self.features = features[order]
-        self.rewards = rewards[order]
-        self.weights = checked_weights(weights, n)[order]
-        self.times = None if times is None else checked_times(times, n)[order]
+        self.features = phi[order]
+        self.rewards = y[order]
+        self.weights = _checked_weights(weights, n)[order]
+        self.times = None if times is None else _checked_times(times, n)[order]
         self.feature_names = names
-        self._hashes: UInt64[np.ndarray, " t"] | None = None
+        self._hashes = None
 
     @staticmethod
     def read(
-        source: Any,
+        source: object,
         *,
         task: str,
         reward: str,
@@ -108,40 +113,41 @@ class Logs:
         intercept: bool = False,
         max_rows: int | None = None,
     ) -> "Logs":
-        """Logs from a table: a CSV or Parquet file, or a pandas, polars or Arrow table.
+        """Read logs from a table.
 
         Args:
-            source: path to the file, or the table.
-            task: column of task labels.
-            reward: column of rewards.
-            features: columns of features: a name, a pattern such as "x*", or several of them.
-            weight: column of the number of observations that a row stands for.
-            time: column of times or order; rows of a task are sorted by it.
-            intercept: put a feature that is always 1 before the others.
-            max_rows: of a Parquet file, read whole tasks, chosen by their labels, up to so many
-                rows; the file is never in memory as a whole. By default, all rows.
+            source: Path to a .csv, .tsv or .parquet file, or a pandas, polars or Arrow table.
+            task: Column of task labels.
+            reward: Column of rewards.
+            features: Columns of features: a name, a pattern such as "x*", or several of them.
+            weight: Column with the number of observations that a row stands for.
+            time: Column of times; rows of a task are sorted by it.
+            intercept: Whether to prepend a feature that is always 1.
+            max_rows: From a Parquet file, read whole tasks, chosen by their labels, up to this
+                number of rows; the file is never in memory as a whole. By default, all rows.
 
         Returns:
-            The logs. `read_statistics` sums up linear rewards of files of any size.
+            The logs. For files of any size, see `read_statistics` (linear rewards) and
+            `ShardedLogs`.
 
         Raises:
-            ValueError: no such file or column; cells that are no numbers; or as of `Logs`.
-            ImportError: if narwhals and pyarrow are not installed.
+            ValueError: There is no such file or column, a cell is not a number, or as for `Logs`.
+            ImportError: narwhals and pyarrow are not installed.
         """
         if max_rows is not None:
-            where = Columns.of(Path(source), task, reward, features, weight, time)
-            rows = sample_tasks(Path(source), where, positive_int("max_rows", max_rows))
-            return Logs.of_rows(rows, where.features, intercept)
-        frame = open_table(source)
-        taken = [name for name in (task, reward, weight, time) if name]
-        names = chosen_columns(list(frame.columns), features, taken)
-        columns = [numbers(frame, name, "features") for name in names]
+            limit = positive_int("max_rows", max_rows)
+            path = Path(source)  # type: ignore[arg-type]
+            columns = Columns.of(path, task, reward, features, weight, time)
+            return Logs.from_rows(sample_tasks(path, columns, limit), columns.features, intercept)
+        frame = read_table(source)
+        reserved = [name for name in (task, reward, weight, time) if name]
+        names = choose_columns(frame.columns, features, reserved)
         return Logs(
-            labels_of(frame, task),
-            np.stack(columns, axis=1),
-            numbers(frame, reward, "reward"),
-            weights=None if weight is None else numbers(frame, weight, "weight"),
-            times=None if time is None else times_of(frame[time].to_numpy()),
+            label_column(frame, task),
+            np.stack([numeric_column(frame, name, "features") for name in names], axis=1),
+            numeric_column(frame, reward, "reward"),
+            weights=None if weight is None else numeric_column(frame, weight, "weight"),
+            times=None if time is None else frame[time].to_numpy(),
             feature_names=names,
             intercept=intercept,
         )
@@ -156,19 +162,72 @@ class Logs:
         weight: str | None = None,
         intercept: bool = False,
     ) -> TaskStatistics:
-        """What linear rewards need of every task of a Parquet file of rows, batch by batch.
+        """Sum up the rows of a Parquet file by task, in batches.
 
         Args: as of `read`. Memory grows with the number of tasks, not of rows.
 
         Returns:
-            Counts and sums of products of every task.
+            Sufficient statistics of linear rewards.
 
         Raises:
-            ValueError: no such file or column, or cells that are no numbers.
-            ImportError: if pyarrow is not installed.
+            ValueError: There is no such file or column, or a cell is not a number.
+            ImportError: pyarrow is not installed.
         """
         columns = Columns.of(Path(path), task, reward, features, weight)
         return stream_statistics(Path(path), columns, intercept)
+
+    @staticmethod
+    def from_rows(
+        rows: Rows, names: tuple[str, ...], intercept: bool, check_features: bool = True
+    ) -> "Logs":
+        """Make logs of arrays that were read from a file.
+
+        Args:
+            rows: Arrays by the names of the arguments of `Logs`.
+            names: Names of the features.
+            intercept: As for `Logs`.
+            check_features: As for `Logs`.
+
+        Returns:
+            The logs.
+        """
+        return Logs(
+            rows["tasks"],
+            rows["features"],
+            rows["rewards"],
+            weights=rows["weights"],
+            times=rows.get("times"),
+            feature_names=names,
+            intercept=intercept,
+            check_features=check_features,
+        )
+
+    @staticmethod
+    def from_grouped(
+        hashes: UInt64[np.ndarray, " t"],
+        counts: Int[np.ndarray, " t"],
+        features: Float[np.ndarray, "n d"],
+        rewards: Float[np.ndarray, " n"],
+        weights: Float[np.ndarray, " n"],
+        times: Float[np.ndarray, " n"] | None,
+        feature_names: tuple[str, ...],
+    ) -> "Logs":
+        """Make logs of checked rows that are grouped by task already.
+
+        Args:
+            hashes: Hash per task, which serves as its label, (t,).
+            counts: Number of rows per task, (t,).
+            features: Feature vectors, (n, d).
+            rewards: Rewards, (n,).
+            weights: Weights, (n,).
+            times: Times, (n,), or None.
+            feature_names: Names of the features.
+
+        Returns:
+            The logs.
+        """
+        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return _logs(hashes, hashes, starts, features, rewards, weights, times, feature_names)
 
     @property
     def dim(self) -> int:
@@ -187,12 +246,12 @@ class Logs:
 
     @property
     def counts(self) -> Int[np.ndarray, " t"]:
-        """Rows of every task."""
+        """Number of rows per task."""
         return np.diff(self.starts)
 
     @property
     def hashes(self) -> UInt64[np.ndarray, " t"]:
-        """A number for every task that depends on its label alone."""
+        """A number per task that depends on its label alone."""
         if self._hashes is None:
             self._hashes = label_hashes(self.labels)
         return self._hashes
@@ -204,11 +263,11 @@ class Logs:
 
     @property
     def tasks(self) -> np.ndarray:
-        """The label of its task for every row, (n,)."""
+        """The task label of every row, (n,)."""
         return self.labels[self.row_tasks]
 
     def select(self, tasks: Int[np.ndarray, " k"] | Bool[np.ndarray, " t"]) -> "Logs":
-        """The logs of some tasks: positions, or a mask.
+        """Take some tasks.
 
         Args:
             tasks: Positions in `labels`, or a mask (t,).
@@ -222,94 +281,160 @@ class Logs:
         rows = np.repeat(self.starts[chosen] - starts[:-1], counts) + np.arange(starts[-1])
         return self._with(self.labels[chosen], self.hashes[chosen], starts, rows)
 
-    def rows(self, keep: Bool[np.ndarray, " n"]) -> "Logs":
-        """The same tasks with some of their rows, perhaps none.
+    def select_rows(self, keep: Bool[np.ndarray, " n"]) -> "Logs":
+        """Take some rows of every task, possibly none.
 
         Args:
             keep: A mask of the rows (n,).
 
         Returns:
-            Logs of as many tasks.
+            Logs of the same tasks.
         """
         ends = np.concatenate([[0], np.cumsum(keep)])
         return self._with(self.labels, self.hashes, ends[self.starts], np.flatnonzero(keep))
 
-    @staticmethod
-    def of_rows(
-        rows: dict[str, np.ndarray], names: tuple[str, ...], intercept: bool, design: bool = True
-    ) -> "Logs":
-        """Logs of what `Columns.batches` gives.
+    def by_hash(self, selection: Selection | None = None) -> "Logs":
+        """Sort tasks by hash, an order that does not depend on how tasks were sharded.
 
         Args:
-            rows: arrays by the names of the arguments of `Logs`.
-            names: of the features.
-            intercept: as of `Logs`.
-            design: as of `Logs`.
+            selection: Which tasks to take; all by default.
 
         Returns:
-            The logs.
+            The sorted logs.
         """
-        return Logs(
-            rows["tasks"],
-            rows["features"],
-            rows["rewards"],
-            weights=rows["weights"],
-            times=rows.get("times"),
-            feature_names=names,
-            intercept=intercept,
-            design=design,
+        order = np.argsort(self.hashes, kind="stable")
+        return self.select(
+            order if selection is None else order[selection.mask(self.hashes[order])]
         )
 
-    @staticmethod
-    def of_tasks(
-        hashes: UInt64[np.ndarray, " t"],
-        counts: Int[np.ndarray, " t"],
-        features: Float[np.ndarray, "n d"],
-        rewards: Float[np.ndarray, " n"],
-        weights: Float[np.ndarray, " n"],
-        times: Float[np.ndarray, " n"] | None,
-        feature_names: tuple[str, ...],
-    ) -> "Logs":
-        """Logs of checked rows that are grouped by task already; hashes stand for labels.
-
-        Args: as the attributes of `Logs`.
-
-        Returns:
-            The logs.
-        """
-        made = object.__new__(Logs)
-        made.labels = made._hashes = hashes
-        made.starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        made.features, made.rewards, made.weights = features, rewards, weights
-        made.times, made.feature_names = times, feature_names
-        return made
-
     def statistics(self) -> TaskStatistics:
-        """What linear rewards need of every task: counts and sums of products.
+        """Sum up the rows of every task.
 
         Returns:
-            Counts and sums of products.
+            Sufficient statistics of linear rewards.
         """
         return sum_by_task(
             self.labels,
+            self.hashes,
             self.starts,
             self.features,
             self.rewards,
             self.weights,
             self.feature_names,
-            self.hashes,
         )
 
     def _with(
         self, labels: np.ndarray, hashes: np.ndarray, starts: np.ndarray, rows: np.ndarray
     ) -> "Logs":
-        part = object.__new__(Logs)
-        part.labels, part.starts, part._hashes = labels, starts, hashes
-        part.features, part.rewards = self.features[rows], self.rewards[rows]
-        part.weights = self.weights[rows]
-        part.times = None if self.times is None else self.times[rows]
-        part.feature_names = self.feature_names
-        return part
+        return _logs(
+            labels,
+            hashes,
+            starts,
+            self.features[rows],
+            self.rewards[rows],
+            self.weights[rows],
+            None if self.times is None else self.times[rows],
+            self.feature_names,
+        )
 
     def __repr__(self) -> str:
         return f"Logs({self.num_tasks} tasks, {self.num_rows} rows, {self.dim} features)"
+
+
+def check_several_rows(num_tasks: int, num_rows: int) -> None:
+    """Raise if every row has a task of its own."""
+    if num_tasks == num_rows and num_rows > 1:
+        raise ValueError(
+            f"`tasks`: expected several rows in some tasks, got {num_tasks} tasks in {num_rows} "
+            "rows; choose the column that says which rows belong together (campaign, user, item), "
+            "not a row number"
+        )
+
+
+def check_varying(
+    low: Float[np.ndarray, " d"], high: Float[np.ndarray, " d"], names: tuple[str, ...]
+) -> None:
+    """Raise if a feature is constant, given the range of each; one column of ones is allowed."""
+    ranges = zip(names, low, high, strict=True)
+    constant = [name for name, least, most in ranges if least == most and least != 1]
+    if constant:
+        raise ValueError(
+            f"`features`: expected features that vary, got constant {', '.join(constant)}; "
+            "drop them, and pass intercept=True if you want a constant"
+        )
+
+
+def _check_features(features: Float[np.ndarray, "n d"], names: tuple[str, ...]) -> None:
+    if len(names) != features.shape[1]:
+        raise ValueError(
+            f"`feature_names`: expected {features.shape[1]} names, got {len(names)}; "
+            "pass one for each column of `features`"
+        )
+    if len(features) > 1:
+        check_varying(features.min(axis=0), features.max(axis=0), names)
+    with np.errstate(over="ignore", invalid="ignore"):
+        gram = features.T @ features
+    if not np.all(np.isfinite(gram)):
+        raise ValueError(
+            "`features`: expected numbers whose squares can be summed, got up to "
+            f"{np.max(np.abs(features)):.3g}; rescale them"
+        )
+    check_gram(gram, names, len(features))
+
+
+def _logs(
+    labels: np.ndarray,
+    hashes: np.ndarray,
+    starts: np.ndarray,
+    features: np.ndarray,
+    rewards: np.ndarray,
+    weights: np.ndarray,
+    times: np.ndarray | None,
+    feature_names: tuple[str, ...],
+) -> Logs:
+    """Logs of checked rows."""
+    logs = object.__new__(Logs)
+    logs.labels, logs._hashes, logs.starts = labels, hashes, starts
+    logs.features, logs.rewards, logs.weights = features, rewards, weights
+    logs.times, logs.feature_names = times, feature_names
+    return logs
+
+
+def _grouped(
+    labels: np.ndarray, times: ArrayLike | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The order that groups rows by task, the labels in order of appearance, and the starts."""
+    comparable = labels.astype(str) if labels.dtype == object else labels
+    _, first, inverse = np.unique(comparable, return_index=True, return_inverse=True)
+    num_tasks = len(first)
+    by_appearance = np.argsort(first, kind="stable")
+    rank = np.empty(num_tasks, np.int64)
+    rank[by_appearance] = np.arange(num_tasks)
+    task = rank[inverse.reshape(-1)]
+    order = np.lexsort((task,) if times is None else (_checked_times(times, len(labels)), task))
+    counts = np.bincount(task, minlength=num_tasks)
+    return order, labels[first[by_appearance]], np.concatenate([[0], np.cumsum(counts)])
+
+
+def _checked_times(times: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
+    """Times as numbers: datetimes in seconds, numbers as they are, text by its order."""
+    values = np.asarray(times)
+    if values.shape != (n,):
+        raise ValueError(f"`times`: expected shape ({n},), got {values.shape}; one per row")
+    if values.dtype.kind == "M":
+        numbers = values.astype("datetime64[us]").astype(np.int64) / 1e6
+        numbers[np.isnat(values)] = np.nan
+    elif values.dtype.kind in "iuf":
+        numbers = values.astype(np.float64)
+    else:
+        numbers = np.unique(values.astype(str), return_inverse=True)[1].astype(np.float64)
+    reject_rows(np.isnan(numbers), "times", "no missing times", "drop those rows")
+    return numbers
+
+
+def _checked_weights(weights: ArrayLike | None, n: int) -> Float[np.ndarray, " n"]:
+    if weights is None:
+        return np.ones(n)
+    numbers = np.asarray(real_numbers("weights", weights, (n,), "one per row"), np.float64)
+    reject_rows(numbers < 0, "weights", "no negative weights", "a weight counts repetitions")
+    return numbers

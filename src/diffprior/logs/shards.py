@@ -1,33 +1,46 @@
-"""Logs in many files, each with all rows of its tasks: read by workers, one file at a time."""
+"""Logs in many Parquet files, each with all rows of its tasks, read by workers one at a time."""
 
 import hashlib
+import heapq
 import json
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int, UInt64
 
-from .design import INTERCEPT
+from ..checks import positive_int
+from ..files.atomic import write_whole
+from .labels import label_hashes
 from .logs import Logs
-from .sharding import MANIFEST, write_shards
-from .streams import ROWS_AT_ONCE, Columns
+from .streams import BATCH_ROWS, INTERCEPT, Columns
+from .tables import arrow, reject_missing_labels, require_column
+
+MANIFEST = "_shards.json"
+BUFFER_ROWS = 2**20  # of all files together, before they are written
+MAX_FILES = 500  # open at a time
+SKETCH_SIZE = 4096  # hashes stored to count tasks
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One file, and which of its columns hold what."""
+    """One file of `ShardedLogs`."""
 
     path: str
     columns: Columns
     intercept: bool
 
     def read(self) -> Logs:
-        """The logs of its tasks."""
-        batches = list(self.columns.batches(Path(self.path), ROWS_AT_ONCE))
-        rows = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
-        return Logs.of_rows(rows, self.columns.features, self.intercept, design=False)
+        """Read the logs of its tasks.
+
+        Returns:
+            The logs.
+        """
+        rows = self.columns.read(Path(self.path))
+        return Logs.from_rows(rows, self.columns.features, self.intercept, check_features=False)
 
     def __str__(self) -> str:
         return self.path
@@ -41,11 +54,11 @@ class ShardedLogs:
     executor's workers are, and never has all rows in one place.
 
     Attributes:
-        shards: the files.
-        num_tasks: tasks of all files, to about two in a hundred.
-        num_rows: rows of all files.
-        feature_names: names of the features.
-        digest: tells these files from those of any other folder.
+        shards: The files.
+        num_tasks: Number of tasks, to about 2 %.
+        num_rows: Number of rows.
+        feature_names: Names of the features.
+        digest: Identifies the contents of the folder.
     """
 
     shards: tuple[Shard, ...]
@@ -65,25 +78,31 @@ class ShardedLogs:
         time: str | None = None,
         intercept: bool = False,
     ) -> "ShardedLogs":
-        """The logs of a folder; no row is read yet.
+        """Open a folder, without reading any rows yet.
 
         Args:
-            folder: what `write` has made, on storage that all workers see under this name.
-            task: column of task labels, by which the files were made.
-            reward: column of rewards.
-            features: columns of features: a name, a pattern such as "x*", or several of them.
-            weight: column of the number of observations that a row stands for.
-            time: column of times or order; rows of a task are sorted by it.
-            intercept: put a feature that is always 1 before the others.
+            folder: Folder that `write` made, on storage that all workers see under this name.
+            task: Column of task labels, by which the files were made.
+            reward: Column of rewards.
+            features: Columns of features: a name, a pattern such as "x*", or several of them.
+            weight: Column with the number of observations that a row stands for.
+            time: Column of times; rows of a task are sorted by it.
+            intercept: Whether to prepend a feature that is always 1.
 
         Returns:
             The logs, for `learn`.
 
         Raises:
-            ValueError: no such folder or column, or files by another column.
-            ImportError: if pyarrow is not installed.
+            ValueError: There is no such folder or column, or files were made by another column.
+            ImportError: pyarrow is not installed.
         """
-        text, manifest = _manifest(Path(folder))
+        if not is_sharded(folder):
+            raise ValueError(
+                f"`folder`: expected a folder of files by task, found no {MANIFEST} in {folder}; "
+                "make one with `diffprior shard LOGS --task COLUMN --output FOLDER`"
+            )
+        text = (Path(folder) / MANIFEST).read_text(encoding="utf-8")
+        manifest = json.loads(text)
         if manifest["task"] != task:
             raise ValueError(
                 f"`task`: expected {manifest['task']!r}, by which the files of {folder} were made, "
@@ -91,12 +110,11 @@ class ShardedLogs:
             )
         paths = [Path(folder).absolute() / name for name in manifest["files"]]
         columns = Columns.of(paths[0], task, reward, features, weight, time)
-        names = (INTERCEPT,) * intercept + columns.features
         return ShardedLogs(
             tuple(Shard(str(path), columns, intercept) for path in paths),
             manifest["num_tasks"],
             manifest["num_rows"],
-            names,
+            (INTERCEPT,) * intercept + columns.features,
             hashlib.sha256(text.encode()).hexdigest(),
         )
 
@@ -104,19 +122,21 @@ class ShardedLogs:
     def write(
         source: str | Path, folder: str | Path, *, task: str, tasks_per_file: int = 10_000
     ) -> None:
-        """Share out the rows of a Parquet file, or of a folder of them, into files by task.
+        """Distribute the rows of Parquet files over files by task.
 
-        Two passes over the rows, of which few are in memory at a time.
+        Makes two passes over the rows, with few of them in memory at a time.
 
         Args:
-            source: the Parquet file, or a folder of such files.
-            folder: where to write; must not exist, or be empty.
-            task: column of task labels.
-            tasks_per_file: tasks of a file, about; a file must fit into a worker's memory.
+            source: A Parquet file, or a folder of such files.
+            folder: Folder to write; it must not exist, or be empty.
+            task: Column of task labels.
+            tasks_per_file: Approximate number of tasks per file; a file must fit into a worker's
+                memory.
 
         Raises:
-            ValueError: no such file or column; a folder that is not empty; too many files.
-            ImportError: if pyarrow is not installed.
+            ValueError: There is no such file or column, the folder is not empty, or there would be
+                too many files.
+            ImportError: pyarrow is not installed.
         """
         write_shards(Path(source), Path(folder), task, tasks_per_file)
 
@@ -125,15 +145,132 @@ class ShardedLogs:
 
 
 def is_sharded(folder: str | Path) -> bool:
-    """Whether a folder is one that `ShardedLogs.write` has made."""
+    """Whether `ShardedLogs.write` made this folder."""
     return (Path(folder) / MANIFEST).is_file()
 
 
-def _manifest(folder: Path) -> tuple[str, dict[str, Any]]:
-    if not is_sharded(folder):
+def write_shards(
+    source: Path,
+    folder: Path,
+    task: str,
+    tasks_per_file: int,
+    batch_rows: int = BATCH_ROWS,
+    buffer_rows: int = BUFFER_ROWS,
+) -> None:
+    """Write the files, and the manifest when all of them are complete."""
+    positive_int("tasks_per_file", tasks_per_file)
+    files = _parquet_files(source, task)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(
-            f"`folder`: expected a folder of files by task, found no {MANIFEST} in {folder}; make "
-            "one with `diffprior shard LOGS --task COLUMN --out FOLDER`"
+            f"`folder`: expected an empty folder or none, got {folder}; name another, or remove it"
         )
-    text = (folder / MANIFEST).read_text(encoding="utf-8")
-    return text, json.loads(text)
+    num_rows, num_tasks = count_rows_and_tasks(files, task)
+    num_files = -(-num_tasks // tasks_per_file)
+    if num_files > MAX_FILES:
+        raise ValueError(
+            f"`tasks_per_file`: expected at least {-(-num_tasks // MAX_FILES)}, for at most "
+            f"{MAX_FILES} files of about {num_tasks} tasks, got {tasks_per_file}; raise it"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"part-{number:05d}.parquet" for number in range(num_files)]
+    batches = _distributed(files, task, num_files, batch_rows)
+    written = _write_files(arrow("parquet").read_schema(files[0]), paths, batches, buffer_rows)
+    manifest = {
+        "version": 1,
+        "id": secrets.token_hex(8),
+        "task": task,
+        "num_tasks": num_tasks,
+        "num_rows": num_rows,
+        "files": [path.name for path in written],
+    }
+    write_whole(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+
+
+def _parquet_files(source: Path, task: str) -> list[Path]:
+    if source.is_dir():
+        files = sorted(path for path in source.glob("*.parquet") if not path.name.startswith("_"))
+    else:
+        files = [source] if source.is_file() and source.suffix in (".parquet", ".pq") else []
+    if not files:
+        raise ValueError(
+            f"`source`: expected a Parquet file or a folder of them, found none at {source}; "
+            "check the name, or convert the table"
+        )
+    for path in files:
+        require_column(arrow("parquet").read_schema(path).names, task, "task")
+    return files
+
+
+def count_rows_and_tasks(
+    files: Sequence[Path], task: str, sketch_size: int = SKETCH_SIZE
+) -> tuple[int, int]:
+    """Count rows, and tasks by their smallest hashes: exact while these are few, then to 2 %."""
+    num_rows, smallest = 0, set[int]()
+    for path in files:
+        for batch in arrow("parquet").ParquetFile(path).iter_batches(BATCH_ROWS, columns=[task]):
+            hashes, inverse = _row_hashes(batch.column(0), task)
+            num_rows += len(inverse)
+            smallest = set(heapq.nsmallest(sketch_size, smallest | set(hashes.tolist())))
+    if len(smallest) < sketch_size:
+        return num_rows, len(smallest)
+    return num_rows, round((sketch_size - 1) / ((max(smallest) + 1) / 2.0**64))
+
+
+def _row_hashes(column: Any, task: str) -> tuple[np.ndarray, np.ndarray]:
+    """Hashes of the different labels of a column, and which of them each row has."""
+    reject_missing_labels(column.is_null().to_numpy(zero_copy_only=False), task)
+    encoded = column.dictionary_encode()
+    labels = encoded.dictionary.to_numpy(zero_copy_only=False)
+    return label_hashes(labels), encoded.indices.to_numpy(zero_copy_only=False)
+
+
+def _write_files(
+    schema: Any, paths: list[Path], batches: Iterator[tuple[int, Any]], buffer_rows: int
+) -> list[Path]:
+    """Write the rows of each path, and return the paths that have any."""
+    parquet, types, writers = arrow("parquet"), arrow("types"), dict[int, Any]()
+    text = [f.name for f in schema if not (types.is_floating(f.type) or types.is_integer(f.type))]
+    buffers, num_buffered = dict[int, list[Any]](), 0
+
+    def flush() -> None:
+        for number, rows in buffers.items():
+            if number not in writers:
+                # Dictionaries of numbers would take more memory than they save.
+                writers[number] = parquet.ParquetWriter(paths[number], schema, use_dictionary=text)
+            writers[number].write_table(arrow("lib").Table.from_batches(rows).combine_chunks())
+        buffers.clear()
+
+    try:
+        for number, rows in batches:
+            buffers.setdefault(number, []).append(rows)
+            num_buffered += len(rows)
+            if num_buffered >= buffer_rows:
+                flush()
+                num_buffered = 0
+        flush()
+    finally:
+        for writer in writers.values():
+            writer.close()
+    return [paths[number] for number in sorted(writers)]
+
+
+def _distributed(
+    files: list[Path], task: str, num_files: int, batch_rows: int
+) -> Iterator[tuple[int, Any]]:
+    """Rows with the number of their file, in order."""
+    names = arrow("parquet").read_schema(files[0]).names
+    for path in files:
+        for batch in arrow("parquet").ParquetFile(path).iter_batches(batch_rows):
+            hashes, inverse = _row_hashes(batch.column(task), task)
+            number = _file_of(hashes, num_files)[inverse]
+            rows = batch.take(np.argsort(number, kind="stable")).select(names)
+            ends = np.cumsum(np.bincount(number, minlength=num_files))
+            for own in np.unique(number).tolist():
+                begin = ends[own - 1] if own else 0
+                yield own, rows.slice(begin, ends[own] - begin)
+
+
+def _file_of(hashes: UInt64[np.ndarray, " n"], num_files: int) -> Int[np.ndarray, " n"]:
+    """The file of every task: files hold ranges of hashes, in ascending order."""
+    high = hashes >> np.uint64(32)
+    return ((high * np.uint64(num_files)) >> np.uint64(32)).astype(np.int64)

@@ -1,31 +1,38 @@
-"""Linear rewards in numbers that do not grow with the rows: counts and sums of products a task."""
+"""Sufficient statistics of linear rewards: counts and sums of products per task."""
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
 
-from .columns import labels_of, numbers, open_table, refuse_rows, require_column
-from .design import check_gram
+from ..checks import choice
 from .labels import label_hashes
+from .tables import label_column, numeric_column, read_table, reject_rows, require_column
+
+SINGULAR = 1e-12  # smallest eigenvalue of the scaled Gram matrix, relative to the largest
+DIALECTS = {  # quote, and the name of a double
+    "duckdb": ('"', "DOUBLE"),
+    "postgres": ('"', "DOUBLE PRECISION"),
+    "snowflake": ('"', "DOUBLE"),
+    "bigquery": ("`", "FLOAT64"),
+    "spark": ("`", "DOUBLE"),
+}
 
 
 @dataclass(frozen=True, eq=False)
 class TaskStatistics:
-    """Counts and sums of products of every task: all that linear rewards need.
+    """Counts and sums of products per task: all that learning from linear rewards needs.
 
     Attributes:
-        labels: one label for each task, (t,).
-        hashes: a number for every task that depends on its label alone, (t,).
-        counts: rows of each task, or their summed weights, (t,).
-        xx: sums of products of features, the lower triangle by rows, (t, d (d + 1) / 2).
-        xy: sums of feature times reward, (t, d).
-        yy: sums of squared rewards, (t,).
-        feature_names: names of the features.
-        noise_std: known noise, where the table has it (estimates with standard errors); or None.
+        labels: Label per task, (t,).
+        hashes: A number per task that depends on its label alone, (t,).
+        counts: Number of rows, or the sum of their weights, (t,).
+        xx: Sums of products of features, the lower triangle by rows, (t, d (d + 1) / 2).
+        xy: Sums of feature times reward, (t, d).
+        yy: Sums of squared rewards, (t,).
+        feature_names: Names of the features.
     """
 
     labels: np.ndarray
@@ -35,50 +42,61 @@ class TaskStatistics:
     xy: Float[np.ndarray, "t d"]
     yy: Float[np.ndarray, " t"]
     feature_names: tuple[str, ...]
-    noise_std: float | None = None
 
     @staticmethod
     def read(
-        source: Any,
-        *,
-        task: str = "task",
-        features: Sequence[str] | None = None,
+        source: object, *, task: str = "task", features: Sequence[str] | None = None
     ) -> "TaskStatistics":
-        """Statistics from a table with columns n, yy, xy_1.. and xx_1_1, xx_2_1, ..: what the SQL
-        of `diffprior statistics` makes.
+        """Read the result of the SQL that `diffprior statistics` prints.
 
         Args:
-            source: CSV or Parquet file, or a pandas, polars or Arrow table.
-            task: column of task labels.
-            features: names for the features; x1, x2, ... by default.
+            source: CSV or Parquet file, or a pandas, polars or Arrow table, with columns n, yy,
+                xy_1, ... and xx_1_1, xx_2_1, xx_2_2, ...
+            task: Column of task labels.
+            features: Names of the features; x1, x2, ... by default.
 
         Returns:
             Statistics of every task.
+
+        Raises:
+            ValueError: A column is missing, a cell is not a number, or a task occurs twice.
+            ImportError: narwhals and pyarrow are not installed.
         """
-        frame = open_table(source)
+        frame = read_table(source)
         dim = sum(name.startswith("xy_") for name in frame.columns)
         if dim == 0:
-            require_column(list(frame.columns), "xy_1", "source")
-        names = tuple(features or (f"x{i + 1}" for i in range(dim)))
-        xx = [numbers(frame, f"xx_{i + 1}_{j + 1}", "source") for i, j in triangle(dim)]
-        labels = labels_of(frame, task)
-        if len(set(labels.tolist())) != len(labels):
+            require_column(frame.columns, "xy_1", "source")
+        labels = label_column(frame, task)
+        num_different = len(set(labels.tolist()))
+        if num_different != len(labels):
             raise ValueError(
-                f"`task`: expected each task once, got {len(labels)} rows for "
-                f"{len(set(labels.tolist()))} tasks; group by the task alone"
+                f"`task`: expected each task once, got {len(labels)} rows for {num_different} "
+                "tasks; group by the task alone"
             )
-        made = TaskStatistics(
+
+        def columns(names: Sequence[str]) -> np.ndarray:
+            return np.stack([numeric_column(frame, name, "source") for name in names], axis=1)
+
+        statistics = TaskStatistics(
             labels,
             label_hashes(labels),
-            numbers(frame, "n", "source"),
-            np.stack(xx, axis=1),
-            np.stack([numbers(frame, f"xy_{i + 1}", "source") for i in range(dim)], axis=1),
-            numbers(frame, "yy", "source"),
-            names,
+            numeric_column(frame, "n", "source"),
+            columns([f"xx_{i + 1}_{j + 1}" for i, j in triangle(dim)]),
+            columns([f"xy_{i + 1}" for i in range(dim)]),
+            numeric_column(frame, "yy", "source"),
+            tuple(features or (f"x{i + 1}" for i in range(dim))),
         )
-        refuse_rows(made.yy < 0, "`yy`", "no negative sums of squares", "sum reward * reward")
-        check_gram(unpacked(made.xx.sum(axis=0)[None])[0], names, int(made.counts.sum()))
-        return made
+        reject_rows(statistics.yy < 0, "yy", "no negative sums of squares", "sum reward * reward")
+        return statistics.checked()
+
+    def checked(self) -> "TaskStatistics":
+        """Raise if features are constant zero or collinear over all tasks.
+
+        Returns:
+            Itself.
+        """
+        check_gram(unpacked(self.xx.sum(axis=0)[None])[0], self.feature_names, self.num_rows)
+        return self
 
     @property
     def dim(self) -> int:
@@ -93,10 +111,10 @@ class TaskStatistics:
     @property
     def num_rows(self) -> int:
         """Number of rows that were summed."""
-        return int(round(self.counts.sum()))
+        return round(self.counts.sum())
 
     def select(self, tasks: Int[np.ndarray, " k"] | Bool[np.ndarray, " t"]) -> "TaskStatistics":
-        """The statistics of some tasks: positions, or a mask.
+        """Take some tasks.
 
         Args:
             tasks: Positions in `labels`, or a mask (t,).
@@ -104,18 +122,11 @@ class TaskStatistics:
         Returns:
             Their statistics.
         """
-        return dataclasses.replace(
-            self,
-            labels=self.labels[tasks],
-            hashes=self.hashes[tasks],
-            counts=self.counts[tasks],
-            xx=self.xx[tasks],
-            xy=self.xy[tasks],
-            yy=self.yy[tasks],
-        )
+        per_task = ("labels", "hashes", "counts", "xx", "xy", "yy")
+        return dataclasses.replace(self, **{name: getattr(self, name)[tasks] for name in per_task})
 
     def statistics(self) -> "TaskStatistics":
-        """Themselves, as `Logs.statistics`.
+        """Return itself, like `Logs.statistics`.
 
         Returns:
             Itself.
@@ -126,28 +137,89 @@ class TaskStatistics:
         return f"TaskStatistics({self.num_tasks} tasks, {self.num_rows} rows, {self.dim} features)"
 
 
+def statistics_sql(
+    features: Sequence[str],
+    *,
+    task: str,
+    reward: str,
+    table: str = "logs",
+    dialect: str = "duckdb",
+    intercept: bool = False,
+    weight: str | None = None,
+) -> str:
+    """Write the SQL whose result `TaskStatistics.read` reads: one row per task.
+
+    Args:
+        features: Columns of features, in order.
+        task: Column of task labels.
+        reward: Column of rewards.
+        table: Name of the table, as it stands after FROM.
+        dialect: duckdb, postgres, snowflake, bigquery or spark.
+        intercept: Whether to prepend a feature that is always 1.
+        weight: Column with the number of observations that a row stands for.
+
+    Returns:
+        A statement with d (d + 3) / 2 + 3 result columns.
+    """
+    quote, double = DIALECTS[choice("dialect", dialect, tuple(DIALECTS))]
+
+    def name(column: str) -> str:
+        return f"{quote}{column.replace(quote, 2 * quote)}{quote}"
+
+    def number(column: str) -> str:
+        return f"CAST({name(column)} AS {double})"
+
+    x = ["1.0"] * intercept + [number(column) for column in features]
+    y, w = number(reward), "" if weight is None else f"{number(weight)} * "
+    total = "COUNT(*)" if weight is None else f"SUM({number(weight)})"
+    columns = [f"{name(task)} AS {name('task')}", f"{total} AS n", f"SUM({w}{y} * {y}) AS yy"]
+    columns += [f"SUM({w}{a} * {y}) AS xy_{i + 1}" for i, a in enumerate(x)]
+    columns += [f"SUM({w}{x[i]} * {x[j]}) AS xx_{i + 1}_{j + 1}" for i, j in triangle(len(x))]
+    body = ",\n  ".join(columns)
+    return f"SELECT\n  {body}\nFROM {table}\nGROUP BY {name(task)}"
+
+
 def sum_by_task(
     labels: np.ndarray,
+    hashes: UInt64[np.ndarray, " t"],
     starts: Int[np.ndarray, " s"],
     features: Float[np.ndarray, "n d"],
     rewards: Float[np.ndarray, " n"],
     weights: Float[np.ndarray, " n"],
     feature_names: tuple[str, ...],
-    hashes: UInt64[np.ndarray, " t"] | None = None,
 ) -> TaskStatistics:
-    """The statistics of rows that are grouped by task."""
+    """Sum up rows that are grouped by task; rows of task i are `starts[i]` to `starts[i + 1]`."""
     with np.errstate(over="ignore", invalid="ignore"):
-        products = [features[:, i] * features[:, j] for i, j in triangle(features.shape[1])]
-        xx = segment_sums(np.stack(products, axis=1) * weights[:, None], starts)
-        xy = segment_sums(features * (weights * rewards)[:, None], starts)
-        sums = segment_sums(np.stack([weights, weights * rewards**2], axis=1), starts)
-    if not all(np.all(np.isfinite(found)) for found in (xx, xy, sums)):
+        sums = segment_sums(products(features, rewards, weights), starts)
+    if not np.all(np.isfinite(sums)):
         raise ValueError(
             "`rewards`: expected features and rewards whose squares can be summed in double "
             "precision, got larger ones; rescale them"
         )
-    hashes = label_hashes(labels) if hashes is None else hashes
-    return TaskStatistics(labels, hashes, sums[:, 0], xx, xy, sums[:, 1], feature_names)
+    return from_products(labels, hashes, sums, feature_names)
+
+
+def products(
+    features: Float[np.ndarray, "n d"], rewards: Float[np.ndarray, " n"], weights: np.ndarray
+) -> Float[np.ndarray, "n q"]:
+    """The columns that are summed per task: weight, y y, x y and the triangle of x x'."""
+    x, y, w = features, rewards, weights
+    linear = [x[:, i] * y * w for i in range(x.shape[1])]
+    quadratic = [x[:, i] * x[:, j] * w for i, j in triangle(x.shape[1])]
+    return np.stack([w, w * y**2, *linear, *quadratic], axis=1)
+
+
+def from_products(
+    labels: np.ndarray,
+    hashes: UInt64[np.ndarray, " t"],
+    sums: Float[np.ndarray, "t q"],
+    feature_names: tuple[str, ...],
+) -> TaskStatistics:
+    """Statistics from sums over the columns of `products`."""
+    end = 2 + len(feature_names)
+    return TaskStatistics(
+        labels, hashes, sums[:, 0], sums[:, end:], sums[:, 2:end], sums[:, 1], feature_names
+    )
 
 
 def segment_sums(
@@ -179,3 +251,23 @@ def packed(matrices: Float[np.ndarray, "*t d d"]) -> Float[np.ndarray, "*t p"]:
     """Lower triangles of symmetric matrices, row by row."""
     rows, columns = np.tril_indices(matrices.shape[-1])
     return matrices[..., rows, columns]
+
+
+def check_gram(gram: Float[np.ndarray, "d d"], names: tuple[str, ...], num_rows: int) -> None:
+    """Raise if the summed products of features are singular, naming the features involved."""
+    lengths = np.sqrt(np.diagonal(gram))
+    if not np.all(lengths > 0):
+        zero = ", ".join(n for n, length in zip(names, lengths, strict=True) if not length > 0)
+        raise ValueError(
+            f"`features`: expected features that vary, got {zero}, always 0; drop them"
+        )
+    if num_rows < len(names):
+        return
+    values, vectors = np.linalg.eigh(gram / np.outer(lengths, lengths))
+    if values[0] < SINGULAR * values[-1]:
+        shares = np.abs(vectors[:, 0])
+        involved = [n for n, share in zip(names, shares, strict=True) if share > 0.05]
+        raise ValueError(
+            f"`features`: expected independent features, got collinear {', '.join(involved)}; "
+            "drop one of them (of one-hot columns beside an intercept, one is always too many)"
+        )

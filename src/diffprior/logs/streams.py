@@ -1,4 +1,4 @@
-"""Parquet files larger than memory: summed up batch by batch, or thinned to whole tasks."""
+"""Parquet files of rows, read in batches: summed up by task, or sampled to whole tasks."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from .columns import arrow, as_numbers, chosen_columns, refuse_rows, require_column
-from .design import INTERCEPT, check_gram
 from .labels import label_hashes
-from .statistics import TaskStatistics, segment_sums, triangle, unpacked
+from .statistics import TaskStatistics, from_products, products, segment_sums
+from .tables import arrow, choose_columns, reject_missing_labels, require_column, to_numbers
 
-ROWS_AT_ONCE = 2**16
+INTERCEPT = "intercept"
+BATCH_ROWS = 2**16
+Rows = dict[str, np.ndarray]  # arrays by the names of the arguments of `Logs`
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a file hold what."""
+    """Roles of the columns of a file."""
 
     task: str
     reward: str
@@ -34,37 +35,40 @@ class Columns:
         weight: str | None = None,
         time: str | None = None,
     ) -> "Columns":
-        """The columns of a Parquet file that the names and patterns choose."""
+        """Choose columns of a Parquet file by names and patterns."""
         available = _open(path).schema_arrow.names
-        for name, argument in ((task, "task"), (reward, "reward"), (weight, "weight")):
-            if name is not None:
-                require_column(available, name, argument)
-        taken = [name for name in (task, reward, weight, time) if name]
-        names = chosen_columns(available, features, taken)
+        roles = {"task": task, "reward": reward, "weight": weight, "time": time}
+        given = {argument: name for argument, name in roles.items() if name is not None}
+        for argument, name in given.items():
+            require_column(available, name, argument)
+        names = choose_columns(available, features, list(given.values()))
         return Columns(task, reward, tuple(names), weight, time)
 
-    def batches(self, path: Path, rows_at_once: int) -> Iterator[dict[str, np.ndarray]]:
-        """Batches of rows as arrays: task, rewards, features, weights, and times if there are."""
+    def batches(self, path: Path, batch_rows: int = BATCH_ROWS) -> Iterator[Rows]:
+        """Read a file as batches of arrays; `times` only if there is a column for them."""
         names = [self.task, self.reward, *self.features]
         names += [name for name in (self.weight, self.time) if name]
-        for batch in _open(path).iter_batches(rows_at_once, columns=list(dict.fromkeys(names))):
+        for batch in _open(path).iter_batches(batch_rows, columns=list(dict.fromkeys(names))):
             yield self._arrays(batch)
 
-    def _arrays(self, batch: Any) -> dict[str, np.ndarray]:
+    def read(self, path: Path) -> Rows:
+        """Read a whole file."""
+        batches = list(self.batches(path))
+        return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+    def _arrays(self, batch: Any) -> Rows:
         def column(name: str, argument: str) -> np.ndarray:
-            values = batch.column(name).to_numpy(zero_copy_only=False)
-            return as_numbers(values, name, argument)
+            return to_numbers(batch.column(name).to_numpy(zero_copy_only=False), name, argument)
 
         labels = batch.column(self.task)
         missing = np.asarray(labels.is_null().to_numpy(zero_copy_only=False), bool)
-        refuse_rows(missing, "`task`", f"no missing labels in {self.task!r}", "drop those rows")
+        reject_missing_labels(missing, self.task)
+        weights = None if self.weight is None else column(self.weight, "weight")
         arrays = {
             "tasks": labels.to_numpy(zero_copy_only=False),
             "rewards": column(self.reward, "reward"),
-            "features": np.stack([column(n, "features") for n in self.features], axis=1),
-            "weights": np.ones(len(labels))
-            if self.weight is None
-            else column(self.weight, "weight"),
+            "features": np.stack([column(name, "features") for name in self.features], axis=1),
+            "weights": np.ones(len(labels)) if weights is None else weights,
         }
         if self.time is not None:
             arrays["times"] = batch.column(self.time).to_numpy(zero_copy_only=False)
@@ -72,87 +76,54 @@ class Columns:
 
 
 def stream_statistics(
-    path: Path, columns: Columns, intercept: bool, rows_at_once: int = ROWS_AT_ONCE
+    path: Path, columns: Columns, intercept: bool, batch_rows: int = BATCH_ROWS
 ) -> TaskStatistics:
-    """Statistics of every task of a Parquet file of rows; one batch is in memory at a time."""
+    """Sum up a Parquet file by task, with one batch of rows in memory at a time."""
     names = (INTERCEPT,) * intercept + columns.features
-    totals = _Totals(len(names))
-    for batch in columns.batches(path, rows_at_once):
+    places: dict[Any, int] = {}
+    totals = np.zeros((1024, 2 + len(names) * (len(names) + 3) // 2))
+    for batch in columns.batches(path, batch_rows):
         features = batch["features"]
         if intercept:
             features = np.column_stack([np.ones(len(features)), features])
-        totals.add(batch["tasks"], features, batch["rewards"], batch["weights"])
-    made = totals.statistics(names)
-    check_gram(unpacked(made.xx.sum(axis=0)[None])[0], names, made.num_rows)
-    return made
-
-
-def sample_tasks(
-    path: Path, columns: Columns, max_rows: int, rows_at_once: int = ROWS_AT_ONCE
-) -> dict[str, np.ndarray]:
-    """All rows of as many whole tasks as `max_rows` allow; which ones, their labels decide."""
-    limit = _hash_limit(path, columns, max_rows, rows_at_once)
-    kept: list[dict[str, np.ndarray]] = []
-    for batch in columns.batches(path, rows_at_once):
         labels, inverse = np.unique(batch["tasks"], return_inverse=True)
-        keep = (label_hashes(labels) <= limit)[inverse]
-        kept.append({name: values[keep] for name, values in batch.items()})
-    return {name: np.concatenate([part[name] for part in kept]) for name in kept[0]}
+        order = np.argsort(inverse, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(inverse, minlength=len(labels)))])
+        summands = products(features, batch["rewards"], batch["weights"])
+        own = [places.setdefault(label, len(places)) for label in labels.tolist()]
+        while len(places) > len(totals):
+            totals = np.concatenate([totals, np.zeros_like(totals)])
+        totals[own] += segment_sums(summands[order], starts)
+    labels = np.array(list(places))
+    return from_products(labels, label_hashes(labels), totals[: len(places)], names).checked()
 
 
-def _hash_limit(path: Path, columns: Columns, max_rows: int, rows_at_once: int) -> np.uint64:
+def sample_tasks(path: Path, columns: Columns, max_rows: int, batch_rows: int = BATCH_ROWS) -> Rows:
+    """Read all rows of as many whole tasks as `max_rows` allow, chosen by their labels."""
+    limit = _hash_limit(path, columns, max_rows, batch_rows)
+    parts: list[Rows] = []
+    for batch in columns.batches(path, batch_rows):
+        labels, inverse = np.unique(batch["tasks"], return_inverse=True)
+        chosen = (label_hashes(labels) <= limit)[inverse]
+        parts.append({name: values[chosen] for name, values in batch.items()})
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _hash_limit(path: Path, columns: Columns, max_rows: int, batch_rows: int) -> np.uint64:
     counts: dict[int, int] = {}
-    for batch in _open(path).iter_batches(rows_at_once, columns=[columns.task]):
-        labels, sizes = np.unique(
-            batch.column(0).to_numpy(zero_copy_only=False), return_counts=True
-        )
+    for batch in _open(path).iter_batches(batch_rows, columns=[columns.task]):
+        column = batch.column(0).to_numpy(zero_copy_only=False)
+        labels, sizes = np.unique(column, return_counts=True)
         for hash_, size in zip(label_hashes(labels).tolist(), sizes.tolist(), strict=True):
             counts[hash_] = counts.get(hash_, 0) + size
     ordered = sorted(counts)
-    inside = np.cumsum([counts[h] for h in ordered]) <= max_rows
-    if not inside[0]:
+    fits = np.cumsum([counts[h] for h in ordered]) <= max_rows
+    if not fits[0]:
         raise ValueError(
             f"`max_rows`: expected room for one task, got {max_rows} where one has "
             f"{counts[ordered[0]]} rows; raise it"
         )
-    return np.uint64(ordered[int(inside.sum()) - 1])
-
-
-class _Totals:
-    """Sums of products by task, of tasks that turn up in any order."""
-
-    def __init__(self, dim: int) -> None:
-        self.dim = dim
-        self.places: dict[Any, int] = {}
-        self.sums = np.zeros((1024, 2 + dim + dim * (dim + 1) // 2))
-
-    def add(
-        self, tasks: np.ndarray, features: np.ndarray, rewards: np.ndarray, weights: np.ndarray
-    ) -> None:
-        labels, inverse = np.unique(tasks, return_inverse=True)
-        order = np.argsort(inverse, kind="stable")
-        starts = np.concatenate([[0], np.cumsum(np.bincount(inverse, minlength=len(labels)))])
-        x, y, w = features[order], rewards[order], weights[order]
-        products = [x[:, i] * x[:, j] * w for i, j in triangle(self.dim)]
-        linear = [x[:, i] * y * w for i in range(self.dim)]
-        sums = segment_sums(np.stack([w, w * y**2, *linear, *products], axis=1), starts)
-        places = [self.places.setdefault(label, len(self.places)) for label in labels.tolist()]
-        while len(self.places) > len(self.sums):
-            self.sums = np.concatenate([self.sums, np.zeros_like(self.sums)])
-        self.sums[places] += sums
-
-    def statistics(self, names: tuple[str, ...]) -> TaskStatistics:
-        sums, d = self.sums[: len(self.places)], self.dim
-        labels = np.array(list(self.places))
-        return TaskStatistics(
-            labels,
-            label_hashes(labels),
-            sums[:, 0],
-            sums[:, 2 + d :],
-            sums[:, 2 : 2 + d],
-            sums[:, 1],
-            names,
-        )
+    return np.uint64(ordered[int(fits.sum()) - 1])
 
 
 def _open(path: Path) -> Any:

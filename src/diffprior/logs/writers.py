@@ -1,4 +1,4 @@
-"""Logs of decisions as other tools read them: Parquet, Vowpal Wabbit's DSJSON, Open Bandit."""
+"""Writers of logged decisions: Parquet, Vowpal Wabbit's DSJSON, Open Bandit arrays."""
 
 import abc
 import contextlib
@@ -10,19 +10,21 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .columns import arrow
 from .decisions import LoggedDecision
+from .tables import arrow
 
-AT_ONCE = 2**21  # numbers that are gathered before they are written
+BUFFER_SIZE = 2**21  # numbers in memory before they are written
 
 
 class AbstractWriter(abc.ABC):
-    """Takes decisions one by one and keeps few of them in memory: `write` each, `finish`, and
-    `close` whether or not that went well."""
+    """Writes decisions one by one, with few of them in memory.
+
+    Call `write` for each, then `finish`, and `close` in any case.
+    """
 
     @abc.abstractmethod
     def __init__(self, file: BinaryIO, dim: int) -> None:
-        """Begin a file of decisions with so many features."""
+        """Begin a file of decisions with `dim` features."""
 
     @abc.abstractmethod
     def write(self, decision: LoggedDecision) -> None:
@@ -30,19 +32,22 @@ class AbstractWriter(abc.ABC):
 
     @abc.abstractmethod
     def finish(self) -> None:
-        """Write what is left."""
+        """Write the rest."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Leave nothing open."""
+        """Release all resources."""
 
 
 class ParquetWriter(AbstractWriter):
-    """A table with one row for each decision: `task`, `reward`, `propensity`, `x1`, `x2`, ... of
-    the action taken, and `actions` and `mask`, all that was offered."""
+    """A table with one row per decision.
 
-    def __init__(self, file: BinaryIO, dim: int) -> None:
-        types = _pyarrow()
+    Columns are `task`, `reward`, `propensity`, `x1`, `x2`, ... of the action taken, and `actions`
+    and `mask`, all that was offered.
+    """
+
+    def __init__(self, file: BinaryIO, dim: int, buffer_size: int = BUFFER_SIZE) -> None:
+        types = arrow("lib")
         number, text = types.float64(), types.string()
         self._names = [f"x{i + 1}" for i in range(dim)]
         self._schema = types.schema(
@@ -65,46 +70,44 @@ class ParquetWriter(AbstractWriter):
         )
         self._writer = arrow("parquet").ParquetWriter(file, self._schema)
         self._rows: list[LoggedDecision] = []
-        self._size = 0
+        self._size, self._buffer_size = 0, buffer_size
 
     def write(self, decision: LoggedDecision) -> None:
-        """Add a decision."""
         self._rows.append(decision)
         self._size += decision.features.size + len(self._schema)
-        if self._size > AT_ONCE:
+        if self._size > self._buffer_size:
             self._flush()
 
     def finish(self) -> None:
-        """Write what is left."""
         self._flush()
 
     def close(self) -> None:
-        """Write the end of the file."""
         self._writer.close()
 
     def _flush(self) -> None:
         rows = [self._row(decision) for decision in self._rows]
         if rows:
-            table = _pyarrow().RecordBatch.from_pylist(rows, schema=self._schema)
+            table = arrow("lib").RecordBatch.from_pylist(rows, schema=self._schema)
             self._writer.write_batch(table)
         self._rows, self._size = [], 0
 
     def _row(self, decision: LoggedDecision) -> dict[str, Any]:
-        kept = decision._asdict()
-        features, mask = kept.pop("features"), kept.pop("mask")
+        fields = decision._asdict()
+        features, mask = fields.pop("features"), fields.pop("mask")
         phi = dict(zip(self._names, decision.phi.tolist(), strict=True))
-        return kept | phi | {"actions": features.tolist(), "mask": mask.tolist()}
+        return fields | phi | {"actions": features.tolist(), "mask": mask.tolist()}
 
 
 class DsjsonWriter(AbstractWriter):
-    """One JSON object a line: the cost is minus the reward; the label's probability is the
-    propensity. Actions that were not allowed are left out of what was offered."""
+    """One JSON object per line: the cost is minus the reward, the probability the propensity.
+
+    Actions that were not allowed are left out.
+    """
 
     def __init__(self, file: BinaryIO, dim: int) -> None:
         self._file = file
 
     def write(self, decision: LoggedDecision) -> None:
-        """Add a decision."""
         offered = np.flatnonzero(decision.mask)
         place = int(np.flatnonzero(offered == decision.taken)[0])
         actions = [
@@ -127,16 +130,18 @@ class DsjsonWriter(AbstractWriter):
         self._file.write(json.dumps(event, allow_nan=False).encode() + b"\n")
 
     def finish(self) -> None:
-        """Nothing is left to be written."""
+        pass
 
     def close(self) -> None:
-        """Nothing is left open."""
+        pass
 
 
 class OpenBanditWriter(AbstractWriter):
-    """Arrays of Open Bandit Pipeline in one .npz: `action`, `reward`, `pscore`, `position`,
-    `context` (features of all actions, side by side), `action_context` (which action it is); and
-    `mask`, `version`, `task_number` and `task` (a name for each number), which it does not ask for.
+    """Arrays of Open Bandit Pipeline in one .npz file.
+
+    They are `action`, `reward`, `pscore`, `position`, `context` (features of all actions, side by
+    side) and `action_context` (which action it is); and `mask`, `version`, `task_number` and `task`
+    (a name per number), which the pipeline does not need.
 
     Raises:
         ValueError: Decisions have different numbers of actions, which its arrays cannot hold.
@@ -150,7 +155,6 @@ class OpenBanditWriter(AbstractWriter):
         self._tasks: dict[str, int] = {}
 
     def write(self, decision: LoggedDecision) -> None:
-        """Add a decision."""
         self._num_actions = self._num_actions or len(decision.mask)
         if len(decision.mask) != self._num_actions:
             raise ValueError(
@@ -169,11 +173,9 @@ class OpenBanditWriter(AbstractWriter):
         self._add("version", np.asarray(decision.version, np.int64))
 
     def close(self) -> None:
-        """Remove the temporary files, one for each column."""
         self._stack.close()
 
     def finish(self) -> None:
-        """Join the columns."""
         with zipfile.ZipFile(self._file, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, (column, dtype, shape) in self._columns.items():
                 column.seek(0)
@@ -193,17 +195,13 @@ class OpenBanditWriter(AbstractWriter):
 
     def _add(self, name: str, value: np.ndarray) -> None:
         if name not in self._columns:
-            spool = self._stack.enter_context(tempfile.TemporaryFile())
+            spool = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
             self._columns[name] = (spool, value.dtype, value.shape)
         self._columns[name][0].write(value.tobytes())
 
     def _whole(self, archive: zipfile.ZipFile, name: str, value: np.ndarray) -> None:
         with archive.open(f"{name}.npy", "w") as entry:
             np.lib.format.write_array(entry, value, allow_pickle=False)
-
-
-def _pyarrow() -> Any:
-    return arrow("lib")
 
 
 FORMATS: dict[str, type[AbstractWriter]] = {

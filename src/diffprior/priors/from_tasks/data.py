@@ -52,8 +52,6 @@ def resolve(logs: AnyLogs, likelihood: Any) -> tuple[AbstractLikelihood, Noise |
 
 def _with_noise(logs: AnyLogs, likelihood: Linear) -> tuple[Linear, Noise]:
     known = likelihood.noise_std
-    if known is None and isinstance(logs, TaskStatistics) and logs.noise_std is not None:
-        return Linear(noise_std=logs.noise_std), Noise(logs.noise_std, 0.0, "given")
     if known is not None:
         return likelihood, Noise(float(known), 0.0, "given")
     found = estimate_noise(logs.statistics())
