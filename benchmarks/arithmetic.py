@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from diffprior.denoisers.corrected import CorrectedDenoiser
+from diffprior.denoisers.network import NetworkDenoiser
+from diffprior.denoisers.stagewise import StagewiseDenoiser
 from diffprior.executors import num_cores
-from diffprior.priors.corrected import CorrectedDenoiser
-from diffprior.priors.network import NetworkDenoiser
-from diffprior.priors.stagewise import StagewiseDenoiser
 from diffprior.samplers.base import AbstractSampler
 from diffprior.samplers.dps import DPS
 from diffprior.samplers.evidence_dps import EvidenceDPS

@@ -98,7 +98,7 @@ def _simulation() -> Callable[[AbstractExecutor], Any]:
     from diffprior.samplers.twisted_smc import TwistedSMC
 
     problem = synthetic("cross")
-    sampler = TwistedSMC(DiffusionPrior.from_denoiser(problem.true_prior))
+    sampler = TwistedSMC(DiffusionPrior.from_prior(problem.true_prior))
     agents = {"TwistedSMC": sampler}
     return lambda executor: simulate(problem, agents, 256, 100, progress=False, executor=executor)
 

@@ -27,6 +27,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
 from diffprior.evidence.base import AbstractEvidence
+from diffprior.fitting.config import FitConfig
 from diffprior.priors.base import AbstractPrior
 from diffprior.priors.diffusion import DiffusionPrior
 from diffprior.priors.gaussian import GaussianPrior
@@ -179,7 +180,8 @@ def _fit_diffusion(source: AbstractLaw, samples: np.ndarray, seed: int) -> Abstr
 
 
 def _fit_fast(source: AbstractLaw, samples: np.ndarray, seed: int) -> AbstractPrior:
-    return DiffusionPrior.fit(samples, seed=seed, progress=False, fast=True)
+    config = FitConfig(prefer_mixture=True)
+    return DiffusionPrior.fit(samples, seed=seed, progress=False, config=config)
 
 
 def _fit_mixture(source: AbstractLaw, samples: np.ndarray, seed: int) -> AbstractPrior:

@@ -71,7 +71,6 @@ def streamed(cell: Cell) -> Figure:
 
     from diffprior.evidence.families import Logistic
     from diffprior.logs.logs import Logs
-    from diffprior.priors.gaussian import GaussianPrior
 
     rng = np.random.default_rng(cell.seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +88,7 @@ def streamed(cell: Cell) -> Figure:
         writer.close()
         begin = time.perf_counter()
         logs = Logs.read(path, task="task", reward="y", features="x*", max_rows=200_000)
-        GaussianPrior.fit(logs, likelihood=Logistic())
+        gaussian_from_logs(logs, Logistic())
         seconds = time.perf_counter() - begin
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     notes = {"rows": num_rows, "kept": logs.num_rows, "seconds": round(seconds, 1)}

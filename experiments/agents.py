@@ -1,5 +1,6 @@
 """The agents of the experiments: Section 6.1, our own, and the rivals to beat."""
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from diffprior.checks import choice
 from diffprior.evidence.base import AbstractLikelihood
 from diffprior.evidence.linear import Linear
 from diffprior.files.cache import ResultCache, array_digest
+from diffprior.fitting.config import FitConfig
 from diffprior.priors.base import AbstractClosedFormPrior, AbstractPrior
 from diffprior.priors.diffusion import DiffusionPrior
 from diffprior.priors.empirical import EmpiricalPrior
@@ -172,13 +174,13 @@ _PRIORS: dict[str, Callable[[LearnedPriors], AbstractPrior]] = {
 def _fit(samples: np.ndarray, preset: str, schedule: Schedule | None, seed: int) -> DiffusionPrior:
     import warnings
 
-    from diffprior.priors.report import FitWarning
+    from diffprior.fitting.report import FitWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # few samples may be the point
-        return DiffusionPrior.fit(
-            samples, preset=preset, schedule=schedule, seed=seed, progress=False
-        )
+        config = FitConfig.paper() if preset == "paper" else FitConfig()
+        config = dataclasses.replace(config, schedule=schedule)
+        return DiffusionPrior.fit(samples, config=config, seed=seed, progress=False)
 
 
 def true_prior(problem: AbstractProblem, seed: int) -> AbstractClosedFormPrior:

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 import diffprior as dp
 import reference
+from diffprior.denoisers.corrected import CorrectedDenoiser, Correction
 from diffprior.mixture import GaussianMixture
 from diffprior.priors.base import AbstractClosedFormPrior
-from diffprior.priors.corrected import CorrectedDenoiser
-from diffprior.priors.correction import Correction
 
 Array = NDArray[np.float64]
 DIM = 3

@@ -41,7 +41,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Before the first import of the package: every annotation in it is checked from here on.
 if "FUZZ_EXAMPLES" not in os.environ:  # strangers pass whatever they like
-    install_import_hook(["diffprior", "experiments", "benchmarks"], "beartype.beartype")
+    install_import_hook(["diffprior", "experiments", "benchmarks"], "typechecking.checked")
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")

@@ -32,8 +32,8 @@ RUNNER = """
 import contextlib, functools, io, json, sys
 import diffprior
 fit = diffprior.DiffusionPrior.fit
-if "num_steps" in fit.__kwdefaults__:
-    diffprior.DiffusionPrior.fit = staticmethod(functools.partial(fit, num_steps=400))
+config = diffprior.FitConfig(num_steps=400)
+diffprior.DiffusionPrior.fit = staticmethod(functools.partial(fit, config=config))
 printed = []
 for block in json.load(sys.stdin):
     with contextlib.redirect_stdout(io.StringIO()) as text:

@@ -47,7 +47,7 @@ def test_repr(text: str) -> None:
 
 def test_repr_of_a_learned_prior() -> None:
     samples = np.random.default_rng(0).standard_normal((300, DIM))
-    prior = dp.DiffusionPrior.fit(samples, num_steps=1, width=4, depth=2, progress=False)
+    prior = dp.DiffusionPrior.fit(samples, config=dp.FitConfig.tiny(), progress=False)
     assert repr(prior).startswith("DiffusionPrior(") and "dim=3, num_samples=300" in repr(prior)
 
 

@@ -81,7 +81,7 @@ print("returned")
 
 FITS = """
 import threading, numpy as np
-from diffprior.priors import em
+from diffprior.fitting import em
 dim, batch = {dim}, {batch}
 samples, kind = np.random.default_rng(0).standard_normal((1024, dim)), em.Kind(2.0, 4)
 

@@ -37,6 +37,8 @@ FOLDERS = (
     "executors",
     "evidence",
     "logs",
+    "denoisers",
+    "fitting",
     "priors",
     "samplers",
     "problems",

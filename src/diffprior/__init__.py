@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .evidence.glm import AbstractFamily, GLMEvidence
     from .evidence.linear import Linear, LinearEvidence
     from .files.base import load, load_bytes
+    from .fitting.config import FitConfig
+    from .fitting.report import FitReport, FitWarning
     from .gaussian import Gaussian
     from .learning.ladder import Learned, learn
     from .learning.report import LearningReport
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from .priors.empirical import EmpiricalPrior
     from .priors.gaussian import GaussianPrior
     from .priors.mixture import MixturePrior
-    from .priors.report import FitReport, FitWarning
     from .problems.base import AbstractProblem
     from .problems.mixtures import example_mixture
     from .problems.rows import RowProblem
@@ -67,6 +68,8 @@ _NAMES = {
     ".files.base": ("load", "load_bytes"),
     ".gaussian": ("Gaussian",),
     ".learning.ladder": ("Learned", "learn"),
+    ".fitting.config": ("FitConfig",),
+    ".fitting.report": ("FitReport", "FitWarning"),
     ".learning.report": ("LearningReport",),
     ".logs.logs": ("Logs",),
     ".logs.shards": ("ShardedLogs",),
@@ -76,7 +79,6 @@ _NAMES = {
     ".priors.empirical": ("EmpiricalPrior",),
     ".priors.gaussian": ("GaussianPrior",),
     ".priors.mixture": ("MixturePrior",),
-    ".priors.report": ("FitReport", "FitWarning"),
     ".problems.base": ("AbstractProblem",),
     ".problems.mixtures": ("example_mixture",),
     ".problems.rows": ("RowProblem",),
@@ -145,6 +147,7 @@ __all__ = [
     "EvidenceDPS",
     "Exact",
     "FewPasses",
+    "FitConfig",
     "FitReport",
     "FitWarning",
     "GLMEvidence",

@@ -10,9 +10,9 @@ import pytest
 import diffprior as dp
 from bandits.helpers import standard_prior
 from diffprior.bandits.bandit import Bandit
+from diffprior.denoisers.stagewise import StagewiseDenoiser
+from diffprior.fitting.report import FitReport, StageLoss
 from diffprior.priors.diffusion import DiffusionPrior, Metadata
-from diffprior.priors.report import FitReport, StageLoss
-from diffprior.priors.stagewise import StagewiseDenoiser
 from diffprior.samplers.evidence_dps import EvidenceDPS
 from diffprior.samplers.laplace_dps import LaplaceDPS
 

@@ -67,7 +67,7 @@ PARTS = ("checks", "padding", "packing", "dispatch and transfer", "reply")
 
 
 def test_a_sampler_without_a_network_has_no_limit() -> None:
-    sampler = dp.EvidenceDPS(dp.DiffusionPrior.fit(_gaussian_samples(), num_steps=1))
+    sampler = dp.EvidenceDPS(dp.DiffusionPrior.fit(_gaussian_samples(), config=dp.FitConfig.tiny()))
     assert multiply_adds(sampler) == 0
     assert over_limit(sampler, 1.0, 1.0) == "no network"
 

@@ -9,8 +9,8 @@ import pytest
 
 import diffprior as dp
 from diffprior.checks import choice
+from diffprior.fitting.report import FitReport, FitWarning, StageLoss
 from diffprior.priors.diffusion import Metadata
-from diffprior.priors.report import FitReport, FitWarning, StageLoss
 
 SAMPLES = np.random.default_rng(0).standard_normal((300, 2)) * [1.0, 3.0] + [0.0, 5.0]
 

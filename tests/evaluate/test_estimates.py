@@ -9,10 +9,10 @@ import pytest
 from scipy import integrate, special, stats
 
 import diffprior as dp
+from diffprior.denoisers.corrected import CorrectedDenoiser
 from diffprior.evaluate import Tasks, compare, estimate_log_evidence, log_evidence
 from diffprior.evaluate.estimates import log_mean
 from diffprior.mixture import GaussianMixture
-from diffprior.priors.corrected import CorrectedDenoiser
 from foreign import TwelveLines
 
 PRIOR = dp.MixturePrior([0.3, 0.7], [[-2.0], [3.0]], [[[1.0]], [[4.0]]])

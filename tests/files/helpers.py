@@ -14,15 +14,14 @@ from numpy.testing import assert_array_equal
 
 import diffprior as dp
 from cases import LIKELIHOODS, PRIORS, SAMPLERS, diffusion, problem
+from diffprior.denoisers.corrected import CorrectedDenoiser, Correction
+from diffprior.denoisers.network import NetworkDenoiser
+from diffprior.denoisers.stagewise import StagewiseDenoiser
 from diffprior.files.cache import KeptArrays
 from diffprior.files.kinds import Kind
+from diffprior.fitting.report import Candidate, FitReport, StageLoss
 from diffprior.mixture import GaussianMixture
-from diffprior.priors.corrected import CorrectedDenoiser
-from diffprior.priors.correction import Correction
 from diffprior.priors.diffusion import Metadata
-from diffprior.priors.network import NetworkDenoiser
-from diffprior.priors.report import Candidate, FitReport, StageLoss
-from diffprior.priors.stagewise import StagewiseDenoiser
 
 REPORT = FitReport(
     100, 20, 1.25, (0.9, float("nan")), 1, (StageLoss(-7.0, 0.9, 2.0, 1.0, 0.9),), ()

@@ -126,7 +126,7 @@ def test_from_prior_keeps_the_moments(case: PriorCase) -> None:
     mean, cov = case.denoise(np.zeros((DIM, DIM)), np.zeros(DIM))
     assert_allclose(prior.moments().mean, mean, atol=1e-10)
     assert_allclose(prior.moments().cov, cov, atol=1e-10)
-    again = dp.DiffusionPrior.from_denoiser(prior, dp.Schedule.cosine(4))
+    again = dp.DiffusionPrior.from_prior(prior, dp.Schedule.cosine(4))
     assert again.denoiser is prior.denoiser and again.schedule == dp.Schedule.cosine(4)
     assert dp.DiffusionPrior.from_prior(prior) is prior
 

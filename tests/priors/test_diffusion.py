@@ -1,6 +1,6 @@
 """The diffusion prior: its reverse process in closed form, units, odd samples and refusals."""
 
-from typing import Any
+import dataclasses
 
 import jax
 import numpy as np
@@ -9,16 +9,21 @@ from numpy.testing import assert_allclose
 
 import diffprior as dp
 import reference
-from cases import COV, COVS, MEAN, MEANS, WEIGHTS
-from diffprior.priors import residuals
-from diffprior.priors.screening import screen_samples
+from cases import COV, COVS, DIM, MEAN, MEANS, WEIGHTS
+from diffprior.priors.diffusion import EXACT_DRAWS
 from statistic import Z, assert_moments
 
 OWN_GRID = dp.Schedule.log_snr(33)  # where the residual is tabulated, so nothing is interpolated
 
 
-def gaussian_samples(num: int, dim: int = 2) -> np.ndarray:
-    return np.random.default_rng(4).standard_normal((num, dim))
+SAMPLES = np.random.default_rng(4).standard_normal((400, DIM)) @ np.tri(DIM) + 3.0
+
+
+@pytest.fixture(scope="module")
+def unlearned() -> dp.DiffusionPrior:
+    """A fit in which nothing is trained: a Gaussian."""
+    config = dataclasses.replace(dp.FitConfig.tiny(), max_components=1, num_steps=0)
+    return dp.DiffusionPrior.fit(SAMPLES, config=config)
 
 
 @pytest.fixture(scope="module")
@@ -88,113 +93,25 @@ def test_residual_is_the_mean_posterior_variance_of_a_mixture(mixture: dp.Diffus
         variances = [
             np.trace(reference.mixture_denoise(WEIGHTS, means, covs, *e)[1]) / 3 for e in evidence
         ]
-        extra = np.sqrt(1 + len(clean) / residuals.RESIDUAL_DRAWS)  # the package's own draws
+        extra = np.sqrt(1 + len(clean) / EXACT_DRAWS)  # the package's own draws
         gaps = np.asarray(variances) - float(prior.residual[index])
         assert abs(gaps.mean()) < Z * extra * gaps.std() / np.sqrt(len(gaps))
 
 
-@pytest.mark.parametrize(
-    ("scale", "offset"),
-    [
-        ([1e-4, 1e-4], 0.0),
-        ([1e4, 1e4], 0.0),
-        ([1e-3, 1.0], 5.0),
-        ([1e-2, 1e-2], 1e2),
-        ([1.0, 1.0], 1e4),
-    ],
-)
-def test_units_do_not_matter(unlearned: list, scale: list[float], offset: float) -> None:
-    """Unit samples are those of any other units, and an unlearned prior is Gaussian in its own."""
-    samples = gaussian_samples(400)
-    moved = samples * np.asarray(scale) + offset
-    dp.DiffusionPrior.fit(samples)
-    prior = dp.DiffusionPrior.fit(moved)
-    for ours, expected in zip(unlearned[1], unlearned[0], strict=True):
-        assert_allclose(ours, expected, atol=1e-7)
-    precision = np.diag(1 / np.square(scale))
-    shift = precision @ (offset + np.asarray(scale))
-    got = prior.denoise(precision, shift)
-    cov = np.cov(moved.T, bias=True)
-    mean, cov = reference.condition_gaussian(moved.mean(axis=0), cov, precision, shift)
-    assert_allclose((got.mean - mean) / np.asarray(scale), np.zeros(2), atol=1e-5)
-    assert_allclose(got.cov / np.outer(scale, scale), cov / np.outer(scale, scale), atol=1e-5)
-
-
 @pytest.mark.parametrize("rank", [0, 1])
-def test_evidence_may_be_singular(unlearned: list, rank: int) -> None:
-    samples = gaussian_samples(400) @ np.array([[1.0, 0.3], [0.0, 2.0]]) + 3.0
-    prior, row = dp.DiffusionPrior.fit(samples), rank * np.array([[0.7, -0.3]])
-    got = prior.denoise(row.T @ row, row[0])
-    twin = reference.condition_gaussian(
-        samples.mean(axis=0), np.cov(samples.T, bias=True), row.T @ row, row[0]
-    )
+def test_evidence_may_be_singular(unlearned: dp.DiffusionPrior, rank: int) -> None:
+    row, mean = rank * np.array([[0.7, -0.3, 0.1]]), SAMPLES.mean(axis=0)
+    got = unlearned.denoise(row.T @ row, row[0])
+    twin = reference.condition_gaussian(mean, np.cov(SAMPLES.T, bias=True), row.T @ row, row[0])
     assert_allclose(got.mean, twin[0], atol=1e-5)
     assert_allclose(got.cov, twin[1], atol=1e-4)
 
 
-def test_report_of_an_unlearned_prior_is_that_of_the_linear_predictor(unlearned: list) -> None:
+def test_report_of_an_unlearned_prior_is_that_of_the_linear_predictor(
+    unlearned: dp.DiffusionPrior,
+) -> None:
     """Where noise decides, within five standard errors of a mean of squared normal numbers."""
-    report = dp.DiffusionPrior.fit(gaussian_samples(400)).report
+    report = unlearned.report
     ratios = [stage.learned / stage.linear for stage in report.stages if stage.log_snr >= 3]
-    assert_allclose(ratios, 1.0, atol=Z * np.sqrt(2 / (2 * residuals.RESIDUAL_DRAWS)))
-
-
-def test_seeds_differ_and_the_split_leaves_nothing_out(unlearned: list) -> None:
-    samples = gaussian_samples(400)
-    first, second = (dp.DiffusionPrior.fit(samples, seed=seed) for seed in (0, 1))
-    assert np.any(unlearned[0][1] != unlearned[1][1])
-    back = np.concatenate(unlearned[0]) @ np.asarray(first.scale).T + np.asarray(first.offset)
-    assert_allclose(back[np.argsort(back[:, 0])], samples[np.argsort(samples[:, 0])], atol=1e-5)
-    assert first.report.num_held_out == len(unlearned[0][1]) == 80
-
-
-def test_odd_samples_are_taken_with_warnings(unlearned: list) -> None:
-    """Few, repeated, with a constant and a dependent column, all of it at once."""
-    rng = np.random.default_rng(6)
-    column = np.repeat(rng.standard_normal(12), 2)
-    samples = np.stack([column, np.full(24, 0.3), 2 * column - 1], axis=1)
-    with pytest.warns(dp.FitWarning) as caught:
-        prior = dp.DiffusionPrior.fit(samples)
-    text = " ".join(str(warning.message) for warning in caught)
-    for part in ("24 samples are few", "12 of 24", r"[1] are constant", "rank 1 of 2"):
-        assert part in text and part in str(prior.report)
-    draws = np.asarray(prior.sample(jax.random.key(0), 200))
-    assert_allclose(draws[:, 1], 0.3, atol=1e-4)
-    assert_allclose(draws[:, 2], 2 * draws[:, 0] - 1, atol=0.02)
-    assert np.all(np.isfinite(np.concatenate(unlearned[0])))
-
-
-def test_twenty_samples_are_enough(unlearned: list) -> None:
-    with pytest.warns(dp.FitWarning, match="20 samples are few"):
-        prior = dp.DiffusionPrior.fit(gaussian_samples(20))
-    assert prior.report.num_held_out == 4 and np.all(np.isfinite(prior.residual))
-
-
-def test_checks_of_many_samples_fit_in_memory() -> None:
-    assert screen_samples(gaussian_samples(300_000)) == ()
-
-
-@pytest.mark.parametrize(
-    ("samples", "options", "message"),
-    [
-        (gaussian_samples(19), {}, "`samples`: expected at least 20 rows, got 19; collect"),
-        (np.full((30, 2), np.nan), {}, "`samples`: expected finite numbers, got 60 NaN.*drop"),
-        (np.zeros(30), {}, r"`samples`: expected shape \(n, d\), got \(30,\); pass one row"),
-        (np.zeros((30, 0)), {}, r"`samples`: expected .* column, got shape \(30, 0\)"),
-        ([["a", "b"]] * 30, {}, "`samples`: expected real numbers, got dtype <U1; convert"),
-        (gaussian_samples(30), {"preset": "best"}, "`preset`: .*'default', 'paper', got 'best'"),
-    ],
-)
-def test_refusals(samples: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        dp.DiffusionPrior.fit(samples, **options)
-
-
-def test_many_parameters_take_any_evidence_too(unlearned: list) -> None:
-    prior = dp.DiffusionPrior.fit(np.random.default_rng(0).standard_normal((400, 12)))
-    assert prior.denoiser.general
-
-
-def test_general_evidence_is_the_default(learned: dp.DiffusionPrior) -> None:
-    assert learned.denoiser.general and not learned.has_own_grid
-    assert isinstance(dp.best_sampler(learned), dp.EvidenceDPS)
+    assert_allclose(ratios, 1.0, atol=Z * np.sqrt(2 / (DIM * 256)))
+    assert unlearned.denoiser.general and report.num_held_out == 80

@@ -10,9 +10,8 @@ from numpy.testing import assert_allclose
 
 import diffprior as dp
 import reference
+from diffprior.denoisers.corrected import SPREAD_AT, CorrectedDenoiser, Correction
 from diffprior.mixture import GaussianMixture
-from diffprior.priors.corrected import SPREAD_AT, CorrectedDenoiser
-from diffprior.priors.correction import Correction
 
 pytestmark = pytest.mark.float32
 
@@ -69,7 +68,7 @@ def test_a_mixture_that_a_network_corrects_a_little_gets_passes_from_four_parame
         denoiser = CorrectedDenoiser(base, correction, None, dim)
         plain = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(dim), np.eye(dim)))
         assert isinstance(dp.best_sampler(dataclasses.replace(plain, denoiser=denoiser)), kind)
-        much = dataclasses.replace(denoiser, mostly_base=False)
+        much = dataclasses.replace(denoiser, negligible_correction=False)
         chain = dp.best_sampler(dataclasses.replace(plain, denoiser=much))
         assert isinstance(chain, dp.EvidenceDPS)
 
@@ -88,5 +87,5 @@ def test_a_network_on_one_gaussian_gets_more_stages_past_eight_parameters(
     base = GaussianMixture(
         jnp.zeros(1), jnp.zeros((1, dim)), jnp.eye(dim)[None], jnp.ones((1, dim))
     )
-    mixed = CorrectedDenoiser(base, correction, None, dim, mostly_base=False)
+    mixed = CorrectedDenoiser(base, correction, None, dim, negligible_correction=False)
     assert len(dp.best_sampler(dataclasses.replace(plain, denoiser=mixed)).schedule.snr) == 20

@@ -22,9 +22,9 @@ from chains import (
     denoise_blobs,
     follow,
 )
-from diffprior.priors.denoisers import reverse_law
-from diffprior.priors.network import NetworkDenoiser
-from diffprior.priors.stagewise import StagewiseDenoiser
+from diffprior.denoisers.base import reverse_distribution
+from diffprior.denoisers.network import NetworkDenoiser
+from diffprior.denoisers.stagewise import StagewiseDenoiser
 from statistic import assert_moments
 
 N = 20_480
@@ -117,7 +117,7 @@ def test_isotropic_evidence_is_a_stage_of_the_plain_chain() -> None:
     def chain(key: jax.Array) -> jax.Array:
         def step(s: jax.Array, inputs: tuple) -> tuple[jax.Array, None]:
             stage, inside, noise = inputs
-            law = reverse_law(stage, s, prior.denoiser.denoise_at(inside, s))
+            law = reverse_distribution(stage, s, prior.denoiser.denoise_at(inside, s))
             return law.mean + jnp.linalg.cholesky(law.cov) @ noise, None
 
         noises = jax.random.normal(key, (40, DIM))

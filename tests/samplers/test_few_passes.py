@@ -27,7 +27,7 @@ from chains import (
     blob_posterior_features,
     blob_prior,
 )
-from diffprior.priors.corrected import CorrectedDenoiser
+from diffprior.denoisers.corrected import CorrectedDenoiser
 from diffprior.samplers.few_passes import PROPOSALS
 from statistic import assert_moments
 
@@ -163,7 +163,7 @@ def test_draws_of_many_proposals_are_not_all_the_first() -> None:
 
 
 def test_other_priors_and_numbers_of_passes_are_refused() -> None:
-    with pytest.raises(ValueError, match="^`prior`: .*stands on a mixture.*fast=True, or use Ev"):
+    with pytest.raises(ValueError, match="^`prior`: .*a mixture.*prefer_mixture=True., or use Ev"):
         dp.FewPasses(blob_prior())
     for passes in (0, 5, True):
         with pytest.raises(ValueError, match="^`passes`: expected 1, 2, 3 or 4, got"):

@@ -55,8 +55,8 @@ def _learn(table: "Table", preset: str, seed: int) -> "DiffusionPrior":
     import dataclasses
     import warnings
 
+    from ..fitting.report import FitWarning
     from ..priors.diffusion import DiffusionPrior, Metadata
-    from ..priors.report import FitWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)  # the report repeats them

@@ -11,19 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt64
 
+from ..denoisers.base import RESIDUAL_STAGES, exact_residual
+from ..denoisers.corrected import CorrectedDenoiser
 from ..evaluate.tasks import as_tasks
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..executors import InProcess
 from ..files.cache import array_digest
+from ..fitting.config import PRIOR_STAGES, FitConfig
+from ..fitting.samples import with_hedge
 from ..logs.labels import Selection, folds, uniforms
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
-from ..priors.corrected import CorrectedDenoiser
 from ..priors.diffusion import EXACT_DRAWS, DiffusionPrior, Metadata
 from ..priors.from_tasks.components import Components
 from ..priors.from_tasks.data import AnyLogs
-from ..priors.from_tasks.fit import draws_from, with_hedge
-from ..priors.residuals import PRIOR_STAGES, RESIDUAL_STAGES, exact_residual
+from ..priors.from_tasks.fit import draws_from
 from ..samplers.base import AbstractSampler
 from ..samplers.dps import DPS
 from ..samplers.laplace_dps import LaplaceDPS
@@ -193,7 +195,7 @@ def polish(
             drawn.points,
             groups=groups,
             initial=prior,
-            num_steps=steps["steps"],
+            config=FitConfig(num_steps=steps["steps"]),
             seed=steps["seed"],
             progress=False,
         )

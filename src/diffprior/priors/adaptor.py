@@ -9,12 +9,12 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from ..checks import on_device
+from ..denoisers.base import AbstractDenoiser, isotropic_evidence
 from ..gaussian import Gaussian
 from ..linalg import Spectral, cholesky, eigh, solve_lower, symmetrize
 from ..representation import describe
 from ..schedule import Schedule
 from .base import AbstractPrior
-from .denoisers import AbstractDenoiser, isotropic_evidence
 
 MEMBERS = ("dim", "sample", "denoise", "moments")
 

@@ -118,38 +118,6 @@ class Centered(NamedTuple):
         return Centered(origin, local, evidence.log_likelihood(origin))
 
 
-def checked_samples(samples: Any, at_least: int) -> np.ndarray:
-    """Parameters of past tasks as a float64 array of shape (n, d) with enough rows."""
-    raw = np.asarray(
-        real_numbers("samples", samples, ("n", "d"), "pass one row of parameters per past task")
-    )
-    if 0 in raw.shape:
-        raise ValueError(
-            f"`samples`: expected at least one row and column, got shape {raw.shape}; "
-            "pass the parameters of past tasks"
-        )
-    if raw.shape[0] < at_least:
-        raise ValueError(
-            f"`samples`: expected at least {at_least} rows, got {raw.shape[0]}; "
-            "collect the parameters of more past tasks"
-        )
-    return raw.astype(np.float64)
-
-
-def checked_weights(sample_weights: Any, num_samples: int) -> Float[np.ndarray, " n"]:
-    """How many times each sample counts: as told, or once."""
-    if sample_weights is None:
-        return np.ones(num_samples)
-    fix = "pass one non-negative number for each row of samples"
-    weights = np.asarray(real_numbers("sample_weights", sample_weights, (num_samples,), fix), float)
-    if np.any(weights < 0) or not np.sum(weights > 0) >= 2:
-        raise ValueError(
-            "`sample_weights`: expected non-negative numbers, at least two of them positive, "
-            f"got a smallest of {weights.min()} and {int(np.sum(weights > 0))} positive; {fix}"
-        )
-    return weights
-
-
 def probabilities(weights: Any, count: int, fix: str) -> Float[Array, " k"]:
     """Checked weights, divided by their sum, which may be beyond the precision."""
     given = np.asarray(real_numbers("weights", weights, (count,), fix), np.float64)

@@ -1,31 +1,31 @@
 """A prior learned as a diffusion model: Section 3 and Appendix B."""
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
+from numpy.typing import ArrayLike
 
-from ..checks import positive_int
+from ..checks import choice, positive_int
+from ..denoisers.base import RESIDUAL_STAGES, AbstractDenoiser, exact_residual
+from ..denoisers.corrected import CorrectedDenoiser
+from ..denoisers.network import NetworkDenoiser
+from ..denoisers.stagewise import StagewiseDenoiser
 from ..files.base import Serializable
+from ..fitting.config import PRIOR_STAGES, FitConfig
+from ..fitting.report import FitReport
 from ..gaussian import Gaussian
 from ..linalg import eigh, solve_lower
 from ..representation import describe
 from ..schedule import Schedule, Stages
 from ..threefry import written_out
 from .adaptor import PriorDenoiser, as_prior, unit_coordinates
-from .base import AbstractPrior, checked_samples, natural_evidence
-from .corrected import CorrectedDenoiser
-from .denoisers import AbstractDenoiser
-from .network import NetworkDenoiser
-from .report import FitReport
-from .residuals import PRIOR_STAGES, RESIDUAL_STAGES, exact_residual
-from .stagewise import StagewiseDenoiser
+from .base import AbstractPrior, natural_evidence
 
-DISTILLED_DRAWS = 20_000  # of a mixture learned from logs, to train on
 LEARNED = (CorrectedDenoiser, NetworkDenoiser, StagewiseDenoiser)  # known to files
 EXACT_DRAWS = 1024  # of prior samples, for the mean variance given by a prior's own denoiser
 
@@ -54,20 +54,8 @@ class Metadata(Serializable):
     """What is carried along but not compared, so that a compiled program that serves one prior
     serves every other of the same shape."""
 
-    former_kinds: ClassVar[tuple[str, ...]] = ("Aside",)
-
     report: FitReport | None = dataclasses.field(compare=False)
     names: tuple[str, ...] = dataclasses.field(default=(), compare=False)  # of the parameters
-
-
-def _hedged(samples: Any, share: float, seed: int, weights: Any, groups: Any) -> np.ndarray:
-    if weights is not None or groups is not None:
-        raise ValueError(
-            "`hedge`: expected samples without weights and groups, got some; leave one of them out"
-        )
-    from .from_tasks.fit import with_hedge
-
-    return with_hedge(checked_samples(samples, at_least=20), share, seed)
 
 
 class DiffusionPrior(AbstractPrior):
@@ -99,81 +87,77 @@ class DiffusionPrior(AbstractPrior):
 
     @staticmethod
     def fit(
-        samples: Any,
+        samples: ArrayLike,
         *,
         preset: str = "default",
-        schedule: Any = None,
-        seed: Any = 0,
+        config: FitConfig | None = None,
+        seed: int = 0,
         progress: bool | None = None,
-        sample_weights: Any = None,
-        groups: Any = None,
-        initial: Any = None,
-        num_steps: Any = None,
-        width: Any = None,
-        depth: Any = None,
-        fast: bool = False,
+        sample_weights: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
         hedge: float = 0.0,
-        likelihood: Any = None,
+        initial: "DiffusionPrior | None" = None,
     ) -> "DiffusionPrior":
         """Learn the prior from the parameters of past tasks.
 
         Args:
-            samples: (n, d), one row of parameters per past task; at least 20 rows. Or `Logs` or
-                `TaskStatistics`: a mixture is learned from them and distilled into a
-                diffusion model.
+            samples: (n, d), one row of parameters per past task; at least 20 rows.
             preset: "default" is one denoiser for all Gaussian evidence: a Gaussian or a mixture,
                 and a network for what that leaves, as held-out samples justify; "paper" is one
                 regressor per stage (Appendix B).
-            schedule: the stages of the reverse process: a `Schedule` or "log_snr", "cosine" or
-                "constant"; by default 64 uniform in log SNR, and with the paper's preset 100 with
-                alpha = 0.97.
-            seed: of the held-out rows, the weights and the batches.
+            config: Settings, in place of a preset; `FitConfig()` and `FitConfig.paper()` are the
+                presets.
+            seed: Of the held-out rows, the weights and the batches.
             progress: False shows none; by default a bar on a terminal, elsewhere a line every
                 ten seconds.
             sample_weights: (n,), how many times each row counts; by default once.
             groups: (n,), labels; rows of one label are held out together. For several draws of each
                 task's parameters, where they are not known for certain.
-            initial: a prior to start from: its coordinates and weights (warm start).
-            num_steps: of the optimizer; by default by the number of parameters, with the paper's
-                preset 1,250.
-            width: of the hidden layers; by default by the number of parameters.
-            depth: number of hidden layers; by default chosen by the number of parameters.
-            fast: whether to stand on a mixture wherever samples justify one, even if a Gaussian and
-                a network denoise a little better: `FewPasses` then draws from it.
-            hedge: share of a wide Gaussian mixed into what is learned, so that a task unlike any
+            hedge: Share of a wide Gaussian mixed into what is learned, so that a task unlike any
                 before is learned instead of denied.
-            likelihood: how the rewards of logs arise; `Linear()` has its noise estimated.
+            initial: A prior to start from: its coordinates and weights (warm start), and its
+                schedule unless the config has one.
 
         Returns:
             The prior; `report` says how learning went. A second fit of the same shapes compiles
             nothing.
 
         Raises:
-            ValueError: an argument that cannot be, before anything is learned.
+            ValueError: Arguments that are invalid or do not fit together, before anything is
+                learned.
 
         Warns:
-            FitWarning: samples that are few, repeated, constant, dependent, far from the others, or
+            FitWarning: Samples that are few, repeated, constant, dependent, far from the others, or
                 beyond the precision of draws.
         """
-        # Slow to import, and not needed to decide.
-        from .fitting import checked_options, fit_model
-        from .from_tasks.data import is_logs
-        from .from_tasks.fit import draws_from, mixture_from_logs
+        from ..fitting.fit import Start, fit_model  # slow to import, and not needed to decide
 
-        start = None if initial is None else _frame(initial)
-        if initial is not None and schedule is None:
-            schedule = initial.schedule
-        options = checked_options(preset, schedule, seed, progress, num_steps, width, depth, fast)
-        if is_logs(samples):
-            found = mixture_from_logs(samples, likelihood, seed=int(seed))
-            samples = draws_from(found, DISTILLED_DRAWS, int(seed))
-        if hedge:
-            samples = _hedged(samples, hedge, int(seed), sample_weights, groups)
-        model = fit_model(samples, sample_weights, groups, start, options)
+        config = _config(preset, config)
+        start = None
+        if initial is not None:
+            if not isinstance(initial, DiffusionPrior):
+                raise ValueError(
+                    f"`initial`: expected a DiffusionPrior, got {type(initial).__name__}; "
+                    "fit without it"
+                )
+            frame = (np.asarray(part, np.float64) for part in (initial.offset, initial.scale))
+            start = Start(*frame, initial.denoiser)
+            if config.schedule is None:
+                config = dataclasses.replace(config, schedule=initial.schedule)
+        model = fit_model(
+            samples,
+            config,
+            seed=seed,
+            progress=progress,
+            sample_weights=sample_weights,
+            groups=groups,
+            hedge=hedge,
+            initial=start,
+        )
         return DiffusionPrior(*model[:-1], Metadata(model.report))
 
     @staticmethod
-    def from_prior(prior: Any, schedule: Schedule | None = None) -> "DiffusionPrior":
+    def from_prior(prior: object, schedule: Schedule | None = None) -> "DiffusionPrior":
         """Any prior as a diffusion model whose denoiser is the prior's own `denoise`.
 
         With a closed form it is exact: the oracle of tests.
@@ -187,7 +171,7 @@ class DiffusionPrior(AbstractPrior):
             ValueError: if a member of the prior is missing.
 
         Returns:
-            A diffusion prior of the same law, without training error.
+            A diffusion prior of the same distribution, without training error.
         """
         prior = as_prior(prior)
         if isinstance(prior, DiffusionPrior):
@@ -202,15 +186,7 @@ class DiffusionPrior(AbstractPrior):
         schedule = schedule or Schedule.log_snr(PRIOR_STAGES)
         return DiffusionPrior(offset, scale, denoiser, log_snr, residual, schedule, Metadata(None))
 
-    from_denoiser = from_prior  # its name before any prior would do
-
-    @classmethod
-    def upgrade(cls, fields: dict[str, Any], version: int) -> dict[str, Any]:
-        """In version 0.1.0 the metadata had another name."""
-        return {"metadata" if name == "about" else name: v for name, v in fields.items()}
-
     def validate(self) -> None:
-        """Refuse residuals, scales or a denoiser that do not fit together."""
         super().validate()
         steps, residual = np.diff(self.residual_log_snr), np.asarray(self.residual)
         if not (residual.size and np.all(residual > 0) and np.all(steps > 0)):
@@ -220,7 +196,6 @@ class DiffusionPrior(AbstractPrior):
 
     @property
     def dim(self) -> int:
-        """Number of parameters d."""
         return self.offset.shape[0]
 
     def __repr__(self) -> str:
@@ -235,8 +210,7 @@ class DiffusionPrior(AbstractPrior):
         return self.metadata.report
 
     @eqx.filter_jit
-    def denoise(self, precision: Any, shift: Any) -> Gaussian:
-        """Mean and covariance under Gaussian evidence, in the samples' own units."""
+    def denoise(self, precision: ArrayLike, shift: ArrayLike) -> Gaussian:
         evidence = natural_evidence(precision, shift, self.dim)
         local = evidence.reparameterize(self.offset, self.scale)
         unit = self.denoiser.denoise(eigh(local.precision).nonnegative(), local.shift)
@@ -248,7 +222,6 @@ class DiffusionPrior(AbstractPrior):
         return Gaussian(self.offset, self.scale @ self.scale.T)
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
-        """Draws from the prior by its reverse process, Eq. (5)."""
         return _sample(self, key, positive_int("num_samples", num_samples))
 
     @property
@@ -290,16 +263,21 @@ class DiffusionPrior(AbstractPrior):
         return ReverseProcess(stages, self.denoiser.stages(schedule), jnp.exp(log_residual))
 
 
-def _frame(prior: Any) -> Any:
-    """Where another fit starts from, in double precision: a `Frame`."""
-    from .fitting import Frame
-
-    if not isinstance(prior, DiffusionPrior):
+def _config(preset: str, config: FitConfig | None) -> FitConfig:
+    choice("preset", preset, ("default", "paper"))
+    if config is None:
+        return FitConfig.paper() if preset == "paper" else FitConfig()
+    if not isinstance(config, FitConfig):
         raise ValueError(
-            f"`initial`: expected a DiffusionPrior, got {type(prior).__name__}; fit without it"
+            f"`config`: expected a FitConfig, got {type(config).__name__}; "
+            "pass FitConfig(num_steps=...)"
         )
-    offset, scale = (np.asarray(part, np.float64) for part in (prior.offset, prior.scale))
-    return Frame(offset, scale, prior.denoiser)
+    if preset != "default":
+        raise ValueError(
+            f"`preset`: expected none beside `config`, got {preset!r}; change FitConfig.paper() "
+            "with dataclasses.replace"
+        )
+    return config
 
 
 @eqx.filter_jit

@@ -1,23 +1,22 @@
 """The past tasks themselves as a prior: exact under any likelihood, by reweighting."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
+from numpy.typing import ArrayLike
 
 from ..checks import positive_int, real_array
 from ..evidence.base import AbstractEvidence
 from ..files.kinds import require_finite
+from ..fitting.samples import checked_samples
 from ..gaussian import Gaussian
 from ..mixture import log_normalize, pick
 from ..representation import describe
 from .base import (
     AbstractClosedFormPrior,
     Centered,
-    checked_samples,
     probabilities,
 )
 
@@ -33,7 +32,7 @@ class EmpiricalPrior(AbstractClosedFormPrior):
     atoms: Float[Array, "n d"]
     log_weights: Float[Array, " n"]
 
-    def __init__(self, atoms: Any, weights: Any = None) -> None:
+    def __init__(self, atoms: ArrayLike, weights: ArrayLike | None = None) -> None:
         self.atoms = real_array("atoms", atoms, ("n", "d"), "one row of parameters per past task")
         n = self.atoms.shape[0]
         if 0 in self.atoms.shape:
@@ -46,7 +45,7 @@ class EmpiricalPrior(AbstractClosedFormPrior):
         self.log_weights = jnp.log(shares).astype(self.atoms.dtype)
 
     @staticmethod
-    def fit(samples: Any) -> "EmpiricalPrior":
+    def fit(samples: ArrayLike) -> "EmpiricalPrior":
         """The samples as they are.
 
         Args:
@@ -58,7 +57,6 @@ class EmpiricalPrior(AbstractClosedFormPrior):
         return EmpiricalPrior(checked_samples(samples, at_least=1))
 
     def validate(self) -> None:
-        """Refuse atoms that are not finite and weights that are none; a weight may be zero."""
         require_finite({"atoms": self.atoms})
         weights = np.exp(np.asarray(self.log_weights, np.float64))
         if 0 in self.atoms.shape or not abs(weights.sum() - 1) < 1e-3:
@@ -66,7 +64,6 @@ class EmpiricalPrior(AbstractClosedFormPrior):
 
     @property
     def dim(self) -> int:
-        """Number of parameters d."""
         return self.atoms.shape[1]
 
     def __repr__(self) -> str:
@@ -74,14 +71,12 @@ class EmpiricalPrior(AbstractClosedFormPrior):
 
     @eqx.filter_jit
     def moments(self) -> Gaussian:
-        """The Gaussian of the same mean and covariance."""
         weights = jnp.exp(self.log_weights)
         mean = weights @ self.atoms
         centered = self.atoms - mean[None]
         return Gaussian(mean, (centered * weights[:, None]).T @ centered)
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
-        """Draws from the prior, with replacement."""
         num_samples = positive_int("num_samples", num_samples)
         uniforms = jax.random.uniform(key, (num_samples,), self.log_weights.dtype)
         return self.atoms[pick(jnp.exp(self.log_weights), uniforms)]

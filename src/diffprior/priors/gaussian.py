@@ -1,12 +1,13 @@
 """A Gaussian prior: TS with N(0, I), TunedTS when fitted."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
+from numpy.typing import ArrayLike
 
 from ..checks import (
     covariance,
@@ -16,10 +17,11 @@ from ..checks import (
     real_array,
 )
 from ..evidence.base import AbstractEvidence
+from ..fitting.samples import checked_samples
 from ..gaussian import Gaussian
 from ..linalg import cholesky
 from ..threefry import written_out
-from .base import AbstractClosedFormPrior, checked_samples
+from .base import AbstractClosedFormPrior
 
 
 class GaussianPrior(AbstractClosedFormPrior):
@@ -35,35 +37,26 @@ class GaussianPrior(AbstractClosedFormPrior):
     mean: Float[Array, " d"]
     cov: Float[Array, "d d"]
 
-    def __init__(self, mean: Any, cov: Any) -> None:
+    def __init__(self, mean: ArrayLike, cov: ArrayLike) -> None:
         self.mean = real_array("mean", mean, ("d",), "pass one number for each parameter")
         d = self.mean.shape[0]
         self.cov = covariance("cov", cov, (d, d))
 
     @staticmethod
-    def fit(samples: Any, likelihood: Any = None) -> "GaussianPrior":
+    def fit(samples: ArrayLike) -> "GaussianPrior":
         """Maximum likelihood: the mean and covariance of the samples (Section 6.1).
 
         Args:
-            samples: parameters of past tasks (n, d), at least two rows; or `Logs` or
-                `TaskStatistics` of past tasks, whose marginal likelihood is then greatest.
-            likelihood: how the rewards of logs arise; `Linear()` has its noise estimated.
+            samples: Parameters of past tasks (n, d), at least two rows.
 
         Returns:
             The prior.
 
         Raises:
-            ValueError: samples that are too few, constant, dependent or not finite.
+            ValueError: Samples that are too few, constant, dependent or not finite.
         """
-        # Slow to import, and not needed to decide.
-        from .from_tasks.data import is_logs
-        from .from_tasks.fit import gaussian_from_logs
-
-        if is_logs(samples):
-            found = gaussian_from_logs(samples, likelihood)
-            return GaussianPrior(found.means[0], found.covs[0])
         array = checked_samples(samples, at_least=2)
-        with np.errstate(over="ignore", invalid="ignore"):  # then they are refused
+        with np.errstate(over="ignore", invalid="ignore"):  # rejected below
             mean = array.mean(axis=0)
             cov = np.cov(array, rowvar=False, ddof=0).reshape(2 * array.shape[1:])
             finite = np.all(np.isfinite(in_default_precision(cov)))
@@ -81,22 +74,18 @@ class GaussianPrior(AbstractClosedFormPrior):
             ) from error
 
     def validate(self) -> None:
-        """Refuse a covariance that is none."""
         super().validate()
         plausible_covariance("cov", self.cov)
 
     @property
     def dim(self) -> int:
-        """Number of parameters d."""
         return self.mean.shape[0]
 
     @eqx.filter_jit
     def moments(self) -> Gaussian:
-        """The prior itself."""
         return Gaussian(self.mean, self.cov)
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
-        """Draws from the prior."""
         return _sample(self, key, positive_int("num_samples", num_samples))
 
     @eqx.filter_jit

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from ..checks import covariance, plausible_covariance, positive_int, real_array
 from ..evidence.base import AbstractEvidence
+from ..fitting.samples import checked_samples, checked_weights, whitening
 from ..gaussian import Gaussian
 from ..linalg import cholesky, one_at_a_time, solve_half, solve_lower
 from ..mixture import GaussianMixture, log_normalize
@@ -19,11 +20,8 @@ from ..threefry import written_out
 from .base import (
     AbstractClosedFormPrior,
     Centered,
-    checked_samples,
-    checked_weights,
     probabilities,
 )
-from .whitening import whitening
 
 
 class MixturePrior(AbstractClosedFormPrior):
@@ -74,7 +72,7 @@ class MixturePrior(AbstractClosedFormPrior):
             ValueError: samples that are too few, constant or not finite; weights that are negative.
         """
         # Slow to import, and not needed to decide.
-        from .em import as_base, choose_components, fit_components
+        from ..fitting.em import as_base, choose_components, fit_components
         from .from_tasks.data import is_logs
         from .from_tasks.fit import mixture_from_logs
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from ..denoisers.corrected import CorrectedDenoiser
 from ..priors.adaptor import as_prior
 from ..priors.base import AbstractClosedFormPrior
-from ..priors.corrected import CorrectedDenoiser
 from ..priors.diffusion import DiffusionPrior
 from ..priors.mixture import MixturePrior
 from .base import AbstractSampler
@@ -59,7 +59,7 @@ def _right_on_average(prior: Any) -> bool:
 def _mostly_a_mixture(prior: Any) -> bool:
     """Whether a network adds so little to a mixture that two passes miss nothing."""
     learned = isinstance(prior, DiffusionPrior) and stands_on_a_mixture(prior)
-    return learned and prior.denoiser.mostly_base
+    return learned and prior.denoiser.negligible_correction
 
 
 def closed_form(prior: Any) -> AbstractClosedFormPrior | None:

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from ..checks import positive_int
+from ..denoisers.base import AbstractDenoiser, reverse_distribution
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import eigh
-from ..priors.denoisers import AbstractDenoiser, reverse_law
 from ..priors.diffusion import DiffusionPrior
 from ..schedule import Schedule, Stages
 from ..threefry import written_out
@@ -107,7 +107,12 @@ def _expanding_chain(
         new_shift = stage.shift_scale * s_t
         guess = _with_noisy(belief, stage.snr - snr, new_shift - noisy_shift)
         s_0 = denoise(stage.snr, new_shift, guess)
-        return (draw_from(reverse_law(stage, s_t, s_0), noise), s_0, stage.snr, new_shift), None
+        return (
+            draw_from(reverse_distribution(stage, s_t, s_0), noise),
+            s_0,
+            stage.snr,
+            new_shift,
+        ), None
 
     zero = jnp.zeros_like(first_noise)
     clean = first_belief(local)

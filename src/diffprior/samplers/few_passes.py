@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from ..denoisers.corrected import CorrectedDenoiser
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import Spectral, eigh
 from ..mixture import Conditioned, log_normalize, pick
-from ..priors.corrected import CorrectedDenoiser
 from ..priors.diffusion import DiffusionPrior
 from ..threefry import written_out
 from .base import AbstractSampler, Info, checked_temperature
@@ -192,5 +192,5 @@ def _check_mixture(prior: DiffusionPrior) -> None:
     if not stands_on_a_mixture(prior):
         raise ValueError(
             "`prior`: expected a learned one that stands on a mixture, got one that does not; "
-            "fit it with fast=True, or use EvidenceDPS"
+            "fit it with FitConfig(prefer_mixture=True), or use EvidenceDPS"
         )

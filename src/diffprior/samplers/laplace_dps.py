@@ -10,13 +10,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
 from ..checks import choice
+from ..denoisers.base import AbstractDenoiser
+from ..denoisers.corrected import CorrectedDenoiser, Prepared, planned_mean
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import Spectral, eigh
-from ..priors.corrected import CorrectedDenoiser, Prepared
-from ..priors.denoisers import AbstractDenoiser
 from ..priors.diffusion import DiffusionPrior, ReverseProcess
-from ..priors.plans import planned_mean
 from ..schedule import Schedule, Stages
 from .base import AbstractSampler, Info, checked_temperature
 from .chain import chain_noise, chosen_schedule, draw_from, from_unit, to_unit

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from ..checks import positive_int
+from ..denoisers.base import reverse_distribution
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..mixture import log_normalize, pick
-from ..priors.denoisers import reverse_law
 from ..priors.diffusion import DiffusionPrior, ReverseProcess
 from ..schedule import Schedule, Stages
 from ..threefry import written_out
@@ -162,9 +162,9 @@ def _move(
     def one(
         s: Float[Array, " d"], beliefs: _Beliefs, noise: Float[Array, " d"]
     ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
-        proposal = reverse_law(stage, s, beliefs.posterior)
+        proposal = reverse_distribution(stage, s, beliefs.posterior)
         moved = draw_from(proposal, noise)
-        chain = reverse_law(stage, s, beliefs.prior)
+        chain = reverse_distribution(stage, s, beliefs.prior)
         return moved, chain.log_density(moved) - proposal.log_density(moved)
 
     moved, log_ratio = jax.vmap(one)(cloud.s, cloud.beliefs, noise)

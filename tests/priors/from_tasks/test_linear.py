@@ -9,11 +9,12 @@ import pytest
 
 import diffprior as dp
 from diffprior.executors import AbstractExecutor
+from diffprior.fitting.samples import with_hedge
 from diffprior.logs.labels import folds
 from diffprior.priors.from_tasks.components import Components
 from diffprior.priors.from_tasks.data import blocks_of
 from diffprior.priors.from_tasks.em import expectations, log_evidences, maximize
-from diffprior.priors.from_tasks.fit import with_hedge
+from diffprior.priors.from_tasks.fit import gaussian_from_logs
 from diffprior.priors.from_tasks.gaussian import fit_gaussian
 from diffprior.priors.from_tasks.linear import linear_blocks
 from diffprior.priors.from_tasks.mixture import fit_mixture
@@ -196,14 +197,14 @@ def test_a_mixture_is_found_from_rows_where_estimates_alone_mislead() -> None:
 
 
 def test_families_are_fitted_from_logs_as_from_parameters() -> None:
-    gaussian = dp.GaussianPrior.fit(sleepstudy(), likelihood=dp.Linear())
-    np.testing.assert_allclose(np.diagonal(gaussian.cov), [565.5107, 32.6821], rtol=1e-4)
+    gaussian = gaussian_from_logs(sleepstudy(), dp.Linear())
+    np.testing.assert_allclose(np.diagonal(gaussian.covs[0]), [565.5107, 32.6821], rtol=1e-4)
     rng = np.random.default_rng(3)
     logs = dp.Logs(*rows(rng, blobs(rng, 300), 6.0))
     mixture = dp.MixturePrior.fit(logs, num_components=2, likelihood=dp.Linear(noise_std=1.0))
     np.testing.assert_allclose(np.sort(np.asarray(mixture.means)[:, 0]), [-1.5, 1.5], atol=0.2)
     with pytest.raises(ValueError, match="`likelihood`: expected how rewards arise, got NoneType"):
-        dp.GaussianPrior.fit(logs)
+        gaussian_from_logs(logs, None)
     with pytest.raises(ValueError, match="`num_components`: expected at most one"):
         dp.MixturePrior.fit(logs, num_components=301, likelihood=dp.Linear())
 

@@ -11,8 +11,6 @@ from .gaussian import fit_gaussian
 from .linear import LinearBlock
 from .search import Candidate, fit_candidate, gaussian_of, search_mixture
 
-WIDE = 3.0  # standard deviations of a hedge over the prior's own
-
 
 def gaussian_from_logs(logs: AnyLogs, likelihood: Any) -> Components:
     """The Gaussian of greatest marginal likelihood; unknown noise is estimated."""
@@ -51,13 +49,3 @@ def draws_from(components: Components, count: int, seed: int) -> np.ndarray:
         own = chosen == k
         draws[own] += noise[own] @ np.linalg.cholesky(components.covs[k]).T
     return draws
-
-
-def with_hedge(samples: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Samples, and so many more from a wide Gaussian around them that they are `share` of all."""
-    if not 0.0 <= share < 1.0:
-        raise ValueError(f"`hedge`: expected a share in [0, 1), got {share:g}; 0.01 is usual")
-    count = round(len(samples) * share / (1.0 - share))
-    noise = np.random.default_rng([seed, 1]).standard_normal((count, samples.shape[1]))
-    wide = samples.mean(axis=0) + WIDE * samples.std(axis=0) * noise
-    return np.concatenate([samples, wide])

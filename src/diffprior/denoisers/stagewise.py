@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Key
 from ..gaussian import Gaussian
 from ..linalg import Spectral, bounded_factor, symmetrize
 from ..schedule import Schedule
-from .denoisers import LARGEST_VARIANCE, VARIANCE_RATIO, AbstractDenoiser
+from .base import LARGEST_VARIANCE, VARIANCE_RATIO, AbstractDenoiser
 
 
 class StagewiseDenoiser(AbstractDenoiser):

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, Key
 from ..gaussian import Gaussian
 from ..linalg import Spectral, bounded_factor, symmetrize
 from ..schedule import Schedule
-from .correction import LOG_PRECISION
-from .denoisers import LARGEST_VARIANCE, VARIANCE_RATIO, AbstractDenoiser, isotropic_evidence
+from .base import LARGEST_VARIANCE, VARIANCE_RATIO, AbstractDenoiser, isotropic_evidence
+from .corrected import LOG_PRECISION
 
 
 class NetworkStage(NamedTuple):

@@ -14,11 +14,15 @@ from scipy.special import expit
 import diffprior as dp
 import reference
 from cases import tolerance
+from diffprior.denoisers.corrected import (
+    LONGEST_OUTPUT,
+    CorrectedDenoiser,
+    Correction,
+    Prepared,
+    planned_mean,
+)
 from diffprior.linalg import Spectral
 from diffprior.mixture import GaussianMixture
-from diffprior.priors.corrected import CorrectedDenoiser, Prepared
-from diffprior.priors.correction import LONGEST_OUTPUT, Correction
-from diffprior.priors.plans import planned_mean
 from diffprior.schedule import Schedule
 
 both_precisions = pytest.mark.float32

@@ -12,11 +12,11 @@ from numpy.testing import assert_allclose, assert_array_less
 import diffprior as dp
 import reference
 from cases import tolerance
+from diffprior.denoisers.base import LARGEST_VARIANCE
+from diffprior.denoisers.network import NetworkDenoiser
+from diffprior.denoisers.stagewise import StagewiseDenoiser
 from diffprior.linalg import Spectral
-from diffprior.priors.denoisers import LARGEST_VARIANCE
 from diffprior.priors.diffusion import Metadata
-from diffprior.priors.network import NetworkDenoiser
-from diffprior.priors.stagewise import StagewiseDenoiser
 
 DIMS = [2, 9]  # below and above the largest that is factorized in plain array operations
 both_precisions = pytest.mark.float32

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import reference
-from diffprior.priors import em
-from diffprior.priors.components import Components, log_joint, maximize, sufficient_statistics
-from diffprior.priors.factor_analysis import with_factors
+from diffprior.fitting import em
+from diffprior.fitting.components import Components, log_joint, maximize, sufficient_statistics
+from diffprior.fitting.factor_analysis import with_factors
 
 DIM, NUM_COMPONENTS = 6, 4
 MAKE = np.random.default_rng(8)

@@ -7,19 +7,24 @@ holds whatever the denoiser wants to know of a stage in advance.
 """
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Float, Key, UInt32
 
 from ..files.base import Serializable
 from ..gaussian import Gaussian
 from ..linalg import Spectral, cholesky, eigh
 from ..schedule import Schedule, Stages
+from ..threefry import written_out
 
 VARIANCE_RATIO = 1e-3  # smallest variance allowed, over that under a Gaussian prior
 LARGEST_VARIANCE = 16.0  # largest variance allowed, over the prior's
+RESIDUAL_STAGES = 33  # at which the error of a denoiser is tabulated
 
 
 class AbstractDenoiser(eqx.Module, Serializable):
@@ -73,8 +78,8 @@ class AbstractDenoiser(eqx.Module, Serializable):
         """A draw of s_{t-1} given s_t and a task's evidence, from random numbers; a Gaussian of the
         mean and covariance that s_0 has, unless a denoiser knows better."""
         s_0 = self.denoise_with(prepared, stage.snr, stage.shift_scale * s_t)
-        law = reverse_law(stage, s_t, s_0)
-        return law.mean + cholesky(law.cov) @ noise
+        given = reverse_distribution(stage, s_t, s_0)
+        return given.mean + cholesky(given.cov) @ noise
 
     def step_at(
         self,
@@ -85,8 +90,8 @@ class AbstractDenoiser(eqx.Module, Serializable):
         uniform: Float[Array, ""],
     ) -> Float[Array, " d"]:
         """A draw of s_{t-1} given s_t alone."""
-        law = reverse_law(stage, s_t, self.denoise_at(stage_inputs, s_t))
-        return law.mean + cholesky(law.cov) @ noise
+        given = reverse_distribution(stage, s_t, self.denoise_at(stage_inputs, s_t))
+        return given.mean + cholesky(given.cov) @ noise
 
     @abc.abstractmethod
     def stages(self, schedule: Schedule) -> Any:
@@ -101,7 +106,7 @@ class AbstractDenoiser(eqx.Module, Serializable):
         """Mean and covariance of s_0 given s_t."""
 
 
-def reverse_law(stage: Stages, s_t: Float[Array, " d"], s_0: Gaussian) -> Gaussian:
+def reverse_distribution(stage: Stages, s_t: Float[Array, " d"], s_0: Gaussian) -> Gaussian:
     """p(s_{t-1} | s_t) given the mean and covariance of s_0: Eq. (13) integrated over s_0."""
     identity = jnp.eye(s_t.shape[0], dtype=s_t.dtype)
     return Gaussian(
@@ -114,3 +119,69 @@ def isotropic_evidence(schedule: Schedule) -> tuple[Float[Array, " t"], Float[Ar
     """Precision and shift per unit of s_t at each stage, T first."""
     stages = schedule.stages(jnp.result_type(float))
     return stages.snr, stages.shift_scale
+
+
+def held_out_residual(
+    denoiser: AbstractDenoiser,
+    grid: Schedule,
+    held_out: Float[Array, "m d"],
+    weights: Float[Array, " m"] | None,
+    num_draws: int,
+    seed: int,
+) -> Float[np.ndarray, " r"]:
+    """Mean squared error of E[s_0 | s_t] per coordinate at each stage of the grid, over held-out
+    samples of these weights."""
+    repeats = -(-num_draws // len(held_out))
+    share = np.ones(len(held_out)) if weights is None else np.asarray(weights)
+    tiled = (np.tile(held_out, (repeats, 1)), np.tile(share / np.sum(share), repeats) / repeats)
+    s_0, shares = (jax.device_put(part.astype(np.float32)) for part in tiled)
+    return np.asarray(_mean_squared_error(denoiser, grid, s_0, shares, np.uint32(seed)))
+
+
+@eqx.filter_jit
+def _mean_squared_error(
+    denoiser: AbstractDenoiser,
+    grid: Schedule,
+    s_0: Float[Array, "m d"],
+    shares: Float[Array, " m"],
+    seed: UInt32[np.ndarray, ""] | UInt32[Array, ""],
+) -> Float[Array, " r"]:
+    def error(stage: Any, s_t: Float[Array, "m d"]) -> Float[Array, ""]:
+        means = jax.vmap(lambda s: denoiser.mean_at(stage, s))(s_t)
+        return shares @ jnp.mean((means - s_0) ** 2, axis=1)
+
+    return _over_stages(error, denoiser, grid, jax.random.key(seed), s_0)
+
+
+@eqx.filter_jit
+def exact_residual(
+    denoiser: AbstractDenoiser, grid: Schedule, s_0: Float[Array, "m d"]
+) -> Float[Array, " r"]:
+    """Mean variance of s_0 given s_t per coordinate at each stage of the grid."""
+
+    def variance(stage: Any, s_t: Float[Array, "m d"]) -> Float[Array, ""]:
+        covs = jax.vmap(lambda s: denoiser.denoise_at(stage, s).cov)(s_t)
+        return jnp.mean(jnp.trace(covs, axis1=1, axis2=2)) / s_0.shape[1]
+
+    return _over_stages(variance, denoiser, grid, jax.random.key(0), s_0)
+
+
+def _over_stages(
+    function: Callable[[Any, Float[Array, "m d"]], Float[Array, ""]],
+    denoiser: AbstractDenoiser,
+    grid: Schedule,
+    key: Key[Array, ""],
+    s_0: Float[Array, "m d"],
+) -> Float[Array, " r"]:
+    """The function of each stage and of s_t given s_0, Eq. (4)."""
+    dtype = s_0.dtype
+    keys = jax.random.split(written_out(key), grid.num_stages)
+    stage_inputs = jax.tree.map(lambda leaf: leaf.astype(dtype), denoiser.stages(grid))
+
+    def one(inputs: Any) -> Float[Array, ""]:
+        stage, snr, key = inputs
+        noise = jax.random.normal(key, s_0.shape, dtype)
+        alpha_bar = snr / (1.0 + snr)
+        return function(stage, jnp.sqrt(alpha_bar) * s_0 + jnp.sqrt(1.0 - alpha_bar) * noise)
+
+    return jax.lax.map(one, (stage_inputs, grid.stages(dtype).snr, keys))

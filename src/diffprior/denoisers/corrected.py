@@ -1,4 +1,9 @@
-"""A denoiser that knows a mixture exactly, and what the mixture leaves by a network."""
+"""A denoiser that is exact for a mixture, and corrects it by a network.
+
+A chain for one decision takes small steps, so that calling a product costs more than computing it.
+All that does not depend on s_t is therefore computed for all stages at once (`Plan`), and what is
+left of a step is put into as few products as there can be.
+"""
 
 from typing import Any, NamedTuple
 
@@ -6,18 +11,255 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
+from ..files.base import Serializable
 from ..gaussian import Gaussian
 from ..linalg import Spectral, bounded_factor, cholesky, eigh, symmetrize
-from ..mixture import Conditioned, GaussianMixture, gaussian_mean, pick
+from ..mixture import MIN_SNR, Conditioned, GaussianMixture, gaussian_mean, pick
 from ..schedule import Schedule, Stages
-from .correction import LOG_PRECISION, Correction, fading
-from .denoisers import LARGEST_VARIANCE, VARIANCE_RATIO, AbstractDenoiser
-from .plans import Plan, component_plan, correction_plan, planned_step
+from ..threefry import written_out
+from .base import LARGEST_VARIANCE, VARIANCE_RATIO, AbstractDenoiser
 
+LOG_PRECISION = (-7.0, 9.0)  # the evidence that a network is trained on
+LONGEST_INPUT = 3.0  # lengths that inputs and output are bounded by, in units of sqrt(d)
+LONGEST_MOVE = 2.0
+LONGEST_OUTPUT = 3.0
 SPREAD_AT = tuple(range(-7, 10, 2))  # log precisions that the spread is tabulated at
 DERIVATIVE_UP_TO = 8  # parameters whose covariance under a Gaussian base is the mean's derivative
+
+
+class Correction(eqx.Module, Serializable):
+    """F(x, y, r, P): residual layers of SiLU on a first layer with a matrix for each kind of input.
+
+    x = (I + P)^-1 q is the mean under a unit Gaussian, y = (I + P)^(1/2) (m - x) how far the base's
+    mean m is from it, r the responsibilities of the base's components, and the evidence's precision
+    P enters as the triangles of log P and P (I + P)^-1. Each matrix has the scale of its own input;
+    in one matrix the d (d + 1) features of P would drown x. Inputs and output are bounded, without
+    which a chain can run away.
+    """
+
+    weights_mean: Float[Array, "d width"]
+    weights_move: Float[Array, "d width"]
+    weights_component: Float[Array, "k width"]
+    weights_precision: Float[Array, "features width"]
+    bias_in: Float[Array, " width"]
+    weights_hidden: Float[Array, "depth width width"]
+    bias_hidden: Float[Array, "depth width"]
+    weights_out: Float[Array, "width d"]
+    bias_out: Float[Array, " d"]
+
+    @staticmethod
+    def initialize(
+        key: Key[Array, ""], dim: int, num_components: int, *, width: int, depth: int
+    ) -> "Correction":
+        """Random weights, and F = 0: the base alone."""
+        return _initial(key, dim, num_components, width, depth)
+
+    def evidence_bias(
+        self, vectors: Float[Array, "d d"], precisions: Float[Array, " d"]
+    ) -> Float[Array, " width"]:
+        """What the precision V diag(precisions) V' of the evidence adds to the first layer."""
+        low, high = LOG_PRECISION
+        logs = jnp.log(jnp.clip(precisions, float(np.exp(low)), float(np.exp(high))))
+        columns = jnp.stack([-0.25 * logs, jax.nn.sigmoid(logs)])
+        matrices = jnp.einsum("ij,fj,kj->fik", vectors, columns, vectors)
+        rows, others = np.triu_indices(vectors.shape[0])
+        return matrices[:, rows, others].reshape(-1) @ self.weights_precision + self.bias_in
+
+    def __call__(
+        self,
+        x: Float[Array, " d"],
+        y: Float[Array, " d"],
+        responsibilities: Float[Array, " k"],
+        evidence_bias: Float[Array, " width"],
+    ) -> Float[Array, " d"]:
+        """The correction in units of (I + P)^(-1/2)."""
+        inputs = (responsibilities, bounded(x, LONGEST_INPUT), bounded(y, LONGEST_MOVE))
+        weights = (self.weights_component, self.weights_mean, self.weights_move)
+        h = jax.nn.silu(evidence_bias + jnp.concatenate(inputs) @ jnp.concatenate(weights))
+        for weights, bias in zip(self.weights_hidden, self.bias_hidden, strict=True):
+            h = h + jax.nn.silu(h @ weights + bias)
+        out = h @ self.weights_out + self.bias_out
+        longest = LONGEST_OUTPUT * out.shape[0] ** 0.5
+        return out * jnp.minimum(1.0, longest * jax.lax.rsqrt(jnp.sum(out**2) + 1e-12))
+
+    def shrunk(self, factor: float) -> "Correction":
+        """The same correction, so many times as long."""
+        leaves = (np.asarray(leaf) for leaf in (self.weights_out, self.bias_out))
+        changed = tuple(jax.device_put((factor * leaf).astype(leaf.dtype)) for leaf in leaves)
+        return eqx.tree_at(lambda net: (net.weights_out, net.bias_out), self, changed)
+
+
+def fading(p: Float[Array, " d"]) -> Float[Array, " d"]:
+    """(1 + p)^(-1/2), in which a correction is measured, less beyond the strongest evidence that it
+    was trained on: there the likelihood alone decides."""
+    strongest = float(np.exp(LOG_PRECISION[1]))
+    return jnp.sqrt(jnp.minimum(1.0, strongest / jnp.maximum(p, 1.0)) / (1.0 + p))
+
+
+def bounded(x: Float[Array, " d"], longest: float) -> Float[Array, " d"]:
+    """x where it is short; never longer than `longest` sqrt(d)."""
+    return x * jax.lax.rsqrt(1.0 + jnp.sum(x**2) / (longest**2 * x.shape[0]))
+
+
+@eqx.filter_jit
+def _initial(
+    key: Key[Array, ""], dim: int, num_components: int, width: int, depth: int
+) -> Correction:
+    """Random weights, and F = 0."""
+    keys = jax.random.split(written_out(key), 5)
+
+    def normal(index: int, *shape: int, scale: float) -> Array:
+        return scale * jax.random.normal(keys[index], shape, jnp.float32)
+
+    return Correction(
+        normal(0, dim, width, scale=dim**-0.5),
+        normal(1, dim, width, scale=dim**-0.5),
+        normal(2, num_components, width, scale=1.0),
+        normal(3, dim * (dim + 1), width, scale=(2 * dim) ** -0.5),
+        jnp.zeros(width, jnp.float32),
+        normal(4, depth - 1, width, width, scale=width**-0.5),
+        jnp.zeros((depth - 1, width), jnp.float32),
+        jnp.zeros((width, dim), jnp.float32),
+        jnp.zeros(dim, jnp.float32),
+    )
+
+
+class ComponentPlan(NamedTuple):
+    """Components given a task's evidence, as in `GaussianMixture.posterior_at`."""
+
+    log_weights: Float[Array, "*t k"]
+    centers: Float[Array, "*t k d"]  # shifts that leave the means where they are
+    gains: Float[Array, "*t k d"]  # variances given the noisy sample
+    curvatures: Float[Array, "*t k d"]  # of minus the log weight in the shift
+    stds: Float[Array, "*t k d"]  # of the random part of the step
+
+
+class CorrectionPlan(NamedTuple):
+    """Of a correction: x = offset + inverse (shift_scale s_t), y = root (m - x), and what the
+    network adds to the mean, back F."""
+
+    offset: Float[Array, "*t d"]
+    inverse: Float[Array, "*t d d"]
+    root: Float[Array, "*t d d"]
+    back: Float[Array, "*t d d"]
+    bias: Float[Array, "*t width"]
+
+
+class Plan(NamedTuple):
+    """Both, stacked over the stages; no correction where there is none."""
+
+    components: ComponentPlan
+    correction: CorrectionPlan | None
+
+
+def component_plan(
+    components: GaussianMixture, stage: Stages, ratio: Float[Array, " d"]
+) -> ComponentPlan:
+    """Of one stage; variances are `ratio` times what they would be."""
+    snr = jnp.maximum(stage.snr, MIN_SNR)
+    left = 1.0 + snr * components.variances
+    gains = components.variances / left
+    rotated = jnp.einsum("ki,kij->kj", components.means, components.vectors)
+    return ComponentPlan(
+        components.log_weights - 0.5 * jnp.sum(jnp.log(left), axis=1),
+        snr * rotated,
+        gains,
+        0.5 / (snr * left),
+        jnp.sqrt(stage.beta_tilde + stage.weight_clean**2 * ratio[None] * gains),
+    )
+
+
+def correction_plan(
+    correction: Correction, precision: Spectral, shift: Float[Array, " d"]
+) -> CorrectionPlan:
+    """Of one stage, whose evidence has this precision, and this shift without its noisy sample."""
+    return CorrectionPlan(
+        gaussian_mean(precision, shift),
+        precision.apply(lambda p: 1.0 / (1.0 + p)),
+        precision.apply(lambda p: jnp.sqrt(1.0 + p)),
+        precision.apply(fading),
+        correction.evidence_bias(precision.vectors, precision.values),
+    )
+
+
+def planned_step(
+    components: GaussianMixture,
+    correction: Correction | None,
+    plan: Plan,
+    stage: Stages,
+    s_t: Float[Array, " d"],
+    noise: Float[Array, " d"],
+    uniform: Float[Array, ""],
+) -> Float[Array, " d"]:
+    """A draw of s_{t-1}: of a component by its responsibility, then of what it holds s_0 to be,
+    moved as the mean is corrected."""
+    own = plan.components
+    noisy_shift = stage.shift_scale * s_t
+    responsibilities, moved = _given(components, own, noisy_shift)
+    index = pick(responsibilities, uniform[None])[0]
+    random = stage.weight_clean * moved[index] + own.stds[index] * noise
+    clean = components.means[index]
+    if correction is not None and plan.correction is not None:
+        mean = _mean(components, responsibilities, moved)
+        clean = clean + _correct(correction, plan.correction, noisy_shift, responsibilities, mean)
+    drawn = _times(components.vectors[index], random)
+    return stage.weight_clean * clean + stage.weight_noisy * s_t + drawn
+
+
+def planned_mean(
+    components: GaussianMixture,
+    correction: Correction | None,
+    plan: Plan,
+    stage: Stages,
+    s_t: Float[Array, " d"],
+) -> Float[Array, " d"]:
+    """E[s_0 | s_t]."""
+    noisy_shift = stage.shift_scale * s_t
+    responsibilities, moved = _given(components, plan.components, noisy_shift)
+    mean = _mean(components, responsibilities, moved)
+    if correction is None or plan.correction is None:
+        return mean
+    return mean + _correct(correction, plan.correction, noisy_shift, responsibilities, mean)
+
+
+def _given(
+    components: GaussianMixture, plan: ComponentPlan, noisy_shift: Float[Array, " d"]
+) -> tuple[Float[Array, " k"], Float[Array, "k d"]]:
+    """Responsibilities given a noisy sample too, and how far it moves each mean, in the eigenbasis
+    of its component."""
+    rotated = jnp.sum(components.vectors * noisy_shift[None, :, None], axis=1)
+    away = rotated - plan.centers
+    log_weights = plan.log_weights - jnp.sum(plan.curvatures * away**2, axis=1)
+    return jax.nn.softmax(log_weights), plan.gains * away
+
+
+def _mean(
+    components: GaussianMixture, responsibilities: Float[Array, " k"], moved: Float[Array, "k d"]
+) -> Float[Array, " d"]:
+    """E[s_0] under the components."""
+    means = components.means + jnp.sum(components.vectors * moved[:, None, :], axis=2)
+    return jnp.sum(responsibilities[:, None] * means, axis=0)
+
+
+def _correct(
+    correction: Correction,
+    plan: CorrectionPlan,
+    noisy_shift: Float[Array, " d"],
+    responsibilities: Float[Array, " k"],
+    mean: Float[Array, " d"],
+) -> Float[Array, " d"]:
+    """What the network adds to the mean."""
+    x = plan.offset + _times(plan.inverse, noisy_shift)
+    y = _times(plan.root, mean - x)
+    f = correction(x, y, responsibilities, plan.bias)
+    return _times(plan.back, f)
+
+
+def _times(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, " d"]:
+    """A product so small that it is best computed with what stands around it."""
+    return jnp.sum(matrix * vector[None], axis=1)
 
 
 class Prepared(NamedTuple):
@@ -51,16 +293,14 @@ class CorrectedDenoiser(AbstractDenoiser):
     correction: Correction | None
     spread: Float[Array, " s"] | None
     size: int = eqx.field(static=True)
-    mostly_base: bool = eqx.field(static=True, default=True)  # the correction adds little
+    negligible_correction: bool = eqx.field(static=True, default=True)
 
     @property
     def dim(self) -> int:
-        """Number of parameters d."""
         return self.size
 
     @property
     def general(self) -> bool:
-        """Any Gaussian evidence."""
         return True
 
     @property
@@ -92,7 +332,6 @@ class CorrectedDenoiser(AbstractDenoiser):
     def denoise_with(
         self, prepared: Prepared, snr: Float[Array, ""], noisy_shift: Float[Array, " d"]
     ) -> Gaussian:
-        """Mean and covariance of s_0 under a task's evidence and a noisy sample."""
         precision = prepared.precision.shifted(snr)
         shift = prepared.shift + noisy_shift
         if not self.draws_components:
@@ -150,7 +389,6 @@ class CorrectedDenoiser(AbstractDenoiser):
         noise: Float[Array, " d"],
         uniform: Float[Array, ""],
     ) -> Float[Array, " d"]:
-        """A draw of s_{t-1} given s_t alone, likewise."""
         if not self.draws_components:
             return super().step_at(stage_inputs, stage, s_t, noise, uniform)
         mixed, precision, shift = self._at(stage_inputs, s_t)
@@ -159,7 +397,6 @@ class CorrectedDenoiser(AbstractDenoiser):
         return _moved(components, mixed, corrected, ratio, stage, s_t, noise, uniform)
 
     def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
-        """Mean and covariance of s_0 under exp(-s' precision s / 2 + shift' s)."""
         precision = precision.nonnegative()
         bias = self._bias(precision)
         if self.base is not None:
@@ -214,12 +451,10 @@ class CorrectedDenoiser(AbstractDenoiser):
         return Stage(stages.snr, stages.shift_scale, bias)
 
     def mean_at(self, stage: Stage, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
-        """E[s_0 | s_t]."""
         mixed, precision, shift = self._at(stage, s_t)
         return self._corrected(precision, shift, mixed, stage.bias)
 
     def denoise_at(self, stage: Stage, s_t: Float[Array, " d"]) -> Gaussian:
-        """Mean and covariance of s_0 given s_t."""
         mixed, precision, shift = self._at(stage, s_t)
         if not self.draws_components:
             return self._with_derivative(precision, shift, stage.bias)

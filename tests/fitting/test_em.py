@@ -12,8 +12,8 @@ from sklearn.mixture import GaussianMixture
 
 import diffprior as dp
 import reference
-from diffprior.priors import em
-from diffprior.priors.components import (
+from diffprior.fitting import em
+from diffprior.fitting.components import (
     SMALLEST_VARIANCE,
     TIED,
     Components,
@@ -21,7 +21,7 @@ from diffprior.priors.components import (
     maximize,
     sufficient_statistics,
 )
-from diffprior.priors.whitening import whitening
+from diffprior.fitting.samples import whitening
 
 WEIGHTS = np.array([0.5, 0.2, 0.3])
 MEANS = np.array([[2.0, 0.0, 0.0], [-2.0, 1.0, 0.0], [0.0, -2.0, 1.0]])

@@ -1,0 +1,1 @@
+"""Learning from the parameters of past tasks: settings, training, selection and reports."""

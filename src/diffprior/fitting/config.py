@@ -1,0 +1,264 @@
+"""The settings of a fit: how a network is trained, and what decides between the candidates."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+from ..checks import choice, positive_int, whole_number
+from ..schedule import Schedule
+
+PRIOR_STAGES, PAPER_STAGES = 64, 100  # of the reverse process, where a schedule is given by name
+SCHEDULES = {
+    "log_snr": Schedule.log_snr,
+    "cosine": Schedule.cosine,
+    "constant": Schedule.constant,
+}
+POSITIVE = ("width", "depth", "batch_size", "evaluate_every", "evidence_pool", "validation_draws")
+POSITIVE += ("validation_evidence", "residual_draws", "num_neighbors", "max_components")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitConfig:
+    """Settings of `DiffusionPrior.fit`; the defaults serve 1 to 64 parameters.
+
+    A fit compares candidates on held-out samples under random Gaussian evidence: a Gaussian, a
+    mixture, and either with a network that corrects its mean. The loss is the squared error of the
+    denoised mean, in units in which the posterior of a unit Gaussian has variance 1. Fields that
+    are None depend on the number of parameters and of components: see `for_base`.
+
+    Attributes:
+        denoiser: "corrected" for a Gaussian or mixture and a network for all Gaussian evidence;
+            "stagewise" for the paper's one regressor per stage (Appendix B).
+        schedule: Stages of the reverse process: a `Schedule`, or "log_snr", "cosine" or
+            "constant"; by default 64 uniform in log SNR, stagewise 100 with alpha = 0.97.
+        width: Of the hidden layers.
+        depth: Number of hidden layers, at least 2.
+        num_steps: Of the optimizer, at most; 0 trains no network.
+        batch_size: Samples per step.
+        learning_rate: The highest, after the warm-up; it decays along a cosine.
+        weight_decay: Share of the weights that a step takes off, per unit of learning rate.
+        target_samples: Samples drawn per step that share in the posterior means to regress on.
+        log_precision_range: Log precisions of most of the evidence that training draws.
+        optimizer: "muon" (steps of matrices made orthogonal), stagewise "adam".
+        stopping_tolerance: Standard errors of the held-out loss by which earlier weights must be
+            better to be preferred to later ones.
+        evaluate_every: Steps between evaluations of the held-out loss.
+        patience: Evaluations without improvement before training stops.
+        warm_up_steps: Steps until the learning rate is at its highest.
+        averaging: Decay of the running mean of the weights.
+        num_neighbors: Nearest samples that share in a target, with at most 3 parameters.
+        evidence_pool: Pieces of random evidence kept at a time, at most.
+        validation_draws: Draws of held-out samples that a candidate is scored on.
+        validation_evidence: Pieces of evidence that candidates are scored under.
+        residual_draws: Draws of held-out samples for the error at each noise level.
+        max_components: Of a mixture; 256 by default, 64 with at most 2 parameters; 1 for none.
+        prefer_mixture: Keep a mixture wherever held-out likelihood favors one, even if a Gaussian
+            and a network denoise a little better: `FewPasses` then draws from it.
+        tolerance: Standard errors of the held-out loss within which the simpler of two candidates
+            is kept.
+        min_relative_gain: Share of the loss that the richer one must take off in any case.
+        negligible_gain: Share of the loss up to which a network counts as a small correction, so
+            that two passes draw from it, and a report as no gain.
+        mixture_gain_range: Shares of the Gaussian's loss that a mixture takes off: below the first
+            only the Gaussian is worth a network, above the second only the mixture.
+        min_absolute_gain: Loss that a mixture takes off to be worth a network all the same: with
+            many parameters a small share is much.
+        max_base_size: Numbers in the covariances of a mixture, K d^2, beyond which a network on it
+            trains too slowly.
+    """
+
+    denoiser: Literal["corrected", "stagewise"] = "corrected"
+    schedule: Schedule | str | None = None
+
+    width: int | None = None
+    depth: int | None = None
+    num_steps: int | None = None
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    weight_decay: float | None = None
+    target_samples: int | None = None
+    log_precision_range: tuple[float, float] | None = None
+    optimizer: Literal["muon", "adam"] | None = None
+    stopping_tolerance: float | None = None
+    evaluate_every: int = 250
+    patience: int = 6
+    warm_up_steps: int = 100
+    averaging: float = 0.995
+    num_neighbors: int = 64
+    evidence_pool: int = 4096
+
+    validation_draws: int = 8192
+    validation_evidence: int = 512
+    residual_draws: int = 4096
+
+    max_components: int | None = None
+    prefer_mixture: bool = False
+    tolerance: float = 0.5
+    min_relative_gain: float = 1e-3
+    negligible_gain: float = 0.03
+    mixture_gain_range: tuple[float, float] = (0.10, 0.25)
+    min_absolute_gain: float = 2.0
+    max_base_size: int = 2**18
+
+    def __post_init__(self) -> None:
+        choice("denoiser", self.denoiser, ("corrected", "stagewise"))
+        if self.optimizer is not None:
+            choice("optimizer", self.optimizer, ("muon", "adam"))
+        for name in POSITIVE:
+            if getattr(self, name) is not None:
+                positive_int(name, getattr(self, name))
+        if self.num_steps is not None:
+            whole_number("num_steps", self.num_steps)
+        if self.depth == 1:
+            raise ValueError("`depth`: expected at least 2 hidden layers, got 1; leave it out")
+        if self.stagewise and self.prefer_mixture:
+            raise ValueError(
+                "`prefer_mixture`: expected False with a stagewise denoiser, which has no mixture, "
+                "got True; leave it out"
+            )
+        if self.stagewise and self.depth not in (None, 2):
+            raise ValueError(
+                f"`depth`: expected None with the paper's two layers, got {self.depth}; "
+                "leave it out"
+            )
+        self.reverse_schedule()
+
+    @staticmethod
+    def paper() -> "FitConfig":
+        """One regressor of two layers per stage, T = 100 and alpha = 0.97.
+
+        Returns:
+            The settings of Appendix B and Section 6.1.
+
+        References:
+            Kveton et al. (2024), Appendix B, Eq. (15).
+        """
+        return FitConfig(denoiser="stagewise")
+
+    @staticmethod
+    def tiny() -> "FitConfig":
+        """A network so small and so little training that a fit takes about a second.
+
+        Returns:
+            Settings for tests, not for use.
+        """
+        return FitConfig(
+            width=8,
+            depth=2,
+            num_steps=20,
+            batch_size=32,
+            learning_rate=2e-2,
+            weight_decay=0.0,
+            target_samples=16,
+            log_precision_range=(-4.0, 3.0),
+            optimizer="adam",
+            stopping_tolerance=0.0,
+            warm_up_steps=5,
+            averaging=0.9,
+            num_neighbors=8,
+            evidence_pool=64,
+            validation_draws=256,
+            validation_evidence=64,
+            residual_draws=256,
+            max_components=4,
+        )
+
+    @property
+    def stagewise(self) -> bool:
+        """Whether there is one regressor per stage."""
+        return self.denoiser == "stagewise"
+
+    def reverse_schedule(self) -> Schedule:
+        """The reverse process.
+
+        Returns:
+            The schedule itself, or the one of that name.
+
+        Raises:
+            ValueError: If there is no schedule of that name.
+        """
+        if isinstance(self.schedule, Schedule):
+            return self.schedule
+        usual = "constant" if self.stagewise else "log_snr"
+        name = usual if self.schedule is None else self.schedule
+        if not isinstance(name, str) or name not in SCHEDULES:
+            raise ValueError(
+                "`schedule`: expected a Schedule or one of 'log_snr', 'cosine', 'constant', got "
+                f"{name!r}; pass a name, or Schedule.cosine(num_stages=...)"
+            )
+        return SCHEDULES[name](PAPER_STAGES if self.stagewise else PRIOR_STAGES)
+
+    def for_base(self, dim: int, num_components: int = 1) -> "FitConfig":
+        """These settings with a number in place of every None that training needs.
+
+        A mixture knows what weak evidence leaves open, so that its network is trained on stronger
+        evidence; with up to 3 parameters on evidence of any strength, for there histories long
+        enough to need it are common. A Gaussian leaves most to a wide network; many components
+        leave little, and each step goes through all of them.
+
+        Args:
+            dim: Number of parameters.
+            num_components: Of the mixture that the network corrects; 1 for a Gaussian.
+
+        Returns:
+            Settings without None, except for `schedule` and `max_components`.
+        """
+        defaults = _stagewise() if self.stagewise else _corrected(dim, num_components, self)
+        missing = {name: v for name, v in defaults.items() if getattr(self, name) is None}
+        return dataclasses.replace(self, **missing)  # type: ignore[arg-type]
+
+
+def _stagewise() -> dict[str, object]:
+    return {
+        "width": 100,
+        "num_steps": 1250,
+        "batch_size": 256,
+        "learning_rate": 3e-3,
+        "weight_decay": 0.0,
+        "optimizer": "adam",
+        "stopping_tolerance": 0.0,
+    }
+
+
+def _corrected(dim: int, num_components: int, config: FitConfig) -> dict[str, object]:
+    mixed = num_components > 1
+    found: dict[str, object] = {
+        "width": 128,
+        "depth": 4,
+        "num_steps": 3500,
+        "batch_size": 1024,
+        "learning_rate": 7e-3 if mixed else 2e-2,
+        "weight_decay": 0.0,
+        "target_samples": 1024,
+        "log_precision_range": (-4.0, 6.0 if mixed else 3.0),
+        "optimizer": "muon",
+        "stopping_tolerance": 0.0,
+    }
+    if dim <= 3:
+        return found | {
+            "width": 64,
+            "num_steps": 1500,
+            "batch_size": 512,
+            "learning_rate": 1.5e-2,
+            "target_samples": 512,
+            "log_precision_range": (-4.0, 9.0 if mixed else 6.0),
+            "stopping_tolerance": 1.0,
+        }
+    if dim <= 8:
+        return found
+    large = mixed and num_components * dim**2 >= config.max_base_size // 4
+    steps = 1500 if large else 3000 if mixed or dim > 16 else 8000
+    if dim <= 16:
+        size, samples = (192, 4), 2048
+    else:
+        size, samples = (256, 4) if mixed else (384, 3), 1024
+    many = mixed and dim > 32
+    overfits = not many and (mixed or dim > 16)
+    return found | {
+        "width": size[0],
+        "depth": size[1],
+        "num_steps": steps,
+        "learning_rate": 7e-3 if many else 2e-2,
+        "weight_decay": 0.1 if overfits else 0.0,
+        "target_samples": samples,
+    }

@@ -1,0 +1,203 @@
+"""Fitting a diffusion model to the parameters of past tasks: Section 3, Appendix B."""
+
+import time
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from numpy.typing import ArrayLike
+
+from ..denoisers.base import RESIDUAL_STAGES, AbstractDenoiser, held_out_residual
+from ..denoisers.corrected import CorrectedDenoiser
+from ..denoisers.stagewise import StagewiseDenoiser
+from ..schedule import Schedule
+from .config import FitConfig
+from .report import FitReport, StageLoss, screen_samples
+from .samples import (
+    Rows,
+    checked_groups,
+    checked_samples,
+    checked_weights,
+    split,
+    to_device,
+    to_unit,
+    whitening,
+    with_hedge,
+)
+from .selection import Selected, select_denoiser
+from .training import fit_stagewise
+
+MIN_SAMPLES = 20
+
+
+class Start(NamedTuple):
+    """What a fit starts from: theta = offset + scale z, and a denoiser to train further."""
+
+    offset: Float[np.ndarray, " d"]
+    scale: Float[np.ndarray, "d d"]
+    denoiser: AbstractDenoiser | None
+
+
+class FittedModel(NamedTuple):
+    """The parts of a diffusion model, in the precision that draws are made in."""
+
+    offset: Float[Array, " d"]
+    scale: Float[Array, "d d"]
+    denoiser: AbstractDenoiser
+    residual_log_snr: Float[Array, " r"]
+    residual: Float[Array, " r"]
+    schedule: Schedule
+    report: FitReport
+
+
+class Data(NamedTuple):
+    """Samples of positive weight, how often each counts, and the tasks that they belong to."""
+
+    samples: Float[np.ndarray, "n d"]
+    weights: Float[np.ndarray, " n"] | None
+    groups: Int[np.ndarray, " n"] | None
+
+
+class Parts(NamedTuple):
+    """Rows in unit coordinates to train on and to hold out, and the tasks of both in this order."""
+
+    train: Rows
+    held_out: Rows
+    groups: Int[np.ndarray, " n"] | None
+
+
+def fit_model(
+    samples: ArrayLike,
+    config: FitConfig,
+    *,
+    seed: int,
+    progress: bool | None,
+    sample_weights: ArrayLike | None,
+    groups: ArrayLike | None,
+    hedge: float,
+    initial: Start | None,
+) -> FittedModel:
+    """Screen, whiten, split, learn, and measure on what was held out."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
+        raise ValueError(f"`seed`: expected a whole number from 0 to 2^32 - 1, got {seed!r}; try 0")
+    seed, schedule = int(seed), config.reverse_schedule()
+    data = checked_data(samples, sample_weights, groups, hedge, seed)
+    begin = time.perf_counter()
+    found_warnings = screen_samples(data.samples)
+    start = _checked_start(initial, data, config, schedule)
+    parts = split_data(data, start, seed)
+    selected = _learn(parts, start.denoiser, config, schedule, seed, progress)
+    grid = schedule if config.stagewise else Schedule.log_snr(RESIDUAL_STAGES)
+    log_snr = np.log(grid.snr[::-1])
+    draws = config.residual_draws
+    residual = held_out_residual(selected.validated, grid, *parts.held_out, draws, seed)
+    report = FitReport(
+        len(data.samples),
+        len(parts.held_out.samples),
+        time.perf_counter() - begin,
+        selected.training.losses,
+        selected.training.best,
+        _stage_losses(log_snr, residual),
+        found_warnings,
+        selected.candidates,
+        selected.chosen,
+        selected.mixture_gain,
+    )
+    dtype = jnp.result_type(float)
+    arrays = (start.offset, start.scale, selected.denoiser, log_snr, residual)
+    found = jax.tree.map(lambda leaf: to_device(leaf, dtype), arrays)
+    return FittedModel(*found, schedule, report)
+
+
+def checked_data(
+    samples: ArrayLike,
+    sample_weights: ArrayLike | None,
+    groups: ArrayLike | None,
+    hedge: float,
+    seed: int,
+) -> Data:
+    array = checked_samples(samples, at_least=MIN_SAMPLES)
+    if hedge:
+        if sample_weights is not None or groups is not None:
+            raise ValueError(
+                "`hedge`: expected samples without weights and groups, got some; leave one of them "
+                "out"
+            )
+        array = with_hedge(array, hedge, seed)
+    numbers = None if groups is None else checked_groups(groups, len(array))
+    if sample_weights is None:
+        return Data(array, None, numbers)
+    weights = checked_weights(sample_weights, len(array))
+    counted = weights > 0
+    if np.sum(counted) < MIN_SAMPLES:
+        raise ValueError(
+            f"`sample_weights`: expected at least {MIN_SAMPLES} that are positive, got "
+            f"{np.sum(counted)}; give weight to more rows, or use a GaussianPrior"
+        )
+    if numbers is not None:
+        numbers = np.unique(numbers[counted], return_inverse=True)[1]
+        if not np.any(numbers):
+            raise ValueError(
+                "`groups`: expected at least two different labels among rows of positive weight, "
+                "got one; without a second task nothing can be held out"
+            )
+    return Data(array[counted], weights[counted], numbers)
+
+
+def split_data(data: Data, start: Start, seed: int) -> Parts:
+    """The samples in the coordinates of `start`, in two parts."""
+    unit = to_unit(data.samples, start.offset, start.scale)
+    parts = split(len(unit), seed, data.groups)
+    weights = data.weights
+    rows = (Rows.of(unit[part], None if weights is None else weights[part]) for part in parts)
+    return Parts(*rows, None if data.groups is None else data.groups[np.concatenate(parts)])
+
+
+def _checked_start(
+    initial: Start | None, data: Data, config: FitConfig, schedule: Schedule
+) -> Start:
+    """The given start, if it fits the samples and settings, or one made from the samples."""
+    if initial is None:
+        return Start(*whitening(data.samples, data.weights), None)
+    start, dim = initial.denoiser, data.samples.shape[1]
+    if config.stagewise:
+        fits = isinstance(start, StagewiseDenoiser) and start.grid == schedule
+    else:
+        fits = isinstance(start, CorrectedDenoiser)
+    if not fits or start is None or start.dim != dim:
+        raise ValueError(
+            f"`initial`: expected a prior of {dim} parameters learned with the same preset (and, "
+            f"for the paper's, the same schedule), got {type(start).__name__} of "
+            f"{len(initial.offset)} parameters; fit without it"
+        )
+    if config.width is not None or config.depth is not None:
+        name = "width" if config.width is not None else "depth"
+        raise ValueError(
+            f"`{name}`: expected None with `initial`, got {getattr(config, name)}; "
+            "the network keeps its size"
+        )
+    return initial
+
+
+def _learn(
+    parts: Parts,
+    start: AbstractDenoiser | None,
+    config: FitConfig,
+    schedule: Schedule,
+    seed: int,
+    progress: bool | None,
+) -> Selected:
+    start = jax.tree.map(lambda leaf: to_device(leaf), start)
+    how = {"seed": seed, "progress": progress, "initial": start}
+    if config.stagewise:
+        denoiser, training = fit_stagewise(parts.train, parts.held_out, config, schedule, **how)
+        return Selected(denoiser, denoiser, training)
+    return select_denoiser(parts.train, parts.held_out, config, groups=parts.groups, **how)
+
+
+def _stage_losses(log_snr: np.ndarray, residual: np.ndarray) -> tuple[StageLoss, ...]:
+    snr = np.exp(log_snr)
+    rows = zip(log_snr, residual, 1 / snr, np.ones_like(snr), 1 / (1 + snr), strict=True)
+    return tuple(StageLoss(*(float(value) for value in row)) for row in rows)

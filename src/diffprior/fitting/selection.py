@@ -1,0 +1,332 @@
+"""The choice of a denoiser: which base, and whether a network corrects it, by held-out loss."""
+
+import dataclasses
+from typing import NamedTuple
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from ..denoisers.base import AbstractDenoiser
+from ..denoisers.corrected import SPREAD_AT, CorrectedDenoiser, Correction
+from ..mixture import GaussianMixture
+from .config import FitConfig
+from .em import Choice, as_base, choose_components, fit_kind
+from .loss import (
+    NEIGHBORS_MAX_DIM,
+    NEIGHBORS_MAX_ROWS,
+    CorrectionLoss,
+    Errors,
+    Spread,
+    pool_size,
+    random_rotations,
+)
+from .report import Candidate
+from .samples import Rows, to_device
+from .training import TrainingResult, as_good, optimize, three_keys
+
+MAX_COMPONENTS, MAX_COMPONENTS_2D = 256, 64  # of a mixture, unless a config says otherwise
+
+
+class Selected(NamedTuple):
+    """The denoiser that is kept, how its training went, and all candidates."""
+
+    denoiser: AbstractDenoiser
+    validated: AbstractDenoiser  # the same, fitted without what is held out
+    training: TrainingResult
+    candidates: tuple[Candidate, ...] = ()
+    chosen: int = 0
+    mixture_gain: float = 0.0  # nats per sample over one Gaussian, on samples held out in turn
+
+
+class Scored(NamedTuple):
+    """A denoiser and its losses on held-out samples."""
+
+    denoiser: CorrectedDenoiser
+    training: TrainingResult
+    errors: Float[np.ndarray, " m"]  # of each held-out task, mean over evidence
+    candidate: Candidate
+
+
+def select_denoiser(
+    train: Rows,
+    held_out: Rows,
+    config: FitConfig,
+    *,
+    seed: int,
+    progress: bool | None,
+    initial: CorrectedDenoiser | None = None,
+    groups: Int[np.ndarray, " n"] | None = None,
+) -> Selected:
+    """Find a mixture, train a network on it and on a Gaussian, and keep what does best.
+
+    The base alone stays when a network adds nothing to it: the mixture if the likelihood of samples
+    held out in turn prefers one, and a Gaussian if not. Of denoisers that do about as well the
+    simplest is kept: few samples justify little. Where the mixture alone takes much off the
+    Gaussian's loss, only the mixture is corrected (a large one not even then), where it takes
+    little, only the Gaussian: the other has not been seen to win there. A mixture is scored and
+    corrected as fitted to `train`; one that stays alone is fitted to all samples.
+
+    Args:
+        train: Samples to learn from.
+        held_out: Samples to score by.
+        config: Settings.
+        seed: Of all random numbers.
+        progress: Whether to show a bar.
+        initial: A denoiser to train further.
+        groups: Numbers of the tasks that the rows of `train`, then those of `held_out`, belong to.
+
+    Returns:
+        The selected denoiser.
+    """
+    found = None if initial is not None else _mixture(train, held_out, config, groups, seed)
+    bases = [None] if initial is None else [initial.base]
+    if found is not None:
+        bases.append(_fitted_to(train, held_out, found, seed))
+    tasks = np.arange(len(held_out.samples)) if groups is None else groups[len(train.samples) :]
+    trainer = _Trainer(
+        config,
+        random_rotations(train.dim, seed),
+        train,
+        held_out,
+        np.unique(tasks, return_inverse=True)[1],
+        three_keys(np.uint32(seed)),
+        progress,
+        min(config.validation_evidence, *(pool_size(base, config) for base in bases)),
+    )
+    alone = [trainer.alone(base, like=bases[-1]) for base in bases]
+    start = None if initial is None else initial.correction
+    if config.num_steps == 0:
+        corrected = []
+    else:
+        losses = [one.candidate.loss for one in alone]
+        worth = bases if start is not None else worth_correcting(bases, losses, config)
+        corrected = [one for base in worth for one in trainer.corrected(base, start)]
+    kept = simplest_as_good([alone[-1], *corrected], config)
+    tried = [*alone, *corrected]
+    little = kept.denoiser.negligible_correction or config.prefer_mixture
+    validated = dataclasses.replace(kept.denoiser, negligible_correction=True)
+    denoiser = dataclasses.replace(validated, negligible_correction=little)
+    if found is not None and validated.base is not None and validated.correction is None:
+        denoiser = dataclasses.replace(denoiser, base=as_base(found.components))
+    index = next(i for i, one in enumerate(tried) if one is kept)
+    gain = 0.0 if found is None else found.score - found.gaussian_score
+    candidates = tuple(one.candidate for one in tried)
+    return Selected(denoiser, validated, kept.training, candidates, index, gain)
+
+
+def simplest_as_good(ordered: list[Scored], config: FitConfig) -> Scored:
+    """The first that does about as well as the best; of mixtures only, if they are preferred."""
+    mixed = [one for one in ordered if one.denoiser.base is not None]
+    ordered = mixed if config.prefer_mixture and mixed else ordered
+    best = min(ordered, key=lambda one: one.candidate.loss)
+    margin = (config.tolerance, config.min_relative_gain)
+    return next(one for one in ordered if as_good(one.errors, best.errors, *margin))
+
+
+def worth_correcting(
+    bases: list[GaussianMixture | None], losses: list[float], config: FitConfig
+) -> list[GaussianMixture | None]:
+    """The bases that a network is trained on, by the loss of each alone."""
+    if len(bases) == 1:
+        return [] if _too_large(bases[0], config) else bases
+    low, high = config.mixture_gain_range
+    gain = losses[0] - losses[1]
+    only_mixture = gain > high * losses[0] or config.prefer_mixture
+    if _too_large(bases[1], config):
+        return [] if only_mixture else bases[:1]
+    if only_mixture:
+        return bases[1:]
+    return bases[:1] if gain < min(low * losses[0], config.min_absolute_gain) else bases
+
+
+def _too_large(base: GaussianMixture | None, config: FitConfig) -> bool:
+    """Whether training would be slow: of many numbers, or the mean of two large mixtures, to which
+    a network has not been seen to add."""
+    if base is None:
+        return False
+    return base.vectors.size > config.max_base_size or base.num_components > MAX_COMPONENTS
+
+
+def _mixture(
+    train: Rows, held_out: Rows, config: FitConfig, groups: np.ndarray | None, seed: int
+) -> Choice | None:
+    """The mixture that samples held out in turn prefer to one Gaussian, if there is one."""
+    samples, weights = _both(train, held_out)
+    usual = MAX_COMPONENTS_2D if train.dim <= 2 else MAX_COMPONENTS
+    largest = config.max_components or usual
+    if largest == 1:
+        return None
+    found = choose_components(samples, weights, seed=seed, largest=largest, groups=groups)
+    return None if found.num_components == 1 else found
+
+
+def _fitted_to(train: Rows, held_out: Rows, found: Choice, seed: int) -> GaussianMixture:
+    """The mixture fitted without what is held out, which counts zero times: so the programs that
+    chose it serve again."""
+    samples, weights = _both(train, held_out)
+    weights = np.ones(len(samples)) if weights is None else weights
+    seen = np.where(np.arange(len(samples)) < len(train.samples), weights, 0.0)
+    kind = (found.num_components, found.kind)
+    return as_base(fit_kind(samples, seen, *kind, seed=seed))
+
+
+def _both(train: Rows, held_out: Rows) -> tuple[np.ndarray, np.ndarray | None]:
+    samples = np.concatenate([train.samples, held_out.samples])
+    if train.weights is None or held_out.weights is None:
+        return samples, None
+    return samples, np.concatenate([train.weights, held_out.weights])
+
+
+class _Trainer(NamedTuple):
+    """Trains corrections of bases, and scores them all by the same held-out samples under the same
+    evidence: losses under some evidence are many times those under other."""
+
+    config: FitConfig
+    rotations: Float[Array, "r d d"]
+    train: Rows
+    held_out: Rows
+    tasks: Int[np.ndarray, " m"]  # that the held-out rows belong to, numbered from 0
+    keys: tuple[Key[Array, ""], ...]  # of weights, of validation and of training
+    progress: bool | None
+    evidence: int  # pieces that candidates are scored under
+
+    def alone(self, base: GaussianMixture | None, like: GaussianMixture | None) -> Scored:
+        """The base without a correction. One Gaussian is scored as a mixture `like` another, by the
+        same program."""
+        scored_as = like.standard_like() if base is None and like is not None else base
+        losses = self._losses(scored_as, self._start(scored_as), 0.0)
+        denoiser = CorrectedDenoiser(base, None, None, self.train.dim)
+        loss = float(np.mean(losses.squares))
+        candidate = _candidate(base, False, 0.0, loss, ())
+        return Scored(denoiser, TrainingResult((loss,), 0), losses.by_task, candidate)
+
+    def corrected(self, base: GaussianMixture | None, start: Correction | None) -> list[Scored]:
+        """The base with a correction trained on it, if held-out samples justify one, and as much of
+        it as they do."""
+        config, rows = self._config(base), self.train
+        _, held_out_key, key = self.keys
+        loss = CorrectionLoss.create(
+            key,
+            base,
+            self.rotations,
+            config.target_samples,
+            pool_size(base, config),
+            config.log_precision_range,
+        )
+        if rows.dim <= NEIGHBORS_MAX_DIM and config.target_samples:
+            rows = rows.first(NEIGHBORS_MAX_ROWS)
+            loss = loss.with_neighbors(rows, config.num_neighbors)
+        validation = self._validation(base)
+
+        def evaluate(correction: Correction) -> Float[np.ndarray, " m"]:
+            scores = _scores(validation, correction, held_out_key, *self._held_out())
+            return self._by_task(scores.errors.on_host().shrunk(1.0), scores.drawn)
+
+        start = self._start(base) if start is None else start
+        keys = (key, held_out_key)
+        correction, training = optimize(start, loss, rows, config, keys, self.progress, evaluate)
+        losses = self._losses(base, correction, None)
+        if losses.factor == 0.0:
+            return []
+        loss = float(np.mean(losses.squares))
+        little = loss >= (1.0 - config.negligible_gain) * losses.alone
+        shrunk = correction.shrunk(losses.factor)
+        denoiser = CorrectedDenoiser(base, shrunk, losses.spread, self.train.dim, bool(little))
+        candidate = _candidate(base, True, losses.factor, loss, training.losses)
+        return [Scored(denoiser, training, losses.by_task, candidate)]
+
+    def _config(self, base: GaussianMixture | None) -> FitConfig:
+        return self.config.for_base(self.train.dim, 1 if base is None else base.num_components)
+
+    def _start(self, base: GaussianMixture | None) -> Correction:
+        config, components = self._config(base), 1 if base is None else base.num_components
+        size = {"width": config.width, "depth": config.depth}
+        return Correction.initialize(self.keys[0], self.train.dim, components, **size)
+
+    def _validation(self, base: GaussianMixture | None) -> CorrectionLoss:
+        """Under evidence that starts as that of every other base, from the program that training
+        uses."""
+        given = (self._config(base).target_samples, pool_size(base, self.config))
+        loss = CorrectionLoss.create(self.keys[1], base, self.rotations, *given)
+        return loss.first(self.evidence)
+
+    def _held_out(self) -> tuple[Rows, int]:
+        return self.held_out, self.config.validation_draws
+
+    def _losses(
+        self, base: GaussianMixture | None, correction: Correction, factor: float | None
+    ) -> "_Losses":
+        """With `factor` of the correction, by default that of the least held-out loss."""
+        scores = _scores(self._validation(base), correction, self.keys[1], *self._held_out())
+        errors = scores.errors.on_host()
+        factor = errors.best_factor() if factor is None else factor
+        squares = np.asarray(errors.shrunk(factor))
+        return _Losses(
+            factor,
+            squares,
+            self._by_task(squares, scores.drawn),
+            float(np.mean(errors.alone)),
+            None if scores.spread is None else _spread_table(scores.spread, factor),
+        )
+
+    def _by_task(self, values: np.ndarray, drawn: Array) -> Float[np.ndarray, " t"]:
+        """What each task adds to the mean over all draws, times the number of tasks."""
+        tasks, number = self.tasks[np.asarray(drawn).reshape(-1)], int(self.tasks.max()) + 1
+        sums = np.bincount(tasks, values.astype(np.float64), minlength=number)
+        return sums * (number / len(values))
+
+
+class _Losses(NamedTuple):
+    """Squared errors of a correction times a factor, and what follows from them."""
+
+    factor: float
+    squares: Float[np.ndarray, " b"]
+    by_task: Float[np.ndarray, " t"]
+    alone: float  # the mean without a correction
+    spread: Float[Array, " s"] | None
+
+
+class _Scores(NamedTuple):
+    """Errors of held-out draws, the rows that they are, and their spread under a Gaussian base."""
+
+    errors: Errors
+    drawn: Int[Array, "g s"]
+    spread: Spread | None
+
+
+@eqx.filter_jit
+def _scores(
+    validation: CorrectionLoss,
+    correction: Correction,
+    key: Key[Array, ""],
+    held_out: Rows,
+    size: int,
+) -> _Scores:
+    pool, batch = validation.batch(key, held_out, size)
+    errors = validation.errors(correction, pool, batch)
+    if validation.base is not None:
+        return _Scores(errors, batch.drawn, None)
+    return _Scores(errors, batch.drawn, validation.spread(correction, pool, batch, held_out))
+
+
+def _candidate(
+    base: GaussianMixture | None,
+    corrected: bool,
+    factor: float,
+    loss: float,
+    losses: tuple[float, ...],
+) -> Candidate:
+    kind, components = ("Gaussian", 1) if base is None else ("mixture", base.num_components)
+    return Candidate(kind, components, corrected, factor, loss, losses)
+
+
+def _spread_table(spread: Spread, factor: float) -> Float[Array, " s"]:
+    """Mean squared distances from the mean that `factor` times the correction gives, at each of
+    `SPREAD_AT`, from those near it."""
+    logs, gaps, moved = (np.asarray(a, np.float64).reshape(-1) for a in spread)
+    values = (gaps - factor * moved) ** 2
+    at = np.asarray(SPREAD_AT)
+    near = np.maximum(1.0 - np.abs(logs[None] - at[:, None]) / (at[1] - at[0]), 0.0)
+    table = (near @ values + 1e-3) / (np.sum(near, axis=1) + 1e-3)
+    return to_device(table)

@@ -1,0 +1,234 @@
+"""Descent on the weights of a denoiser, and the training of the paper's regressors (Eq. 15)."""
+
+import abc
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key, PyTree, UInt32
+
+from ..denoisers.stagewise import StagewiseDenoiser
+from ..progress import progress as show_progress
+from ..schedule import Schedule
+from ..threefry import written_out
+from .config import FitConfig
+from .samples import Rows, to_device
+
+Params = TypeVar("Params")
+
+
+class AbstractLoss(eqx.Module):
+    """A loss over random batches of samples."""
+
+    @abc.abstractmethod
+    def __call__(
+        self, params: PyTree, key: Key[Array, ""], rows: Rows, size: int
+    ) -> Float[Array, ""]:
+        """The loss over a random batch of `size` samples."""
+
+    def refreshed(self, key: Key[Array, ""]) -> "AbstractLoss":
+        """The same loss with another pool of what it draws from, if it has one."""
+        return self
+
+
+class TrainingResult(NamedTuple):
+    """Held-out losses at each evaluation, and which evaluation was kept."""
+
+    losses: tuple[float, ...]
+    best: int
+
+
+class _Rates(NamedTuple):
+    """Numbers of the optimizer that programs take as arguments."""
+
+    num_steps: Float[Array, ""]
+    learning_rate: Float[Array, ""]
+    warm_up_steps: Float[Array, ""]
+    averaging: Float[Array, ""]
+
+
+class _Optimizer(NamedTuple):
+    """What programs are compiled for."""
+
+    name: str
+    weight_decay: float
+
+
+def optimize(
+    params: Params,
+    loss: AbstractLoss,
+    train: Rows,
+    config: FitConfig,
+    keys: tuple[Key[Array, ""], Key[Array, ""]],
+    progress: bool | None,
+    evaluate: Callable[[Params], Float[np.ndarray, " m"]],
+) -> tuple[Params, TrainingResult]:
+    """Descend with cosine decay and averaged weights, and stop early.
+
+    `evaluate` gives the losses of held-out samples; the last weights that are as good as the best
+    are kept. Data, keys, rates and the number of steps are arguments of the compiled programs, so
+    that fits of the same shapes share them.
+    """
+    key, pool_key = keys
+    num_steps, chunk = config.num_steps or 0, config.evaluate_every
+    numbers = (num_steps, config.learning_rate, config.warm_up_steps, config.averaging)
+    rates = _Rates(*(to_device(number) for number in numbers))
+    optimizer = _Optimizer(config.optimizer or "muon", config.weight_decay or 0.0)
+    tolerance = config.stopping_tolerance or 0.0
+    bar = show_progress("learning the prior", num_steps, visible=progress)
+    with jax.numpy_dtype_promotion("standard"), bar as shown:
+        state = _initial(optimizer, rates, params)
+        seen = [(state[1], evaluate(state[1]))]
+        losses, best = [float(np.mean(seen[0][1]))], 0
+        for index in range(-(-num_steps // chunk)):
+            count = min(chunk, num_steps - index * chunk)
+            loss = loss.refreshed(jax.random.fold_in(pool_key, np.uint32(1 + index)))
+            chunk_key = jax.random.fold_in(key, np.uint32(index))
+            given = (chunk_key, np.int32(count), chunk, config.batch_size)
+            state = _descend(loss, optimizer, rates, train, state, *given)
+            errors = evaluate(state[1])
+            if not np.all(np.isfinite(errors)):  # it has diverged
+                break
+            seen.append((state[1], errors))
+            losses.append(float(np.mean(errors)))
+            shown.advance(count)
+            best = int(np.argmin(losses))
+            if len(losses) - 1 - best >= config.patience:
+                break
+    kept = max(i for i, (_, own) in enumerate(seen) if as_good(own, seen[best][1], tolerance))
+    return seen[kept][0], TrainingResult(tuple(losses), kept)
+
+
+@jax.jit
+def three_keys(seed: UInt32[Array, ""]) -> tuple[Key[Array, ""], ...]:
+    """Keys of weights, of validation and of training."""
+    return tuple(jax.random.split(jax.random.key(seed), 3))
+
+
+def as_good(
+    losses: Float[np.ndarray, " m"],
+    best: Float[np.ndarray, " m"],
+    tolerance: float,
+    min_relative_gain: float = 0.0,
+) -> bool:
+    """Whether the mean difference of held-out losses is within `tolerance` standard errors, or
+    within a share of the best loss."""
+    gap = losses - best
+    error = np.std(gap) / np.sqrt(len(gap))
+    return bool(np.mean(gap) <= max(tolerance * error, min_relative_gain * np.mean(best)))
+
+
+@eqx.filter_jit
+def _initial(optimizer: _Optimizer, rates: _Rates, params: Params) -> tuple[Params, Params, PyTree]:
+    """Weights in single precision, their running mean, and the optimizer's state."""
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+    return params, params, _transformation(optimizer, rates).init(params)
+
+
+@eqx.filter_jit
+def _descend(
+    loss: AbstractLoss,
+    optimizer: _Optimizer,
+    rates: _Rates,
+    rows: Rows,
+    state: tuple[Params, Params, PyTree],
+    key: Key[Array, ""],
+    count: Int[np.ndarray, ""] | Int[Array, ""],
+    chunk: int,
+    batch_size: int,
+) -> tuple[Params, Params, PyTree]:
+    """`count` steps on, of at most `chunk`."""
+    import optax  # slow to import, and not needed to decide
+
+    transformation, keys = _transformation(optimizer, rates), jax.random.split(key, chunk)
+
+    def step(index: Int[Array, ""], state: tuple[Params, Params, PyTree]) -> Any:
+        params, mean, moments = state
+        gradient = jax.grad(loss)(params, keys[index], rows, batch_size)
+        updates, moments = transformation.update(gradient, moments, params)
+        params = optax.apply_updates(params, updates)
+        return params, optax.incremental_update(params, mean, 1 - rates.averaging), moments
+
+    return jax.lax.fori_loop(0, count, step, state)
+
+
+def _transformation(optimizer: _Optimizer, rates: _Rates) -> Any:
+    """Adam or Muon, warmed up and then decayed along a cosine to a hundredth."""
+    import optax
+
+    def rate(step: Int[Array, ""]) -> Float[Array, ""]:
+        warm_up = rates.warm_up_steps
+        warm = jnp.minimum(step / warm_up, 1.0)
+        left = jnp.clip((step - warm_up) / jnp.maximum(rates.num_steps - warm_up, 1), 0.0, 1.0)
+        decay = 0.01 + 0.99 * 0.5 * (1.0 + jnp.cos(jnp.pi * left))
+        return (rates.learning_rate * warm * decay).astype(jnp.float32)
+
+    def axes(weights: Array) -> Any:
+        """The axes of the matrix of a layer; those before them only stack layers."""
+        last = (weights.ndim - 2, weights.ndim - 1)
+        return optax.contrib.MuonDimensionNumbers(*last) if weights.ndim >= 2 else None
+
+    if optimizer.name == "adam":
+        return optax.adam(rate, b2=0.99)
+    return optax.contrib.muon(
+        rate,
+        adam_b2=0.99,
+        weight_decay=optimizer.weight_decay,
+        muon_weight_dimension_numbers=lambda params: jax.tree.map(axes, params),
+    )
+
+
+def fit_stagewise(
+    train: Rows,
+    held_out: Rows,
+    config: FitConfig,
+    grid: Schedule,
+    *,
+    seed: int,
+    progress: bool | None,
+    initial: StagewiseDenoiser | None = None,
+) -> tuple[StagewiseDenoiser, TrainingResult]:
+    """Train the paper's regressors, one per stage, all stages as one batched program: Eq. (15)."""
+    config = config.for_base(train.dim)
+    init_key, held_out_key, key = three_keys(np.uint32(seed))
+    regressors = initial or StagewiseDenoiser.initialize(
+        init_key, train.dim, grid, width=config.width or 100
+    )
+    alpha_bar = np.asarray(grid.alpha_bar[1:])[:, None, None]
+    scales = (to_device(np.sqrt(a)) for a in (alpha_bar, 1 - alpha_bar))
+    loss = StagewiseLoss(*scales)
+
+    def evaluate(regressors: StagewiseDenoiser) -> Float[np.ndarray, " 1"]:
+        return np.asarray(_loss_over(loss, regressors, held_out_key, held_out, config.batch_size))
+
+    keys = (key, held_out_key)
+    return optimize(regressors, loss, train, config, keys, progress, evaluate)
+
+
+@eqx.filter_jit
+def _loss_over(
+    loss: AbstractLoss, params: PyTree, key: Key[Array, ""], rows: Rows, size: int
+) -> Float[Array, " 1"]:
+    return loss(params, key, rows, size)[None]
+
+
+class StagewiseLoss(AbstractLoss):
+    """Mean squared error of the predicted noise over all stages: Eq. (15)."""
+
+    signal: Float[Array, "t 1 1"]
+    noise_std: Float[Array, "t 1 1"]
+
+    def __call__(
+        self, params: StagewiseDenoiser, key: Key[Array, ""], rows: Rows, size: int
+    ) -> Float[Array, ""]:
+        rows_key, noise_key = jax.random.split(written_out(key))
+        num_stages = self.signal.shape[0]
+        s_0 = rows.samples[rows.indices(rows_key, num_stages * size)]
+        s_0 = s_0.reshape(num_stages, size, -1)
+        noise = jax.random.normal(noise_key, s_0.shape, s_0.dtype)
+        s_t = self.signal * s_0 + self.noise_std * noise
+        predicted = jax.vmap(lambda stage, s: jax.vmap(stage.noise_at)(s))(params, s_t)
+        return jnp.mean(jnp.sum((noise - predicted) ** 2, axis=-1))
