@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 import diffprior as dp
 import reference
 from diffprior.denoisers.corrected import CorrectedDenoiser, Correction
+from diffprior.denoisers.network import NetworkDenoiser
 from diffprior.mixture import GaussianMixture
 from diffprior.priors.base import AbstractClosedFormPrior
 
@@ -153,6 +154,18 @@ EMPIRICAL = PriorCase(
     lambda precision, shift: reference.empirical_denoise(ATOMS, precision, shift, ATOM_WEIGHTS),
 )
 PRIORS = (GAUSSIAN, MIXTURE, EMPIRICAL)
+
+
+def network_denoiser(
+    dim: int, size: float = 0.3, *, width: int = 8, depth: int = 3, isotropic: bool = False
+) -> NetworkDenoiser:
+    """The denoiser of 0.2.0 with random weights of this size; with 0 that of a unit Gaussian."""
+    rng, inputs = np.random.default_rng(dim), dim + (2 if isotropic else dim * (dim + 1))
+    shapes = ((inputs, width), (width,), (depth - 1, width, width), (depth - 1, width))
+    shapes = (*shapes, (width, dim), (dim,))
+    draws = ((size * rng.standard_normal(shape)).astype(np.float32) for shape in shapes)
+    weights = (jax.device_put(draw.astype(jnp.result_type(float))) for draw in draws)
+    return NetworkDenoiser(*weights, isotropic)
 
 
 @functools.cache

@@ -1,6 +1,5 @@
 """A mixture as base and a network on it: against the twin, finite differences and bounds."""
 
-import operator
 from typing import Any
 
 import equinox as eqx
@@ -23,41 +22,63 @@ from diffprior.denoisers.corrected import (
 )
 from diffprior.linalg import Spectral
 from diffprior.mixture import GaussianMixture
-from diffprior.schedule import Schedule
 
+DIMS = (3, 9)  # below and above the largest that is factorized in plain array operations
+SHAPES = [(dim, mixed) for dim in DIMS for mixed in (True, False)]
 both_precisions = pytest.mark.float32
+each_dim = pytest.mark.parametrize("dim", DIMS)
+each_shape = pytest.mark.parametrize(("dim", "mixed"), SHAPES)
 
 
-def mixture(dim: int, k: int = 3) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def mixture(dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Components of very different size, so that determinants matter."""
     rng = np.random.default_rng(dim)
-    shapes = rng.standard_normal((k, dim, dim))
-    sizes = np.array([0.02, 0.3, 1.0])[:k, None, None]
+    shapes = rng.standard_normal((3, dim, dim))
+    sizes = np.array([0.02, 0.3, 1.0])[:, None, None]
     covs = sizes * (np.einsum("kij,klj->kil", shapes, shapes) / dim + 0.1 * np.eye(dim))
-    return np.array([0.5, 0.2, 0.3])[:k], 0.7 * rng.standard_normal((k, dim)), covs
+    return np.array([0.5, 0.2, 0.3]), 0.7 * rng.standard_normal((3, dim)), covs
 
 
 def base(dim: int) -> GaussianMixture:
-    weights, means, covs = mixture(dim)
-    values, vectors = np.linalg.eigh(covs)
-    parts = (np.log(weights), means, vectors, values)
-    return GaussianMixture(*(jnp.asarray(part, jnp.result_type(float)) for part in parts))
+    return GaussianMixture.from_covs(*mixture(dim)).on_device()
 
 
-def correction(dim: int, k: int, size: float = 0.3) -> Correction:
+def correction(dim: int, k: int = 3, size: float = 0.3) -> Correction:
     start = Correction.initialize(jax.random.key(0), dim, k, width=8, depth=3)
     rng = np.random.default_rng(dim)
-    return jax.tree.map(lambda leaf: jnp.asarray(size * rng.standard_normal(leaf.shape)), start)
+    return jax.tree.map(
+        lambda leaf: jax.device_put(floats(size * rng.standard_normal(leaf.shape))), start
+    )
+
+
+def corrected(dim: int, mixed: bool = True, size: float = 0.3) -> CorrectedDenoiser:
+    """A network of random weights, on the mixture or on one Gaussian."""
+    if mixed:
+        return CorrectedDenoiser(base(dim), correction(dim, 3, size), None, dim)
+    return CorrectedDenoiser(None, correction(dim, 1, size), None, dim)
+
+
+def alone(dim: int) -> CorrectedDenoiser:
+    return CorrectedDenoiser(base(dim), None, None, dim)
+
+
+def floats(array: Any) -> np.ndarray:
+    return np.asarray(array, jnp.result_type(float))
 
 
 def spectral(seed: int, values: Any) -> Spectral:
     size = (len(values), len(values))
     vectors, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal(size))
-    return Spectral(jnp.asarray(vectors), jnp.asarray(values, jnp.result_type(float)))
+    return Spectral(jax.device_put(floats(vectors)), jax.device_put(floats(values)))
+
+
+def matrix_of(precision: Spectral) -> np.ndarray:
+    vectors = np.asarray(precision.vectors, np.float64)
+    return vectors * np.asarray(precision.values, np.float64) @ vectors.T
 
 
 @eqx.filter_jit
-def denoise(denoiser: Any, precision: Spectral, shift: jax.Array) -> dp.Gaussian:
+def denoise(denoiser: Any, precision: Spectral, shift: Any) -> dp.Gaussian:
     return denoiser.denoise(precision, shift)
 
 
@@ -66,208 +87,187 @@ def denoise_with(denoiser: Any, precision: Any, shift: Any, snr: Any, noisy: Any
     return denoiser.denoise_with(denoiser.prepare(precision, shift), snr, noisy)
 
 
-EVIDENCE = [np.zeros, lambda d: np.geomspace(1e-3, 3.0, d), lambda d: np.geomspace(0.5, 3e3, d)]
-
-
-@both_precisions
-@pytest.mark.parametrize("dim", [2, 9])
-@pytest.mark.parametrize("values", EVIDENCE)
-def test_base_is_the_twins(dim: int, values: Any) -> None:
-    denoiser, precision = CorrectedDenoiser(base(dim), None, None, dim), spectral(1, values(dim))
-    matrix = np.asarray(precision.matrix(), np.float64)
-    shift = matrix @ np.linspace(-1.0, 1.0, dim) + (0.3 if not np.any(values(dim)) else 0.0)
-    got = denoise(denoiser, precision, jnp.asarray(shift, jnp.result_type(float)))
-    mean, cov = reference.mixture_denoise(*mixture(dim), matrix, shift)
-    assert_allclose(got.mean, mean, atol=tolerance(1e-9, 2e-2))
-    assert_allclose(got.cov, cov, atol=tolerance(1e-9, 2e-2))
-
-
-@both_precisions
-@pytest.mark.parametrize("dim", [2, 9])
-@pytest.mark.parametrize("snr", [1e-3, 1.0, 500.0])
-def test_prepared_evidence_and_a_noisy_sample_add_up(dim: int, snr: float) -> None:
-    denoiser = CorrectedDenoiser(base(dim), None, None, dim)
-    matrix = np.asarray(spectral(2, np.geomspace(0.1, 20.0, dim)).matrix(), np.float64)
-    shift, noisy = matrix @ np.linspace(-1.0, 1.0, dim), snr * np.linspace(0.5, -1.0, dim)
-    got = denoise_with(denoiser, *(jnp.asarray(a, jnp.result_type(float)) for a in
-                                   (matrix, shift, snr, noisy)))  # fmt: skip
-    whole = (matrix + snr * np.eye(dim), shift + noisy)
-    mean, cov = reference.mixture_denoise(*mixture(dim), *whole)
-    assert_allclose(got.mean, mean, atol=tolerance(1e-8, 1e-2))
-    assert_allclose(got.cov, cov, atol=tolerance(1e-8, 1e-2))
-
-
-@pytest.mark.parametrize(("dim", "mixed"), [(2, True), (2, False), (9, True), (9, False)])
-def test_a_stage_and_prepared_evidence_are_evidence(dim: int, mixed: bool) -> None:
-    k = 3 if mixed else 1
-    denoiser = CorrectedDenoiser(base(dim) if mixed else None, correction(dim, k), None, dim)
-    schedule, s_t = dp.Schedule.log_snr(3), jnp.linspace(-1.0, 1.5, dim)
+@eqx.filter_jit
+def at_stages(denoiser: Any, schedule: dp.Schedule, s_t: Any) -> tuple[Any, Any, Any]:
+    """Inputs of each stage, and mean and moments there, T first."""
     stages = denoiser.stages(schedule)
-    at = jax.lax.map(lambda stage: denoiser.denoise_at(stage, s_t), stages)
-    means = jax.lax.map(lambda stage: denoiser.mean_at(stage, s_t), stages)
-    nothing = (jnp.zeros((dim, dim)), jnp.zeros(dim))
-    for i, (snr, scale, _) in enumerate(zip(*stages, strict=True)):
-        expected = denoise(denoiser, spectral(3, np.full(dim, float(snr))), scale * s_t)
+    both = jax.lax.map(
+        lambda stage: (denoiser.mean_at(stage, s_t), denoiser.denoise_at(stage, s_t)), stages
+    )
+    return stages, *both
+
+
+@eqx.filter_jit
+def steps(denoiser: Any, evidence: Any, t: int, s_t: Any, noise: Any, uniform: Any) -> Any:
+    """At stage t of five: the stage, mean given evidence and alone, and draws of both steps."""
+    schedule = dp.Schedule.log_snr(5)
+    every = (schedule.stages(s_t.dtype), denoiser.stages(schedule))
+    stage, inputs = jax.tree.map(lambda leaf: leaf[t], every)
+    prepared = denoiser.prepare(*evidence)
+    plan = denoiser.plan(prepared, jax.tree.map(lambda leaf: leaf[None], stage))
+    plan = jax.tree.map(lambda leaf: leaf[0], plan)
+    given = denoiser.denoise_with(prepared, stage.snr, stage.shift_scale * s_t)
+    step = jax.vmap(lambda *r: denoiser.step(prepared, plan, stage, s_t, *r))
+    step_at = jax.vmap(lambda *r: denoiser.step_at(inputs, stage, s_t, *r))
+    means = (given.mean, denoiser.mean_at(inputs, s_t))
+    return stage, means, (step(noise, uniform), step_at(noise, uniform))
+
+
+@both_precisions
+@each_dim
+def test_base_is_the_twins(dim: int) -> None:
+    for values in (np.zeros(dim), np.geomspace(1e-3, 3.0, dim), np.geomspace(0.5, 3e3, dim)):
+        precision = spectral(1, values)
+        matrix = matrix_of(precision)
+        shift = matrix @ np.linspace(-1.0, 1.0, dim) + (0.3 if not np.any(values) else 0.0)
+        got = denoise(alone(dim), precision, floats(shift))
+        mean, cov = reference.mixture_denoise(*mixture(dim), matrix, shift)
+        assert_allclose(got.mean, mean, atol=tolerance(1e-9, 2e-2))
+        assert_allclose(got.cov, cov, atol=tolerance(1e-9, 2e-2))
+
+
+@both_precisions
+@each_dim
+def test_prepared_evidence_and_a_noisy_sample_add_up(dim: int) -> None:
+    matrix = matrix_of(spectral(2, np.geomspace(0.1, 20.0, dim)))
+    shift = matrix @ np.linspace(-1.0, 1.0, dim)
+    for snr in (1e-3, 1.0, 500.0):
+        noisy = snr * np.linspace(0.5, -1.0, dim)
+        got = denoise_with(alone(dim), *map(floats, (matrix, shift, snr, noisy)))
+        whole = (matrix + snr * np.eye(dim), shift + noisy)
+        mean, cov = reference.mixture_denoise(*mixture(dim), *whole)
+        assert_allclose(got.mean, mean, atol=tolerance(1e-8, 1e-2))
+        assert_allclose(got.cov, cov, atol=tolerance(1e-8, 1e-2))
+
+
+@each_shape
+def test_a_stage_and_prepared_evidence_are_evidence(dim: int, mixed: bool) -> None:
+    denoiser, s_t = corrected(dim, mixed), np.linspace(-1.0, 1.5, dim)
+    stages, means, at = at_stages(denoiser, dp.Schedule.log_snr(3), s_t)
+    for i, (snr, scale) in enumerate(zip(*map(np.asarray, stages[:2]), strict=True)):
+        expected = denoise(denoiser, spectral(3, np.full(dim, snr)), scale * s_t)
+        nothing = (np.zeros((dim, dim)), np.zeros(dim))
         prepared = denoise_with(denoiser, *nothing, snr, scale * s_t)
         assert_allclose(means[i], expected.mean, atol=1e-9)
-        for got in (jax.tree.map(lambda leaf, i=i: leaf[i], at), prepared):
-            assert_allclose(got.mean, expected.mean, atol=1e-9)
-            assert_allclose(got.cov, expected.cov, atol=1e-9)
+        for mean, cov in ((at.mean[i], at.cov[i]), (prepared.mean, prepared.cov)):
+            assert_allclose(mean, expected.mean, atol=1e-9)
+            assert_allclose(cov, expected.cov, atol=1e-9)
 
 
-@pytest.mark.parametrize(("dim", "mixed"), [(2, True), (9, True), (2, False), (9, False)])
-def test_the_law_to_draw_from_has_the_denoised_mean(dim: int, mixed: bool) -> None:
+@each_shape
+def test_the_posterior_to_draw_from_has_the_denoised_moments(dim: int, mixed: bool) -> None:
     """Components keep their places to each other, and the covariance is the denoiser's: moved as
     one they are corrected in the mean alone."""
-    k = 3 if mixed else 1
-    denoiser = CorrectedDenoiser(base(dim) if mixed else None, correction(dim, k), None, dim)
-    precision, shift = spectral(4, np.geomspace(0.1, 20.0, dim)), jnp.linspace(-2.0, 3.0, dim)
-    law, moments = denoiser.posterior(precision, shift), denoise(denoiser, precision, shift)
-    mean = law.responsibilities @ law.means
-    away = law.means - mean[None]
-    within = jnp.einsum("k,kij,klj->il", law.responsibilities, law.factors, law.factors)
-    assert denoiser.is_mixture == mixed and law.responsibilities.shape == (k,)
+    denoiser = corrected(dim, mixed)
+    precision, shift = spectral(4, np.geomspace(0.1, 20.0, dim)), np.linspace(-2.0, 3.0, dim)
+    posterior = eqx.filter_jit(denoiser.posterior)(precision, shift)
+    moments = denoise(denoiser, precision, shift)
+    weights, means, factors = (
+        np.asarray(part)
+        for part in (posterior.responsibilities, posterior.means, posterior.factors)
+    )
+    mean = weights @ means
+    within = np.einsum("k,kij,klj->il", weights, factors, factors)
+    assert denoiser.is_mixture == mixed and weights.shape == (3 if mixed else 1,)
     assert_allclose(mean, moments.mean, atol=1e-9)
-    spread = (away * law.responsibilities[:, None]).T @ away
+    spread = ((means - mean) * weights[:, None]).T @ (means - mean)
     assert_allclose(within + spread, moments.cov, atol=1e-9)
 
 
 def test_an_untrained_correction_is_the_base_alone() -> None:
-    start = Correction.initialize(jax.random.key(0), 2, 3, width=8, depth=3)
+    start = Correction.initialize(jax.random.key(0), 3, 3, width=8, depth=3)
     start = jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), start)
-    precision, shift = spectral(4, [0.5, 3.0]), jnp.array([1.0, -2.0])
-    got = denoise(CorrectedDenoiser(base(2), start, None, 2), precision, shift)
-    alone = denoise(CorrectedDenoiser(base(2), None, None, 2), precision, shift)
-    assert_allclose(got.mean, alone.mean, atol=1e-12)
+    precision, shift = spectral(4, [0.5, 3.0, 1.0]), np.array([1.0, -2.0, 0.3])
+    got = denoise(CorrectedDenoiser(base(3), start, None, 3), precision, shift)
+    assert_allclose(got.mean, denoise(alone(3), precision, shift).mean, atol=1e-12)
 
 
 def test_covariance_under_a_gaussian_base_is_the_symmetrized_derivative() -> None:
-    denoiser, precision = (
-        CorrectedDenoiser(None, correction(2, 1, 0.2), None, 2),
-        spectral(4, [0.5, 3.0]),
-    )
-    shift, step = np.array([1.0, -2.0]), 1e-5
-    sides = [
-        [denoise(denoiser, precision, jnp.asarray(shift + sign * e)).mean for sign in (1, -1)]
-        for e in step * np.eye(2)
-    ]
-    jacobian = np.stack([np.asarray(up - down) for up, down in sides], axis=1) / (2 * step)
-    got = denoise(denoiser, precision, jnp.asarray(shift)).cov
+    denoiser, precision = corrected(3, mixed=False, size=0.2), spectral(4, [0.5, 3.0, 1.0])
+    shift, step = np.array([1.0, -2.0, 0.5]), 1e-5
+    mean = lambda q: np.asarray(denoise(denoiser, precision, q).mean)  # noqa: E731
+    sides = [mean(shift + e) - mean(shift - e) for e in step * np.eye(3)]
+    jacobian = np.stack(sides, axis=1) / (2 * step)
+    got = denoise(denoiser, precision, shift).cov
     assert_allclose(got, (jacobian + jacobian.T) / 2, atol=1e-7)
 
 
-@pytest.mark.parametrize("dim", [2, 9])
-@pytest.mark.parametrize("far", [1.0, 1e3])
-def test_correction_is_bounded_and_covariance_positive_for_wild_weights(
-    dim: int, far: float
-) -> None:
-    wild, precision = correction(dim, 3, 5.0), spectral(5, np.geomspace(0.01, 10.0, dim))
-    shift = jnp.asarray(far * np.random.default_rng(0).standard_normal(dim))
-    got = denoise(CorrectedDenoiser(base(dim), wild, None, dim), precision, shift)
-    alone = denoise(CorrectedDenoiser(base(dim), None, None, dim), precision, shift)
-    move = np.sqrt(1 + np.asarray(precision.values)) * precision.rotate(got.mean - alone.mean)
-    assert 0.5 * LONGEST_OUTPUT < np.linalg.norm(move) / np.sqrt(dim) < 1.001 * LONGEST_OUTPUT
-    assert_array_less(0.0, np.linalg.eigvalsh(got.cov))
-    assert_allclose(got.cov, alone.cov)
-
-
-def planned(denoiser: CorrectedDenoiser, prepared: Any, stage: Any) -> Any:
-    """What a stage knows in advance."""
-    found = denoiser.plan(prepared, jax.tree.map(lambda leaf: leaf[None], stage))
-    return jax.tree.map(lambda leaf: leaf[0], found)
+@each_dim
+def test_correction_is_bounded_and_covariance_positive_for_wild_weights(dim: int) -> None:
+    wild, precision = corrected(dim, size=5.0), spectral(5, np.geomspace(0.01, 10.0, dim))
+    for far in (1.0, 1e3):
+        shift = far * np.random.default_rng(0).standard_normal(dim)
+        got, own = (denoise(one, precision, shift) for one in (wild, alone(dim)))
+        rotated = np.asarray(got.mean - own.mean) @ np.asarray(precision.vectors)
+        length = np.linalg.norm(np.sqrt(1 + np.asarray(precision.values)) * rotated)
+        assert 0.5 * LONGEST_OUTPUT < length / np.sqrt(dim) < 1.001 * LONGEST_OUTPUT
+        assert_array_less(0.0, np.linalg.eigvalsh(got.cov))
+        assert_allclose(got.cov, own.cov)
 
 
 @both_precisions
-@pytest.mark.parametrize("dim", [2, 5])
-@pytest.mark.parametrize("corrected", [False, True])
-def test_a_planned_mean_is_the_mean_at_its_stage(dim: int, corrected: bool) -> None:
+@pytest.mark.parametrize("network", [False, True])
+def test_a_planned_mean_is_the_mean_at_its_stage(network: bool) -> None:
     """With nothing known but a noisy sample, at the noisiest stage, in between and at the last."""
-    denoiser = CorrectedDenoiser(base(dim), correction(dim, 3) if corrected else None, None, dim)
-    schedule, dtype = Schedule.log_snr(7), jnp.result_type(float)
-    zero, s_t = jnp.zeros(dim, dtype), jnp.linspace(-1.2, 0.8, dim, dtype=dtype)
-    prepared = Prepared(Spectral(jnp.eye(dim, dtype=dtype), zero), zero, denoiser.base)
-    every = (schedule.stages(dtype), denoiser.stages(schedule))
-    for t in (0, 3, 6):
-        stage, inputs = jax.tree.map(operator.itemgetter(t), every)
-        plan = planned(denoiser, prepared, stage)
-        got = planned_mean(prepared.components, denoiser.correction, plan, stage, s_t)
-        assert_allclose(got, denoiser.mean_at(inputs, s_t), atol=tolerance(1e-10, 1e-4))
+    denoiser, dim = (corrected(3) if network else alone(3)), 3
+    schedule, dtype = dp.Schedule.log_snr(7), jnp.result_type(float)
+    zero, s_t = np.zeros(dim, dtype), np.linspace(-1.2, 0.8, dim, dtype=dtype)
+
+    @eqx.filter_jit
+    def planned(denoiser: CorrectedDenoiser, s_t: jax.Array) -> Any:
+        stages = schedule.stages(dtype)
+        nothing = Spectral(jnp.eye(dim, dtype=dtype), jnp.zeros(dim, dtype))
+        plans = denoiser.plan(Prepared(nothing, jnp.asarray(zero), denoiser.base), stages)
+        given = (denoiser.base, denoiser.correction)
+        return jax.lax.map(lambda both: planned_mean(*given, *both, s_t), (plans, stages))
+
+    _, means, _ = at_stages(denoiser, schedule, s_t)
+    assert_allclose(planned(denoiser, s_t), means, atol=tolerance(1e-10, 1e-4))
 
 
 def test_strong_evidence_decides_alone() -> None:
-    denoiser, u = CorrectedDenoiser(base(2), correction(2, 3), None, 2), jnp.array([0.3, -1.0])
+    denoiser, u = corrected(3), np.array([0.3, -1.0, 0.5])
     for log_precision, error in ((9.0, 3.0 * LONGEST_OUTPUT), (20.0, 0.05)):
         p = np.exp(log_precision)
-        got = denoise(denoiser, spectral(6, np.full(2, p)), p * u)
+        got = denoise(denoiser, spectral(6, np.full(3, p)), p * u)
         assert np.max(np.abs(got.mean - u)) * np.sqrt(p) < error
-    assert_allclose(p * got.cov, np.eye(2), atol=1e-3)
+    assert_allclose(p * got.cov, np.eye(3), atol=1e-3)
 
 
-def test_a_step_draws_what_the_components_hold() -> None:
-    """Mean and covariance of s_{t-1} given s_t, over many draws."""
-    num = 40_000
-    denoiser = CorrectedDenoiser(base(2), None, None, 2)
-    stage = jax.tree.map(
-        lambda leaf: leaf[2], dp.Schedule.log_snr(5).stages(jnp.result_type(float))
-    )
-    matrix, shift = jnp.diag(jnp.array([2.0, 0.1])), jnp.array([1.0, 0.1])
-    s_t = jnp.array([0.5, -0.7])
-    prepared = denoiser.prepare(matrix, shift)
-    keys = jax.random.split(jax.random.key(0))
-    random = (jax.random.normal(keys[0], (num, 2)), jax.random.uniform(keys[1], (num,)))
-    plan = planned(denoiser, prepared, stage)
-    draws = np.asarray(jax.vmap(lambda *r: denoiser.step(prepared, plan, stage, s_t, *r))(*random))
-    s_0 = reference.mixture_denoise(
-        *mixture(2),
-        np.asarray(matrix) + float(stage.snr) * np.eye(2),
-        shift + stage.shift_scale * s_t,
-    )
-    mean = stage.weight_clean * s_0[0] + stage.weight_noisy * s_t
-    cov = stage.beta_tilde * np.eye(2) + stage.weight_clean**2 * s_0[1]
-    assert_allclose(draws.mean(axis=0), mean, atol=5 * np.sqrt(np.max(np.diag(cov)) / num))
-    assert_allclose(np.cov(draws.T), cov, atol=5 * np.max(cov) * np.sqrt(2 / num))
+EVIDENCE = (np.diag([2.0, 0.1, 0.5]), np.array([1.0, 0.1, -0.3]))
+S_T = np.array([0.5, -0.7, 0.2])
 
 
-def test_a_step_moves_as_the_mean_is_corrected() -> None:
+def test_steps_draw_from_the_components() -> None:
+    """Mean and covariance of s_{t-1} given s_t, over many draws: with evidence, and without."""
+    num, rng = 40_000, np.random.default_rng(0)
+    random = (rng.standard_normal((num, 3)), rng.random(num))
+    stage, _, draws = steps(alone(3), EVIDENCE, 2, S_T, *random)
+    stage = jax.tree.map(float, stage)
+    for drawn, evidence in zip(draws, (EVIDENCE, (0 * EVIDENCE[0], 0 * EVIDENCE[1])), strict=True):
+        precision, shift = evidence[0] + stage.snr * np.eye(3), evidence[1]
+        s_0 = reference.mixture_denoise(*mixture(3), precision, shift + stage.shift_scale * S_T)
+        mean = stage.weight_clean * s_0[0] + stage.weight_noisy * S_T
+        cov = stage.beta_tilde * np.eye(3) + stage.weight_clean**2 * s_0[1]
+        drawn = np.asarray(drawn)
+        assert_allclose(drawn.mean(axis=0), mean, atol=5 * np.sqrt(np.max(np.diag(cov)) / num))
+        assert_allclose(np.cov(drawn.T), cov, atol=5 * np.max(cov) * np.sqrt(2 / num))
+
+
+def test_steps_move_as_the_mean_is_corrected() -> None:
     """With the same random numbers: by the change of the mean, which the step scales."""
-    alone = CorrectedDenoiser(base(2), None, None, 2)
-    corrected = CorrectedDenoiser(base(2), correction(2, 3), None, 2)
-    schedule = dp.Schedule.log_snr(5)
-    stage = jax.tree.map(lambda leaf: leaf[2], schedule.stages(jnp.result_type(float)))
-    s_t, random = jnp.array([0.5, -0.7]), (jnp.array([0.3, -1.1]), jnp.asarray(0.6))
-    evidence = (jnp.diag(jnp.array([2.0, 0.1])), jnp.array([1.0, 0.1]))
-    found = []
-    for denoiser in (alone, corrected):
-        prepared = denoiser.prepare(*evidence)
-        inputs = jax.tree.map(lambda leaf: leaf[2], denoiser.stages(schedule))
-        given = denoiser.denoise_with(prepared, stage.snr, stage.shift_scale * s_t)
-        means = (given.mean, denoiser.mean_at(inputs, s_t))
-        steps = (
-            denoiser.step(prepared, planned(denoiser, prepared, stage), stage, s_t, *random),
-            denoiser.step_at(inputs, stage, s_t, *random),
-        )
-        found.append((jnp.stack(means), jnp.stack(steps)))
-    means, steps = (after - before for before, after in zip(*found, strict=True))
-    assert np.all(np.max(np.abs(means), axis=1) > 1e-3)
-    assert_allclose(steps, stage.weight_clean * means, atol=1e-5)
+    random = (np.array([[0.3, -1.1, 0.4]]), np.array([0.6]))
+    found = [steps(one, EVIDENCE, 2, S_T, *random) for one in (alone(3), corrected(3))]
+    weight = float(found[0][0].weight_clean)
+    for means, draws in zip(zip(*(f[1] for f in found), strict=True),
+                            zip(*(f[2] for f in found), strict=True), strict=True):  # fmt: skip
+        moved = np.asarray(means[1]) - np.asarray(means[0])
+        assert np.max(np.abs(moved)) > 1e-3
+        assert_allclose(np.asarray(draws[1] - draws[0])[0], weight * moved, atol=1e-5)
 
 
-def test_components_of_em_become_a_base() -> None:
-    weights, means, covs = mixture(2)
-    found = GaussianMixture.from_covs(weights, means, covs)
-    assert_allclose(jax.vmap(jnp.diag)(found.variances).shape, (3, 2, 2))
-    rebuilt = jnp.einsum("kij,kj,klj->kil", found.vectors, found.variances, found.vectors)
-    assert_allclose(rebuilt, covs, atol=1e-5)
-    assert_allclose(found.means, means, atol=1e-6)
-
-
-def test_corrected_denoisers_are_kept() -> None:
-    denoiser = CorrectedDenoiser(base(2), correction(2, 3), None, 2)
-    for one in (
-        denoiser,
-        CorrectedDenoiser(base(2), None, None, 2),
-        CorrectedDenoiser(None, None, None, 2),
-    ):
+def test_corrected_denoisers_are_saved() -> None:
+    for one in (corrected(3), alone(3), CorrectedDenoiser(None, None, None, 3)):
         same = CorrectedDenoiser.from_bytes(one.to_bytes())
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(same), strict=True):
             assert_allclose(a, b, atol=1e-6)
@@ -276,7 +276,7 @@ def test_corrected_denoisers_are_kept() -> None:
 def twin(
     net: Correction, x: np.ndarray, y: np.ndarray, r: np.ndarray, bias: np.ndarray
 ) -> tuple[np.ndarray, float]:
-    """F in NumPy, and how long it is before its bound."""
+    """F in NumPy, and its length before its bound."""
 
     def short(v: np.ndarray, longest: float) -> np.ndarray:
         return v / np.sqrt(1.0 + v @ v / (longest**2 * len(v)))
@@ -294,33 +294,15 @@ def twin(
     return out * min(1.0, 3.0 * np.sqrt(len(out)) / length), length
 
 
-@pytest.mark.parametrize("dim", [2, 9])
-@pytest.mark.parametrize(("x_far", "y_far"), [(0.5, 0.5), (1e3, 0.5), (0.5, 1e3)])
-@pytest.mark.parametrize(("size", "longer"), [(0.1, False), (5.0, True)])
-def test_correction_is_the_twins_near_and_far(
-    dim: int, x_far: float, y_far: float, size: float, longer: bool
-) -> None:
+@each_dim
+def test_correction_is_the_twins_near_and_far(dim: int) -> None:
     """Small weights let the bounds of the inputs be seen; with large ones the output's holds."""
-    net, rng = correction(dim, 3, size), np.random.default_rng(1)
-    x, y = x_far * rng.standard_normal(dim), y_far * rng.standard_normal(dim)
-    r, bias = np.array([0.2, 0.5, 0.3]), 0.3 * rng.standard_normal(8)
-    expected, length = twin(net, x, y, r, bias)
-    assert (length > 3.0 * np.sqrt(dim)) == longer
-    assert_allclose(net(*map(jnp.asarray, (x, y, r, bias))), expected, rtol=1e-9, atol=1e-12)
-
-
-def test_a_step_from_a_noisy_sample_alone_draws_what_the_components_hold() -> None:
-    """Mean and covariance of s_{t-1} given s_t, over many draws, where no evidence is known."""
-    num, schedule = 40_000, dp.Schedule.log_snr(5)
-    denoiser, s_t = CorrectedDenoiser(base(2), None, None, 2), jnp.array([0.5, -0.7])
-    every = (schedule.stages(jnp.result_type(float)), denoiser.stages(schedule))
-    stage, inputs = jax.tree.map(lambda leaf: leaf[2], every)
-    keys = jax.random.split(jax.random.key(0))
-    random = (jax.random.normal(keys[0], (num, 2)), jax.random.uniform(keys[1], (num,)))
-    draws = np.asarray(jax.vmap(lambda *r: denoiser.step_at(inputs, stage, s_t, *r))(*random))
-    noisy = (float(stage.snr) * np.eye(2), np.asarray(stage.shift_scale * s_t))
-    s_0 = reference.mixture_denoise(*mixture(2), *noisy)
-    mean = stage.weight_clean * s_0[0] + stage.weight_noisy * s_t
-    cov = stage.beta_tilde * np.eye(2) + stage.weight_clean**2 * s_0[1]
-    assert_allclose(draws.mean(axis=0), mean, atol=5 * np.sqrt(np.max(np.diag(cov)) / num))
-    assert_allclose(np.cov(draws.T), cov, atol=5 * np.max(cov) * np.sqrt(2 / num))
+    apply = eqx.filter_jit(lambda net, *inputs: net(*inputs))
+    for size, longer in ((0.1, False), (5.0, True)):
+        net, rng = correction(dim, 3, size), np.random.default_rng(1)
+        for x_far, y_far in ((0.5, 0.5), (1e3, 0.5), (0.5, 1e3)):
+            x, y = x_far * rng.standard_normal(dim), y_far * rng.standard_normal(dim)
+            r, bias = np.array([0.2, 0.5, 0.3]), 0.3 * rng.standard_normal(8)
+            expected, length = twin(net, x, y, r, bias)
+            assert (length > 3.0 * np.sqrt(dim)) == longer
+            assert_allclose(apply(net, x, y, r, bias), expected, rtol=1e-9, atol=1e-12)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.testing import assert_array_equal
 
 import diffprior as dp
-from cases import LIKELIHOODS, PRIORS, SAMPLERS, diffusion, problem
+from cases import LIKELIHOODS, PRIORS, SAMPLERS, diffusion, network_denoiser, problem
 from diffprior.denoisers.corrected import CorrectedDenoiser, Correction
 from diffprior.denoisers.network import NetworkDenoiser
 from diffprior.denoisers.stagewise import StagewiseDenoiser
@@ -34,8 +34,7 @@ CHOICE = (
 
 def network(isotropic: bool = False) -> NetworkDenoiser:
     """A small network of random weights in the default precision."""
-    made = NetworkDenoiser.initialize(jax.random.key(0), 3, width=4, depth=2, isotropic=isotropic)
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), made)
+    return network_denoiser(3, width=4, depth=2, isotropic=isotropic)
 
 
 def corrected(mixed: bool) -> CorrectedDenoiser:

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 
 import diffprior as dp
 import reference
-from cases import LINEAR, LOGISTIC, NOISE_STD, problem
+from cases import LINEAR, LOGISTIC, NOISE_STD, network_denoiser, problem
 from chains import (
     BLOB_UNIT,
     BLOBS,
@@ -23,7 +23,6 @@ from chains import (
     follow,
 )
 from diffprior.denoisers.base import reverse_distribution
-from diffprior.denoisers.network import NetworkDenoiser
 from diffprior.denoisers.stagewise import StagewiseDenoiser
 from statistic import assert_moments
 
@@ -140,7 +139,7 @@ def test_isotropic_evidence_is_a_stage_of_the_plain_chain() -> None:
 def test_priors_for_isotropic_evidence_are_refused() -> None:
     grid = dp.Schedule.constant(5)
     stagewise = StagewiseDenoiser.initialize(KEY, DIM, grid, width=4)
-    network = NetworkDenoiser.initialize(KEY, DIM, width=4, depth=1, isotropic=True)
+    network = network_denoiser(DIM, isotropic=True)
     closed = dp.DiffusionPrior.from_prior(blob_prior())
     for denoiser in (stagewise, network):
         prior = dataclasses.replace(closed, denoiser=denoiser, schedule=grid)

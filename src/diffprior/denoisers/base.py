@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Key, UInt32
 
 from ..files.base import Serializable
 from ..gaussian import Gaussian
-from ..linalg import Spectral, cholesky, eigh
+from ..linalg import Spectral, bounded_factor, cholesky, eigh, symmetrize
 from ..schedule import Schedule, Stages
 from ..threefry import written_out
 
@@ -115,10 +115,23 @@ def reverse_distribution(stage: Stages, s_t: Float[Array, " d"], s_0: Gaussian) 
     )
 
 
-def isotropic_evidence(schedule: Schedule) -> tuple[Float[Array, " t"], Float[Array, " t"]]:
-    """Precision and shift per unit of s_t at each stage, T first."""
-    stages = schedule.stages(jnp.result_type(float))
-    return stages.snr, stages.shift_scale
+def derivative_moments(
+    mean: Callable[[Float[Array, " d"]], Float[Array, " d"]],
+    precision: Spectral,
+    shift: Float[Array, " d"],
+) -> Gaussian:
+    """The mean as a function of the shift, and its derivative as the covariance: second-order
+    Tweedie, symmetrized and bounded."""
+    rotated_mean = lambda rotated: precision.rotate(mean(precision.unrotate(rotated)))  # noqa: E731
+    value, push = jax.linearize(rotated_mean, precision.rotate(shift))
+    derivative = jax.vmap(push)(jnp.eye(shift.shape[0], dtype=shift.dtype))
+    variances = 1.0 / (1.0 + precision.values)
+    stds = jnp.sqrt(variances)
+    ratio = symmetrize(derivative) / (stds[:, None] * stds[None, :])
+    lowest = jnp.full_like(stds, VARIANCE_RATIO)
+    factor = bounded_factor(ratio, lowest, LARGEST_VARIANCE / variances)
+    half = precision.vectors @ (stds[:, None] * factor)
+    return Gaussian(precision.unrotate(value), half @ half.T)
 
 
 def held_out_residual(

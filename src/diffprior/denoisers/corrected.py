@@ -15,11 +15,11 @@ from jaxtyping import Array, Float, Key
 
 from ..files.base import Serializable
 from ..gaussian import Gaussian
-from ..linalg import Spectral, bounded_factor, cholesky, eigh, symmetrize
+from ..linalg import Spectral, cholesky, eigh
 from ..mixture import MIN_SNR, Conditioned, GaussianMixture, gaussian_mean, pick
 from ..schedule import Schedule, Stages
 from ..threefry import written_out
-from .base import LARGEST_VARIANCE, VARIANCE_RATIO, AbstractDenoiser
+from .base import AbstractDenoiser, derivative_moments
 
 LOG_PRECISION = (-7.0, 9.0)  # the evidence that a network is trained on
 LONGEST_INPUT = 3.0  # lengths that inputs and output are bounded by, in units of sqrt(d)
@@ -56,16 +56,9 @@ class Correction(eqx.Module, Serializable):
         """Random weights, and F = 0: the base alone."""
         return _initial(key, dim, num_components, width, depth)
 
-    def evidence_bias(
-        self, vectors: Float[Array, "d d"], precisions: Float[Array, " d"]
-    ) -> Float[Array, " width"]:
-        """What the precision V diag(precisions) V' of the evidence adds to the first layer."""
-        low, high = LOG_PRECISION
-        logs = jnp.log(jnp.clip(precisions, float(np.exp(low)), float(np.exp(high))))
-        columns = jnp.stack([-0.25 * logs, jax.nn.sigmoid(logs)])
-        matrices = jnp.einsum("ij,fj,kj->fik", vectors, columns, vectors)
-        rows, others = np.triu_indices(vectors.shape[0])
-        return matrices[:, rows, others].reshape(-1) @ self.weights_precision + self.bias_in
+    def evidence_bias(self, precision: Spectral) -> Float[Array, " width"]:
+        """What the precision of the evidence adds to the first layer."""
+        return evidence_features(precision) @ self.weights_precision + self.bias_in
 
     def __call__(
         self,
@@ -91,7 +84,17 @@ class Correction(eqx.Module, Serializable):
         return eqx.tree_at(lambda net: (net.weights_out, net.bias_out), self, changed)
 
 
-def fading(p: Float[Array, " d"]) -> Float[Array, " d"]:
+def evidence_features(precision: Spectral) -> Float[Array, " features"]:
+    """Upper triangles of -log P / 4 and P (I + P)^-1, in the range that networks are trained on."""
+    low, high = LOG_PRECISION
+    logs = jnp.log(jnp.clip(precision.values, float(np.exp(low)), float(np.exp(high))))
+    columns = jnp.stack([-0.25 * logs, jax.nn.sigmoid(logs)])
+    matrices = jnp.einsum("ij,fj,kj->fik", precision.vectors, columns, precision.vectors)
+    rows, others = np.triu_indices(precision.vectors.shape[0])
+    return matrices[:, rows, others].reshape(-1)
+
+
+def correction_scale(p: Float[Array, "..."]) -> Float[Array, "..."]:
     """(1 + p)^(-1/2), in which a correction is measured, less beyond the strongest evidence that it
     was trained on: there the likelihood alone decides."""
     strongest = float(np.exp(LOG_PRECISION[1]))
@@ -179,8 +182,8 @@ def correction_plan(
         gaussian_mean(precision, shift),
         precision.apply(lambda p: 1.0 / (1.0 + p)),
         precision.apply(lambda p: jnp.sqrt(1.0 + p)),
-        precision.apply(fading),
-        correction.evidence_bias(precision.vectors, precision.values),
+        precision.apply(correction_scale),
+        correction.evidence_bias(precision),
     )
 
 
@@ -424,22 +427,10 @@ class CorrectedDenoiser(AbstractDenoiser):
         return mixed._replace(means=mixed.means + (corrected - mixed.mean)[None])
 
     def _with_derivative(self, precision: Spectral, shift: Array, bias: Array) -> Gaussian:
-        """The covariance is the derivative of the mean in the shift, symmetrized and bounded."""
+        def mean(shift: Float[Array, " d"]) -> Float[Array, " d"]:
+            return self._corrected(precision, shift, _one(gaussian_mean(precision, shift)), bias)
 
-        def mean(rotated: Float[Array, " d"]) -> Float[Array, " d"]:
-            shift = precision.unrotate(rotated)
-            x = _one(gaussian_mean(precision, shift))
-            return precision.rotate(self._corrected(precision, shift, x, bias))
-
-        value, push = jax.linearize(mean, precision.rotate(shift))
-        derivative = jax.vmap(push)(jnp.eye(shift.shape[0], dtype=shift.dtype))
-        variances = 1.0 / (1.0 + precision.values)
-        stds = jnp.sqrt(variances)
-        ratio = symmetrize(derivative) / (stds[:, None] * stds[None, :])
-        lowest = jnp.full_like(stds, VARIANCE_RATIO)
-        factor = bounded_factor(ratio, lowest, LARGEST_VARIANCE / variances)
-        half = precision.vectors @ (stds[:, None] * factor)
-        return Gaussian(precision.unrotate(value), half @ half.T)
+        return derivative_moments(mean, precision, shift)
 
     def stages(self, schedule: Schedule) -> Stage:
         """Isotropic evidence, and what it adds to the first layer."""
@@ -477,7 +468,7 @@ class CorrectedDenoiser(AbstractDenoiser):
     def _bias(self, precision: Spectral) -> Float[Array, " width"]:
         if self.correction is None:
             return jnp.zeros(0, precision.values.dtype)
-        return self.correction.evidence_bias(precision.vectors, precision.values)
+        return self.correction.evidence_bias(precision)
 
     def _corrected(
         self, precision: Spectral, shift: Array, mixed: Conditioned, bias: Array
@@ -490,7 +481,7 @@ class CorrectedDenoiser(AbstractDenoiser):
         x = gaussian_mean(precision, shift)
         y = precision.unrotate(jnp.sqrt(1.0 + p) * precision.rotate(mean - x))
         f = self.correction(x, y, mixed.responsibilities, bias)
-        return mean + precision.unrotate(fading(p) * precision.rotate(f))
+        return mean + precision.unrotate(correction_scale(p) * precision.rotate(f))
 
 
 def _moved(

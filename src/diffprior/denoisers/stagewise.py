@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 
 from ..gaussian import Gaussian
 from ..linalg import Spectral, bounded_factor, symmetrize
-from ..schedule import Schedule
+from ..schedule import Schedule, Stages
 from .base import LARGEST_VARIANCE, VARIANCE_RATIO, AbstractDenoiser
 
 
@@ -44,28 +44,23 @@ class StagewiseDenoiser(AbstractDenoiser):
         )
 
     def validate(self) -> None:
-        """Refuse more or fewer regressors than stages."""
         super().validate()
         if self.weights_1.shape[0] != self.grid.num_stages:
             raise ValueError(f"`weights_1`: expected {self.grid.num_stages} regressors")
 
     @property
     def dim(self) -> int:
-        """Number of parameters d."""
         return self.weights_1.shape[1]
 
     @property
     def general(self) -> bool:
-        """Only isotropic evidence, on its own grid."""
         return False
 
     @property
     def has_own_grid(self) -> bool:
-        """There is a regressor for each of its stages, and none between them."""
         return True
 
     def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
-        """Refused: there is a regressor for each stage, and none for other evidence."""
         raise ValueError(
             "`precision`: expected a stage of the prior's own grid, got general evidence; a prior "
             'fitted with preset="paper" denoises only that grid. Fit without the preset, or use '
@@ -79,7 +74,6 @@ class StagewiseDenoiser(AbstractDenoiser):
         return h @ self.weights_3 + self.bias_3
 
     def stages(self, schedule: Schedule) -> Any:
-        """The regressors of the kept stages, with the size of signal and noise."""
         alpha_bar = np.asarray(schedule.alpha_bar[:0:-1])
         own = self.grid.alpha_bar
         if not set(schedule.alpha_bar) <= set(own):
@@ -98,8 +92,20 @@ class StagewiseDenoiser(AbstractDenoiser):
         regressor, signal, noise = stage
         return (s_t - noise * regressor.noise_at(s_t)) / signal
 
+    def step_at(
+        self,
+        stage_inputs: Any,
+        stage: Stages,
+        s_t: Float[Array, " d"],
+        noise: Float[Array, " d"],
+        uniform: Float[Array, ""],
+    ) -> Float[Array, " d"]:
+        """Eq. (5) with Sigma_t = beta_tilde I, to the letter."""
+        mean = stage.weight_clean * self.mean_at(stage_inputs, s_t) + stage.weight_noisy * s_t
+        return mean + jnp.sqrt(stage.beta_tilde) * noise
+
     def denoise_at(self, stage: Any, s_t: Float[Array, " d"]) -> Gaussian:
-        """Mean and covariance of s_0 given s_t; the covariance is the symmetrized derivative."""
+        """The covariance is the symmetrized derivative of the mean: second-order Tweedie."""
         _, signal, noise = stage
         value, push = jax.linearize(lambda s: self.mean_at(stage, s), s_t)
         derivative = jax.vmap(push)(jnp.eye(s_t.shape[0], dtype=s_t.dtype))

@@ -1,12 +1,12 @@
 """Fitting a diffusion model to the parameters of past tasks: Section 3, Appendix B."""
 
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from ..denoisers.base import RESIDUAL_STAGES, AbstractDenoiser, held_out_residual
@@ -40,18 +40,6 @@ class Start(NamedTuple):
     denoiser: AbstractDenoiser | None
 
 
-class FittedModel(NamedTuple):
-    """The parts of a diffusion model, in the precision that draws are made in."""
-
-    offset: Float[Array, " d"]
-    scale: Float[Array, "d d"]
-    denoiser: AbstractDenoiser
-    residual_log_snr: Float[Array, " r"]
-    residual: Float[Array, " r"]
-    schedule: Schedule
-    report: FitReport
-
-
 class Data(NamedTuple):
     """Samples of positive weight, how often each counts, and the tasks that they belong to."""
 
@@ -78,8 +66,13 @@ def fit_model(
     groups: ArrayLike | None,
     hedge: float,
     initial: Start | None,
-) -> FittedModel:
-    """Screen, whiten, split, learn, and measure on what was held out."""
+) -> tuple[tuple[Any, ...], FitReport]:
+    """Screen, whiten, split, learn, and measure on what was held out.
+
+    Returns:
+        Offset, scale, denoiser, log SNR and residual of a `DiffusionPrior`, in the precision that
+        draws are made in, and its schedule; and the report.
+    """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
         raise ValueError(f"`seed`: expected a whole number from 0 to 2^32 - 1, got {seed!r}; try 0")
     seed, schedule = int(seed), config.reverse_schedule()
@@ -108,7 +101,7 @@ def fit_model(
     dtype = jnp.result_type(float)
     arrays = (start.offset, start.scale, selected.denoiser, log_snr, residual)
     found = jax.tree.map(lambda leaf: to_device(leaf, dtype), arrays)
-    return FittedModel(*found, schedule, report)
+    return (*found, schedule), report
 
 
 def checked_data(

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from ..denoisers.corrected import LOG_PRECISION, Correction
+from ..linalg import Spectral
 from ..mixture import AnyArray, Factored, GaussianMixture
 from ..threefry import written_out
 from .config import FitConfig
@@ -210,7 +211,7 @@ class CorrectionLoss(AbstractLoss):
 
 def _corrections(correction: Correction, pool: Pool, batch: Batch) -> Float[Array, "g s d"]:
     def group(vectors: Array, log_precision: Array, batch: Batch) -> Float[Array, "s d"]:
-        bias = correction.evidence_bias(vectors, jnp.exp(log_precision))
+        bias = correction.evidence_bias(Spectral(vectors, jnp.exp(log_precision)))
         over_samples = jax.vmap(correction, in_axes=(0, 0, 0, None))
         return over_samples(batch.x, batch.y, batch.responsibilities, bias)
 

@@ -178,6 +178,14 @@ def _both(train: Rows, held_out: Rows) -> tuple[np.ndarray, np.ndarray | None]:
     return samples, np.concatenate([train.weights, held_out.weights])
 
 
+class _Scores(NamedTuple):
+    """Errors of held-out draws, the rows that they are, and their spread under a Gaussian base."""
+
+    errors: Errors
+    drawn: Int[Array, "g s"]
+    spread: Spread | None
+
+
 class _Trainer(NamedTuple):
     """Trains corrections of bases, and scores them all by the same held-out samples under the same
     evidence: losses under some evidence are many times those under other."""
@@ -195,46 +203,33 @@ class _Trainer(NamedTuple):
         """The base without a correction. One Gaussian is scored as a mixture `like` another, by the
         same program."""
         scored_as = like.standard_like() if base is None and like is not None else base
-        losses = self._losses(scored_as, self._start(scored_as), 0.0)
-        denoiser = CorrectedDenoiser(base, None, None, self.train.dim)
-        loss = float(np.mean(losses.squares))
-        candidate = _candidate(base, False, 0.0, loss, ())
-        return Scored(denoiser, TrainingResult((loss,), 0), losses.by_task, candidate)
+        scores = self._scores(self._validation(scored_as), self._start(scored_as))
+        return self._scored(base, None, 0.0, scores, None)
 
     def corrected(self, base: GaussianMixture | None, start: Correction | None) -> list[Scored]:
         """The base with a correction trained on it, if held-out samples justify one, and as much of
         it as they do."""
         config, rows = self._config(base), self.train
         _, held_out_key, key = self.keys
-        loss = CorrectionLoss.create(
-            key,
-            base,
-            self.rotations,
-            config.target_samples,
-            pool_size(base, config),
-            config.log_precision_range,
-        )
+        size = (config.target_samples, pool_size(base, config), config.log_precision_range)
+        loss = CorrectionLoss.create(key, base, self.rotations, *size)
         if rows.dim <= NEIGHBORS_MAX_DIM and config.target_samples:
             rows = rows.first(NEIGHBORS_MAX_ROWS)
             loss = loss.with_neighbors(rows, config.num_neighbors)
         validation = self._validation(base)
 
         def evaluate(correction: Correction) -> Float[np.ndarray, " m"]:
-            scores = _scores(validation, correction, held_out_key, *self._held_out())
-            return self._by_task(scores.errors.on_host().shrunk(1.0), scores.drawn)
+            scores = self._scores(validation, correction)
+            return self._by_task(scores.errors.shrunk(1.0), scores.drawn)
 
         start = self._start(base) if start is None else start
         keys = (key, held_out_key)
-        correction, training = optimize(start, loss, rows, config, keys, self.progress, evaluate)
-        losses = self._losses(base, correction, None)
-        if losses.factor == 0.0:
+        correction, result = optimize(start, loss, rows, config, keys, self.progress, evaluate)
+        scores = self._scores(validation, correction)
+        factor = scores.errors.best_factor()
+        if factor == 0.0:
             return []
-        loss = float(np.mean(losses.squares))
-        little = loss >= (1.0 - config.negligible_gain) * losses.alone
-        shrunk = correction.shrunk(losses.factor)
-        denoiser = CorrectedDenoiser(base, shrunk, losses.spread, self.train.dim, bool(little))
-        candidate = _candidate(base, True, losses.factor, loss, training.losses)
-        return [Scored(denoiser, training, losses.by_task, candidate)]
+        return [self._scored(base, correction.shrunk(factor), factor, scores, result)]
 
     def _config(self, base: GaussianMixture | None) -> FitConfig:
         return self.config.for_base(self.train.dim, 1 if base is None else base.num_components)
@@ -245,58 +240,45 @@ class _Trainer(NamedTuple):
         return Correction.initialize(self.keys[0], self.train.dim, components, **size)
 
     def _validation(self, base: GaussianMixture | None) -> CorrectionLoss:
-        """Under evidence that starts as that of every other base, from the program that training
-        uses."""
-        given = (self._config(base).target_samples, pool_size(base, self.config))
-        loss = CorrectionLoss.create(self.keys[1], base, self.rotations, *given)
+        """The loss under the evidence of every other base, made by the program of training."""
+        size = (self._config(base).target_samples, pool_size(base, self.config))
+        loss = CorrectionLoss.create(self.keys[1], base, self.rotations, *size)
         return loss.first(self.evidence)
 
-    def _held_out(self) -> tuple[Rows, int]:
-        return self.held_out, self.config.validation_draws
+    def _scores(self, validation: CorrectionLoss, correction: Correction) -> _Scores:
+        size = self.config.validation_draws
+        scores = _compute_scores(validation, correction, self.keys[1], self.held_out, size)
+        return scores._replace(errors=scores.errors.on_host())
 
-    def _losses(
-        self, base: GaussianMixture | None, correction: Correction, factor: float | None
-    ) -> "_Losses":
-        """With `factor` of the correction, by default that of the least held-out loss."""
-        scores = _scores(self._validation(base), correction, self.keys[1], *self._held_out())
-        errors = scores.errors.on_host()
-        factor = errors.best_factor() if factor is None else factor
-        squares = np.asarray(errors.shrunk(factor))
-        return _Losses(
-            factor,
-            squares,
-            self._by_task(squares, scores.drawn),
-            float(np.mean(errors.alone)),
-            None if scores.spread is None else _spread_table(scores.spread, factor),
-        )
+    def _scored(
+        self,
+        base: GaussianMixture | None,
+        correction: Correction | None,
+        factor: float,
+        scores: _Scores,
+        result: TrainingResult | None,
+    ) -> Scored:
+        squares = scores.errors.shrunk(factor)
+        loss = float(np.mean(squares))
+        little = loss >= (1.0 - self.config.negligible_gain) * float(np.mean(scores.errors.alone))
+        table = None
+        if base is None and correction is not None and scores.spread is not None:
+            table = _spread_table(scores.spread, factor)
+        denoiser = CorrectedDenoiser(base, correction, table, self.train.dim, little)
+        kind, components = ("Gaussian", 1) if base is None else ("mixture", base.num_components)
+        losses = () if result is None else result.losses
+        candidate = Candidate(kind, components, correction is not None, factor, loss, losses)
+        result = result or TrainingResult((loss,), 0)
+        return Scored(denoiser, result, self._by_task(squares, scores.drawn), candidate)
 
     def _by_task(self, values: np.ndarray, drawn: Array) -> Float[np.ndarray, " t"]:
         """What each task adds to the mean over all draws, times the number of tasks."""
         tasks, number = self.tasks[np.asarray(drawn).reshape(-1)], int(self.tasks.max()) + 1
-        sums = np.bincount(tasks, values.astype(np.float64), minlength=number)
-        return sums * (number / len(values))
-
-
-class _Losses(NamedTuple):
-    """Squared errors of a correction times a factor, and what follows from them."""
-
-    factor: float
-    squares: Float[np.ndarray, " b"]
-    by_task: Float[np.ndarray, " t"]
-    alone: float  # the mean without a correction
-    spread: Float[Array, " s"] | None
-
-
-class _Scores(NamedTuple):
-    """Errors of held-out draws, the rows that they are, and their spread under a Gaussian base."""
-
-    errors: Errors
-    drawn: Int[Array, "g s"]
-    spread: Spread | None
+        return np.bincount(tasks, values, minlength=number) * (number / len(values))
 
 
 @eqx.filter_jit
-def _scores(
+def _compute_scores(
     validation: CorrectionLoss,
     correction: Correction,
     key: Key[Array, ""],
@@ -308,17 +290,6 @@ def _scores(
     if validation.base is not None:
         return _Scores(errors, batch.drawn, None)
     return _Scores(errors, batch.drawn, validation.spread(correction, pool, batch, held_out))
-
-
-def _candidate(
-    base: GaussianMixture | None,
-    corrected: bool,
-    factor: float,
-    loss: float,
-    losses: tuple[float, ...],
-) -> Candidate:
-    kind, components = ("Gaussian", 1) if base is None else ("mixture", base.num_components)
-    return Candidate(kind, components, corrected, factor, loss, losses)
 
 
 def _spread_table(spread: Spread, factor: float) -> Float[Array, " s"]:

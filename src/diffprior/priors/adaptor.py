@@ -1,15 +1,14 @@
 """Any prior as a denoiser in unit coordinates, and any object with four members as a prior."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Key
+from numpy.typing import ArrayLike
 
-from ..checks import on_device
-from ..denoisers.base import AbstractDenoiser, isotropic_evidence
+from ..denoisers.base import AbstractDenoiser
 from ..gaussian import Gaussian
 from ..linalg import Spectral, cholesky, eigh, solve_lower, symmetrize
 from ..representation import describe
@@ -37,17 +36,7 @@ class PriorDenoiser(AbstractDenoiser):
     offset: Float[Array, " d"]
     inverse_scale: Float[Array, "d d"]
 
-    former_kinds: ClassVar[tuple[str, ...]] = ("ClosedFormDenoiser",)
-
-    @classmethod
-    def upgrade(cls, fields: dict[str, Any], version: int) -> dict[str, Any]:
-        """Version 0.1.0 kept the prior in unit coordinates."""
-        dim = fields["prior"].dim
-        unit = {"offset": on_device(np.zeros(dim)), "inverse_scale": on_device(np.eye(dim))}
-        return unit | fields
-
     def validate(self) -> None:
-        """Refuse a prior of another dimension."""
         super().validate()
         if self.prior.dim != self.dim:
             raise ValueError(f"`prior`: expected {self.dim} parameters, got {self.prior.dim}")
@@ -62,28 +51,23 @@ class PriorDenoiser(AbstractDenoiser):
 
     @property
     def dim(self) -> int:
-        """Number of parameters d."""
         return self.offset.shape[0]
 
     @property
     def general(self) -> bool:
-        """Any Gaussian evidence: that is what a prior promises."""
         return True
 
     def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
-        """Mean and covariance of z under exp(-z' precision z / 2 + shift' z)."""
         return self._moments(precision.matrix(), shift)
 
     def stages(self, schedule: Schedule) -> Any:
-        """Signal-to-noise ratios and shift scales."""
-        return isotropic_evidence(schedule)
+        stages = schedule.stages(jnp.result_type(float))
+        return stages.snr, stages.shift_scale
 
     def mean_at(self, stage: Any, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
-        """E[z | s_t]."""
         return self.denoise_at(stage, s_t).mean
 
     def denoise_at(self, stage: Any, s_t: Float[Array, " d"]) -> Gaussian:
-        """Mean and covariance of z given s_t."""
         snr, shift_scale = stage
         return self._moments(snr * jnp.eye(s_t.shape[0], dtype=s_t.dtype), shift_scale * s_t)
 
@@ -110,7 +94,7 @@ def unit_coordinates(moments: Gaussian) -> tuple[Float[Array, " d"], Float[Array
     return mean, stds[:, None] * cholesky(correlation + lack * identity)
 
 
-def as_prior(prior: Any) -> AbstractPrior:
+def as_prior(prior: object) -> AbstractPrior:
     """A prior as it is; another object with its four members, wrapped.
 
     Raises:
@@ -154,13 +138,12 @@ class WrappedPrior(AbstractPrior):
     reference: Any = eqx.field(static=True)
 
     @staticmethod
-    def of(prior: Any) -> "WrappedPrior":
+    def of(prior: object) -> "WrappedPrior":
         """Wrap an object that has been checked."""
         is_leaf = jax.tree_util.all_leaves([prior])
         return WrappedPrior(None, _Reference(prior)) if is_leaf else WrappedPrior(prior, None)
 
     def file_fields(self) -> dict[str, Any]:
-        """Refused: files cannot tell what the object is."""
         name = type(self.wrapped).__name__
         raise ValueError(
             f"`save`: expected a prior derived from AbstractPrior, got {name}; derive its class "
@@ -177,24 +160,20 @@ class WrappedPrior(AbstractPrior):
 
     @property
     def dim(self) -> int:
-        """Number of parameters d."""
         return int(self.wrapped.dim)
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
-        """Draws from the prior."""
         return _floats(self.wrapped.sample(key, num_samples))
 
-    def denoise(self, precision: Any, shift: Any) -> Gaussian:
-        """Mean and covariance under Gaussian evidence."""
+    def denoise(self, precision: ArrayLike, shift: ArrayLike) -> Gaussian:
         return _gaussian(self.wrapped.denoise(precision, shift))
 
     def moments(self) -> Gaussian:
-        """The Gaussian of the same mean and covariance."""
         return _gaussian(self.wrapped.moments())
 
 
-def _gaussian(law: Any) -> Gaussian:
-    return Gaussian(_floats(law.mean), _floats(law.cov))
+def _gaussian(moments: Any) -> Gaussian:
+    return Gaussian(_floats(moments.mean), _floats(moments.cov))
 
 
 def _floats(numbers: Any) -> Float[Array, "..."]:

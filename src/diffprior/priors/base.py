@@ -1,12 +1,13 @@
 """The contract of a prior, and the part of it that closed forms share."""
 
 import abc
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
+from numpy.typing import ArrayLike
 
 from ..checks import on_device, real_array, real_numbers
 from ..evidence.base import AbstractEvidence
@@ -40,7 +41,7 @@ class AbstractPrior(eqx.Module, Serializable):
         """
 
     @abc.abstractmethod
-    def denoise(self, precision: Any, shift: Any) -> Gaussian:
+    def denoise(self, precision: ArrayLike, shift: ArrayLike) -> Gaussian:
         """Mean and covariance of p(theta) exp(-theta' precision theta / 2 + shift' theta).
 
         `precision` may be singular. A noisy sample s_t = sqrt(ab) theta + sqrt(1 - ab) z, with ab
@@ -81,13 +82,12 @@ class AbstractClosedFormPrior(AbstractPrior):
         """
 
     @eqx.filter_jit
-    def denoise(self, precision: Any, shift: Any) -> Gaussian:
-        """Mean and covariance under Gaussian evidence, exactly."""
+    def denoise(self, precision: ArrayLike, shift: ArrayLike) -> Gaussian:
         posterior, _ = self.posterior(natural_evidence(precision, shift, self.dim))
         return posterior.moments()
 
 
-def natural_evidence(precision: Any, shift: Any, dim: int) -> LinearEvidence:
+def natural_evidence(precision: ArrayLike, shift: ArrayLike, dim: int) -> LinearEvidence:
     """Gaussian evidence from its natural parameters, checked against the prior's dimension."""
     precision = real_array(
         "precision", precision, (dim, dim), "pass the inverse covariance of the evidence"
@@ -118,7 +118,7 @@ class Centered(NamedTuple):
         return Centered(origin, local, evidence.log_likelihood(origin))
 
 
-def probabilities(weights: Any, count: int, fix: str) -> Float[Array, " k"]:
+def probabilities(weights: ArrayLike, count: int, fix: str) -> Float[Array, " k"]:
     """Checked weights, divided by their sum, which may be beyond the precision."""
     given = np.asarray(real_numbers("weights", weights, (count,), fix), np.float64)
     if np.any(given < 0) or not np.any(given > 0):

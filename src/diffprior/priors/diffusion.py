@@ -144,7 +144,7 @@ class DiffusionPrior(AbstractPrior):
             start = Start(*frame, initial.denoiser)
             if config.schedule is None:
                 config = dataclasses.replace(config, schedule=initial.schedule)
-        model = fit_model(
+        parts, report = fit_model(
             samples,
             config,
             seed=seed,
@@ -154,7 +154,7 @@ class DiffusionPrior(AbstractPrior):
             hedge=hedge,
             initial=start,
         )
-        return DiffusionPrior(*model[:-1], Metadata(model.report))
+        return DiffusionPrior(*parts, Metadata(report))
 
     @staticmethod
     def from_prior(prior: object, schedule: Schedule | None = None) -> "DiffusionPrior":
@@ -293,33 +293,12 @@ def _sample_unit(
     start_key, chain_key = jax.random.split(written_out(key))
     s_T = jax.random.normal(start_key, (num_samples, prior.dim), prior.offset.dtype)
     keys = jax.random.split(chain_key, process.residual.shape[0])
-    step = _paper_step if prior.has_own_grid else _moment_step
+    step = jax.vmap(prior.denoiser.step_at, in_axes=(None, None, 0, 0, 0))
 
     def all_chains(s: Float[Array, "n d"], inputs: Any) -> tuple[Float[Array, "n d"], None]:
         stage, stage_inputs, key = inputs
         noise = jax.random.normal(key, s.shape, s.dtype)
         uniforms = jax.random.uniform(jax.random.fold_in(key, 1), s.shape[:1], s.dtype)
-        chains = jax.vmap(lambda *random: step(prior, stage, stage_inputs, *random))
-        return chains(s, noise, uniforms), None
+        return step(stage_inputs, stage, s, noise, uniforms), None
 
     return jax.lax.scan(all_chains, s_T, (process.stages, process.denoiser_stages, keys))[0]
-
-
-def _paper_step(
-    prior: DiffusionPrior, stage: Stages, stage_inputs: Any, s_t: Array, noise: Array, _: Array
-) -> Float[Array, " d"]:
-    """Eq. (5) with Sigma_t = beta_tilde I, to the letter."""
-    mean = stage.weight_clean * prior.denoiser.mean_at(stage_inputs, s_t) + stage.weight_noisy * s_t
-    return mean + jnp.sqrt(stage.beta_tilde) * noise
-
-
-def _moment_step(
-    prior: DiffusionPrior,
-    stage: Stages,
-    stage_inputs: Any,
-    s_t: Array,
-    noise: Array,
-    uniform: Array,
-) -> Float[Array, " d"]:
-    """Eq. (5) with s_0 as random as it is given s_t."""
-    return prior.denoiser.step_at(stage_inputs, stage, s_t, noise, uniform)
