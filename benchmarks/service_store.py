@@ -28,9 +28,8 @@ def make_store(
 ) -> Path:
     """A logistic model called shop, and tasks t0, t1, ... that were rewarded so many times each."""
     from diffprior.service.catalog import Catalog
-    from diffprior.service.database import Database
-    from diffprior.service.schema import decisions, observations, rewards, tasks
     from diffprior.service.settings import Settings
+    from diffprior.service.store import Database, decisions, observations, rewards, tasks
 
     database, now = Database(str(path)), time.time()
     about = {"sampler": sampler, "propensity_draws": propensity_draws, "likelihood": "logistic"}

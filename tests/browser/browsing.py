@@ -11,13 +11,13 @@ import uvicorn
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from diffprior.service.database import Database
+from diffprior.service.api import make_app
+from diffprior.service.auth import Tokens
 from diffprior.service.engine import Engine
-from diffprior.service.http import make_app
 from diffprior.service.limits import Limits
 from diffprior.service.metrics import Metrics
 from diffprior.service.server import free_port, server_config
-from diffprior.service.tokens import Tokens
+from diffprior.service.store import Database
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 EMPTY = """pictures => pictures.filter(picture =>
@@ -58,7 +58,7 @@ def serving(path: Path, *, required: bool) -> Iterator[tuple[Engine, str]]:
     database, port = Database(str(path)), free_port()
     engine = Engine(database, metrics=Metrics())
     app = make_app(engine, Tokens(database, required=required), limits=Limits())
-    server = uvicorn.Server(server_config(app, "127.0.0.1", port))
+    server = uvicorn.Server(server_config(app, "127.0.0.1", port, Limits()))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -7,8 +7,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from browser.browsing import empty_pictures, is_too_wide, opened_browser, serving, violations
+from diffprior.service.auth import create_token
 from diffprior.service.settings import Settings
-from diffprior.service.tokens import create_token
 from service.shop import Shop, add_models
 
 SETTINGS = Settings(likelihood="linear", likelihood_options={"noise_std": 0.5}, propensity_draws=4)

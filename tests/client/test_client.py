@@ -12,8 +12,15 @@ import pytest
 from starlette.testclient import TestClient
 
 import diffprior as dp
-from diffprior.client import AsyncClient, CallError, Client, DecisionRequest, calls
-from diffprior.client import retries as retry_rules
+from diffprior.client import (
+    MAX_DELAY,
+    AsyncClient,
+    CallError,
+    Client,
+    DecisionRequest,
+    _Call,
+    _Retries,
+)
 from service.conftest import (  # noqa: F401  (fixtures)
     LINEAR,
     MakeService,
@@ -24,11 +31,6 @@ from service.conftest import (  # noqa: F401  (fixtures)
 )
 
 Handler = Callable[[httpx.Request], httpx.Response]
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry_rules, "LONGEST", 0.0)
 
 
 def forward(service: TestClient, lost: int = 0) -> Handler:  # noqa: F811
@@ -49,7 +51,9 @@ def forward(service: TestClient, lost: int = 0) -> Handler:  # noqa: F811
 
 
 def client_of(handle: Handler, **options: Any) -> Client:
-    return Client("http://testserver", transport=httpx.MockTransport(handle), **options)
+    return Client(
+        "http://testserver", transport=httpx.MockTransport(handle), backoff=0.0, **options
+    )
 
 
 def test_every_call_does_what_it_says(service: TestClient) -> None:  # noqa: F811
@@ -99,7 +103,7 @@ def test_lost_answers_are_asked_for_again_and_nothing_is_done_twice(
 def test_the_async_client_is_the_same(service: TestClient) -> None:  # noqa: F811
     async def talk() -> dict[str, Any]:
         transport = httpx.MockTransport(forward(service, lost=1))
-        async with AsyncClient("http://testserver", transport=transport) as client:
+        async with AsyncClient("http://testserver", transport=transport, backoff=0.0) as client:
             wanted = [client.decide("shop", f"t{i}", features=features(i)) for i in range(4)]
             for decision in await asyncio.gather(*wanted):
                 await client.reward(decision.decision_id, 1.0)
@@ -156,15 +160,17 @@ def test_only_what_may_pass_is_sent_again(given: tuple, tries: int, words: str |
     assert asked[0].headers["Authorization"] == "Bearer dp_x"
 
 
-def test_pauses_grow_and_what_the_service_asks_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry_rules, "LONGEST", 10.0)
-    rules = retry_rules.Retries(8, 0.1)
-    call = calls.ready()
+def test_delays_grow_and_follow_the_service() -> None:
+    retries, call = _Retries(8, 0.1), _Call("GET", "/ready")
     for tries in range(1, 9):
-        delay = rules.delay(call, tries, httpx.ReadError("reset"))
-        assert 0.5 * min(10.0, 0.1 * 2 ** (tries - 1)) <= delay <= min(10.0, 0.1 * 2 ** (tries - 1))
-    assert rules.delay(call, 9, httpx.ReadError("reset")) is None
-    assert rules.delay(call, 1, httpx.Response(503, headers={"Retry-After": "7"})) == 7.0
+        delay, longest = (
+            retries.delay(call, tries, httpx.ReadError("reset")),
+            0.1 * 2 ** (tries - 1),
+        )
+        assert 0.5 * min(MAX_DELAY, longest) <= delay <= min(MAX_DELAY, longest)
+    with pytest.raises(CallError, match="in 9 tries"):
+        retries.delay(call, 9, httpx.ReadError("reset"))
+    assert retries.delay(call, 1, httpx.Response(503, headers={"Retry-After": "7"})) == 7.0
 
 
 def test_names_that_no_path_can_hold_are_refused() -> None:

@@ -11,8 +11,8 @@ import pytest
 import diffprior as dp
 from diffprior.integrations import bayesianbandits as for_bayesianbandits
 from diffprior.integrations import coba as for_coba
-from diffprior.service.database import Database
 from diffprior.service.export import export
+from diffprior.service.store import Database
 from service.conftest import (  # noqa: F401  (fixtures)
     LINEAR,
     MakeService,

@@ -9,13 +9,13 @@ import pytest
 from starlette.testclient import TestClient
 
 import diffprior as dp
-from diffprior.service.database import Database
+from diffprior.service.api import make_app
+from diffprior.service.auth import Tokens
 from diffprior.service.engine import Engine
-from diffprior.service.http import make_app
 from diffprior.service.limits import Limits
 from diffprior.service.metrics import Metrics
 from diffprior.service.settings import Settings
-from diffprior.service.tokens import Tokens
+from diffprior.service.store import Database
 
 PRIOR = dp.MixturePrior([0.5, 0.5], [[-1.0, 0.5], [1.0, 0.0]], np.tile(0.2 * np.eye(2), (2, 1, 1)))
 MakeService = Callable[..., TestClient]

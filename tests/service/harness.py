@@ -17,9 +17,9 @@ import httpx
 import numpy as np
 
 import diffprior as dp
-from diffprior.service.database import Database
-from diffprior.service.rebuild import rebuild
 from diffprior.service.server import free_port
+from diffprior.service.store import Database
+from diffprior.service.tasks import rebuild
 
 DIM, ACTIONS, TASKS = 2, 4, 4
 

@@ -8,8 +8,8 @@ import sqlalchemy as sa
 import diffprior as dp
 from diffprior.service.engine import Engine
 from diffprior.service.requests import Decide, Reward
-from diffprior.service.schema import decisions, observations, rewards, tasks, versions
 from diffprior.service.settings import Settings
+from diffprior.service.store import decisions, observations, rewards, tasks, versions
 
 BANNERS = ("photo", "price", "video", "review", "new")
 KINDS = np.array([[1.6, -1.2, 0.4, -0.6], [-1.4, 1.5, -0.4, -0.6], [-0.6, -0.8, 1.4, 1.2]])

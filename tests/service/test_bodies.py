@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from diffprior.service.database import Database
+from diffprior.service.api import make_app
+from diffprior.service.auth import Tokens
 from diffprior.service.engine import Engine
-from diffprior.service.http import make_app
 from diffprior.service.limits import Limits
 from diffprior.service.metrics import Metrics
 from diffprior.service.server import free_port, server_config
 from diffprior.service.settings import Settings
-from diffprior.service.tokens import Tokens
+from diffprior.service.store import Database
 from service.conftest import LINEAR, PRIOR, decide, features
 
 JSON = st.recursive(
@@ -77,14 +77,14 @@ def test_oversized_and_broken_bodies_are_refused(service: TestClient) -> None:
 
 
 @pytest.fixture
-def port(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def port(database: Database) -> Iterator[int]:
     """A service on a socket that waits a second for heads and bodies."""
-    monkeypatch.setattr("diffprior.service.protocol.HEAD_SECONDS", 1.0)
+    limits = Limits(seconds=1.0, head_seconds=1.0)
     engine = Engine(database, metrics=Metrics())
     engine.catalog.put("shop", Settings(**LINEAR, propensity_draws=0), PRIOR, 1.0)
-    app = make_app(engine, Tokens(database, required=False), limits=Limits(seconds=1.0))
+    app = make_app(engine, Tokens(database, required=False), limits=limits)
     number = free_port()
-    server = uvicorn.Server(server_config(app, "127.0.0.1", number))
+    server = uvicorn.Server(server_config(app, "127.0.0.1", number, limits))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

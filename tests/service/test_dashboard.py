@@ -15,14 +15,16 @@ from starlette.testclient import TestClient
 
 import diffprior as dp
 from benchmarks.service_store import make_store
+from diffprior.service.auth import create_token
 from diffprior.service.catalog import Catalog
-from diffprior.service.database import Database
 from diffprior.service.pages import charts, verdicts
 from diffprior.service.pages.prior_gain import PriorGain, prior_gain
 from diffprior.service.pages.statistics import binned, doubling_edges, task_mean
 from diffprior.service.pages.svg import Plot, round_ticks
 from diffprior.service.pages.window import Window, read_window
-from diffprior.service.schema import (
+from diffprior.service.settings import Settings
+from diffprior.service.store import (
+    Database,
     decisions,
     metadata,
     observations,
@@ -30,8 +32,6 @@ from diffprior.service.schema import (
     schema_version,
     tasks,
 )
-from diffprior.service.settings import Settings
-from diffprior.service.tokens import create_token
 from diffprior.service.version import Version
 from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward
 

@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 import diffprior as dp
 from cli.helpers import run
-from diffprior.service.database import Database
 from diffprior.service.export import export
+from diffprior.service.store import Database
 from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward
 
 NUM_TASKS, NUM_ROUNDS, NUM_DRAWS = 4, 8, 4

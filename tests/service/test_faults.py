@@ -9,9 +9,9 @@ import sqlalchemy as sa
 from starlette.testclient import TestClient
 
 import diffprior as dp
-import diffprior.service.schema as schema
-from diffprior.service.database import Database
-from diffprior.service.rebuild import rebuild
+import diffprior.service.store as schema
+from diffprior.service.store import Database
+from diffprior.service.tasks import rebuild
 from service.conftest import LINEAR, MakeService, decide, features, reward
 
 

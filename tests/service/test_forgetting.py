@@ -10,11 +10,9 @@ import sqlalchemy as sa
 import diffprior as dp
 from diffprior.service import engine as engines
 from diffprior.service.catalog import task_seed
-from diffprior.service.database import Database
-from diffprior.service.rebuild import rebuild
-from diffprior.service.schema import decisions, observations, schema_version
 from diffprior.service.settings import Settings, checked_settings
-from diffprior.service.tasks import SNAPSHOT_EVERY
+from diffprior.service.store import Database, decisions, observations, schema_version
+from diffprior.service.tasks import SNAPSHOT_EVERY, rebuild
 from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward
 
 
@@ -96,7 +94,7 @@ def test_the_log_gives_the_same_evidence(make_service: MakeService, database: Da
     before = state_of(client)
     found = rebuild(database)
     assert found.num_snapshots == 1 and not found.different and not found.problems
-    client.engine.task_cache.forget()
+    client.engine.task_cache.clear()
     decide(client, features=features(0))
     after = state_of(client)
     assert after.moment == before.moment > 0

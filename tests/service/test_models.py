@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 import diffprior as dp
 from diffprior.service.catalog import Catalog
-from diffprior.service.database import Database
 from diffprior.service.settings import Settings
+from diffprior.service.store import Database
 from diffprior.service.version import Version
 from service.conftest import LINEAR, PRIOR, decide, features
 

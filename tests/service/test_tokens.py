@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from diffprior.service.database import Database
+from diffprior.service.auth import create_token, revoke_token
 from diffprior.service.server import check_access, is_loopback
-from diffprior.service.tokens import create_token, revoke_token
+from diffprior.service.store import Database
 from service.conftest import LINEAR, MakeService, decide, features
 
 FEATURES = {"features": features(0)}

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from starlette.testclient import TestClient
 
 from diffprior.service.requests import Settle
-from diffprior.service.schema import observations
+from diffprior.service.store import observations
 from service.conftest import LINEAR, MakeService, decide, reward
 
 

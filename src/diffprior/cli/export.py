@@ -30,8 +30,8 @@ def export(
         require("serve", "sqlalchemy")
         if format == "parquet":
             require("logs", "pyarrow")
-        from ..service.database import Database as OpenDatabase
         from ..service.export import export as write
+        from ..service.store import Database as OpenDatabase
 
         check_database(database)
         opened = OpenDatabase(database)

@@ -61,10 +61,10 @@ def serve(
         _modules()
         from ..caching import keep_compiled
         from ..service.catalog import Catalog
-        from ..service.database import Database as OpenDatabase
         from ..service.server import add_models, check_access, log_to_stderr
         from ..service.server import serve as run
         from ..service.settings import checked_settings, parse_likelihood
+        from ..service.store import Database as OpenDatabase
 
         models = dict(_named_file(text) for text in model or [])
         about = {
@@ -96,8 +96,8 @@ def rebuild(database: Database = DEFAULT_DATABASE) -> None:
     """Make the evidence of every task anew from the log, and say what differed."""
     with friendly_errors():
         _modules()
-        from ..service.database import Database as OpenDatabase
-        from ..service.rebuild import rebuild as run
+        from ..service.store import Database as OpenDatabase
+        from ..service.tasks import rebuild as run
 
         check_database(database)
         found = run(OpenDatabase(database))
@@ -121,8 +121,8 @@ def create_token(
     """Make a token and print it; only its digest is kept."""
     with friendly_errors():
         _modules()
-        from ..service.database import Database as OpenDatabase
-        from ..service.tokens import create_token as create
+        from ..service.auth import create_token as create
+        from ..service.store import Database as OpenDatabase
 
         wanted = tuple(part.strip() for part in rights.split(",") if part.strip())
         typer.echo(create(OpenDatabase(database), wanted, model, max_tasks))
@@ -136,8 +136,8 @@ def revoke_token(
     """Refuse a token from now on."""
     with friendly_errors():
         _modules()
-        from ..service.database import Database as OpenDatabase
-        from ..service.tokens import revoke_token as revoke
+        from ..service.auth import revoke_token as revoke
+        from ..service.store import Database as OpenDatabase
 
         check_database(database)
         if not revoke(OpenDatabase(database), name):

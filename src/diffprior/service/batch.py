@@ -10,17 +10,14 @@ import sqlalchemy as sa
 
 from .catalog import task_seed
 from .choice import Chosen, choose
-from .errors import ServiceError
-from .learned import Learned
-from .learner import Learner
-from .replies import decision_reply
-from .requests import Decide, Request
-from .schema import decisions, tasks, tokens
+from .learner import Learner, Transaction
+from .metrics import Learned
+from .requests import Decide, Request, ServiceError, decision_reply
+from .store import decisions, tasks, tokens
 from .tasks import TaskState
-from .transaction import Transaction
 from .version import Version
 
-Row = dict[str, Any]
+Row = Any
 ROWS_AT_ONCE = 128  # predictions are padded to a multiple of it, so that one program serves all
 
 
@@ -76,7 +73,7 @@ class Batch:
         missing = {key: wanted[key] for key in sorted(wanted.keys() - found.keys())}
         new = [self._new_task(request) for request in self._within_limits(missing.values())]
         if new:
-            self._in.connection.execute(self._in.database.insert_new(tasks), new)
+            self._in.connection.execute(self._in.database.insert_if_absent(tasks), new)
         return found | self._find_tasks(missing) if missing else found
 
     def _new_task(self, request: Decide) -> Row:

@@ -11,10 +11,9 @@ import sqlalchemy as sa
 
 from ..files.base import load_bytes
 from ..priors.base import AbstractPrior
-from .database import Database
-from .errors import ServiceError, not_found
-from .schema import models, versions
+from .requests import ServiceError, not_found
 from .settings import Settings
+from .store import Database, models, versions
 from .version import Version
 
 REFRESH_SECONDS = 1.0  # how soon a version that another process has put is seen
@@ -128,7 +127,7 @@ class Catalog:
         with self._database.transaction() as connection:
             now = time.time()
             new = {"name": model, "seed": secrets.randbits(62), "created": now}
-            connection.execute(self._database.insert_new(models).values(**new))
+            connection.execute(self._database.insert_if_absent(models).values(**new))
             locked = sa.select(models).where(models.c.name == model).with_for_update()
             connection.execute(locked).one()
             latest = sa.select(sa.func.max(versions.c.version)).where(versions.c.model == model)

@@ -16,8 +16,7 @@ from ..files.atomic import writing_whole
 from ..logs.decisions import LoggedDecision, counted_propensity
 from ..logs.writers import FORMATS
 from .catalog import Catalog
-from .database import Database
-from .schema import decisions, observations, tasks
+from .store import Database, decisions, observations, tasks
 
 ROWS_AT_ONCE = 100  # fetched from the database
 

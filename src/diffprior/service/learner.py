@@ -1,38 +1,73 @@
-"""Rewards: joined to their decisions, learned once, or kept and marked when they come too late."""
+"""Rewards: joined to their decisions, learned once, or stored as late."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import sqlalchemy as sa
 
-from .errors import ServiceError, not_found
-from .learned import Learned
-from .replies import decision_reply, reward_reply
-from .requests import Change, Decide, Request, Reward, Settle
-from .schema import decisions, observations, rewards, tasks
+from .catalog import Catalog
+from .metrics import Learned
+from .requests import (
+    Change,
+    Reply,
+    Request,
+    Reward,
+    ServiceError,
+    Settle,
+    decision_reply,
+    not_found,
+    reward_reply,
+)
 from .settings import check_rewards
-from .tasks import SNAPSHOT_EVERY, TaskState, Wanted, current_states, write_snapshots
-from .transaction import Transaction
+from .store import (
+    Database,
+    DecisionRow,
+    RewardRow,
+    TaskRow,
+    decisions,
+    observations,
+    rewards,
+    tasks,
+)
+from .tasks import (
+    SNAPSHOT_EVERY,
+    Key,
+    StateQuery,
+    TaskCache,
+    TaskState,
+    current_states,
+    write_snapshots,
+)
 from .version import Version
 
-Row = dict[str, Any]
+
+class Transaction(NamedTuple):
+    """An open transaction, what outlives it, and the current time, which never decreases."""
+
+    connection: sa.Connection
+    database: Database
+    catalog: Catalog
+    cache: TaskCache
+    now: float
 
 
 class Learner:
-    """What one transaction learns of its tasks, which it has locked. Rows are read before, and
-    written after, all requests at once."""
+    """Serves the requests of one transaction that are not decisions.
+
+    Rows are read before all requests and written after them. The tasks are locked in between.
+    """
 
     def __init__(self, transaction: Transaction) -> None:
         self._in = transaction
-        self._tasks: dict[int, Row] = {}
-        self._states: dict[tuple[int, int], TaskState] = {}
-        self._decisions: dict[str, Row] = {}
-        self._rewards: dict[str, list[Row]] = defaultdict(list)
-        self._changed: dict[str, Row] = {}
-        self._new_rewards: list[Row] = []
-        self._observations: list[Row] = []
+        self._tasks: dict[int, TaskRow] = {}
+        self._states: dict[Key, TaskState] = {}
+        self._decisions: dict[str, DecisionRow] = {}
+        self._rewards: dict[str, list[RewardRow]] = defaultdict(list)
+        self._changed: dict[str, DecisionRow] = {}
+        self._new_rewards: list[RewardRow] = []
+        self._observations: list[dict[str, object]] = []
         self._snapshots: list[TaskState] = []
         self.learned: list[Learned] = []
 
@@ -41,12 +76,15 @@ class Learner:
         self._read([r.decision_id for r in requests if isinstance(r, Reward | Change)])
         limit = sum(r.limit for r in requests if isinstance(r, Settle))
         if limit:
-            due = self._in.connection.execute(_due(self._in.now).limit(limit)).mappings()
-            self._decisions |= {row["id"]: dict(row) for row in due}
+            due = self._in.connection.execute(_due(self._in.now).limit(limit))
+            self._add_decisions(due)
         return {row["task_id"] for row in self._decisions.values()}
 
-    def begin(self, rows: dict[int, Row]) -> None:
-        """These tasks are locked now. Another process may have changed what was read before."""
+    def begin(self, rows: dict[int, TaskRow]) -> None:
+        """Start with these tasks, which are locked now.
+
+        Another process may have changed decisions since `tasks_of` read them.
+        """
         self._tasks = rows
         ids = list(self._decisions)
         if not self._in.database.is_sqlite:
@@ -54,35 +92,37 @@ class Learner:
         if ids:
             given = sa.select(rewards).where(rewards.c.decision_id.in_(ids))
             for row in self._in.connection.execute(given.order_by(rewards.c.number)).mappings():
-                self._rewards[row["decision_id"]].append(dict(row))
+                self._rewards[row["decision_id"]].append(cast(RewardRow, dict(row)))
         of = [(rows[row["task_id"]], row["version"]) for row in self._decisions.values()]
         self.load((task, self._in.catalog.version(task["model"], number)) for task, number in of)
 
     def _read(self, ids: list[str]) -> None:
         if ids:
             query = sa.select(decisions).where(decisions.c.id.in_(ids))
-            found = self._in.connection.execute(query).mappings()
-            self._decisions |= {row["id"]: dict(row) for row in found}
+            self._add_decisions(self._in.connection.execute(query))
 
-    def load(self, wanted: Iterable[tuple[Row, Version]]) -> None:
-        """Read what is known of these tasks, all at once."""
-        asked = [Wanted(v, t["id"], t["seed"], t["num_learned"]) for t, v in wanted]
-        missing = [want for want in asked if not self._has(want)]
+    def _add_decisions(self, found: sa.CursorResult) -> None:
+        self._decisions |= {row["id"]: cast(DecisionRow, dict(row)) for row in found.mappings()}
+
+    def load(self, wanted: Iterable[tuple[TaskRow, Version]]) -> None:
+        """Read the states of these tasks, all at once."""
+        asked = [StateQuery(v, t["id"], t["seed"], t["num_learned"]) for t, v in wanted]
+        missing = [query for query in asked if not self._has(query)]
         if missing:
-            self._write_observations()  # those of another version are read in the log
+            self._write_observations()  # the state under another version reads them from the log
             self._states |= current_states(self._in.connection, self._in.cache, missing)
 
-    def _has(self, want: Wanted) -> bool:
-        state = self._states.get(want.key)
-        return state is not None and state.num_learned >= want.num_learned
+    def _has(self, query: StateQuery) -> bool:
+        state = self._states.get(query.key)
+        return state is not None and state.num_learned >= query.num_learned
 
-    def state(self, task: Row, version: Version) -> TaskState:
-        """What is known of a task, this transaction included."""
+    def state(self, task: TaskRow, version: Version) -> TaskState:
+        """The state of a task, including what this transaction has learned."""
         self.load([(task, version)])
         return self._states[task["id"], version.version]
 
     def states(self) -> list[TaskState]:
-        """What is known at the end."""
+        """All states that were used."""
         return list(self._states.values())
 
     def write(self) -> None:
@@ -104,28 +144,33 @@ class Learner:
             self._in.connection.execute(observations.insert(), self._observations)
         self._observations = []
 
-    def serve(self, request: Request) -> Any:
-        """Serve a request that is not a decision."""
+    def serve(self, request: Reward | Change | Settle) -> Reply | int:
+        """Reply to a request; for `Settle` the number of decisions settled.
+
+        Raises:
+            ServiceError: The request is rejected.
+        """
         if isinstance(request, Reward):
             return self._reward(request)
-        if isinstance(request, Change):
-            return self._change(request)
-        assert isinstance(request, Settle) and not isinstance(request, Decide)
-        return self._settle()
+        return self._change(request) if isinstance(request, Change) else self._settle()
 
-    def _decision(self, decision_id: str, models: Any) -> tuple[Row, Version]:
-        row = self._decisions.get(decision_id)
+    def _find(self, request: Reward | Change) -> tuple[DecisionRow, Version]:
+        """The decision that a request is about, and the version that made it."""
+        row = self._decisions.get(request.decision_id)
         task = self._tasks.get(row["task_id"]) if row else None
-        if row is None or task is None or (models is not None and task["model"] not in models):
-            raise not_found("decision_id", decision_id)
+        hidden = task is None or (
+            request.models is not None and task["model"] not in request.models
+        )
+        if row is None or task is None or hidden:
+            raise not_found("decision_id", request.decision_id)
         return row, self._in.catalog.version(task["model"], row["version"])
 
-    def _reward(self, request: Reward) -> Row:
-        row, version = self._decision(request.decision_id, request.models)
+    def _reward(self, request: Reward) -> Reply:
+        row, version = self._find(request)
         before = self._rewards[row["id"]]
         same = next((r for r in before if r["reward_id"] == request.reward_id), None)
         if same is not None:
-            return self._repeated(row, same, request)
+            return _repeated(row, same, request)
         try:
             check_rewards(version.likelihood, np.asarray([request.value]))
         except ValueError as error:
@@ -137,7 +182,7 @@ class Learner:
         at_once = version.settings.aggregation == "first"
         if not late and at_once:
             self._observe(row, version, request.value, "reward")
-        new = {
+        new: RewardRow = {
             "decision_id": row["id"],
             "reward_id": request.reward_id,
             "number": len(before),
@@ -152,34 +197,24 @@ class Learner:
             return reward_reply(row["id"], "ignored" if ignored else "late")
         return reward_reply(row["id"], "learned" if at_once else "waiting")
 
-    def _repeated(self, row: Row, same: Row, request: Reward) -> Row:
-        if same["value"] != request.value:
-            raise ServiceError(
-                409,
-                f"`reward`: decision {row['id']!r} has the reward {same['value']:g} under this "
-                "reward_id; pass another reward_id for a further reward",
-            )
-        expired = row["expires"] is not None and same["received"] > row["expires"]
-        status = "late" if expired else "ignored" if same["late"] else ""
-        return reward_reply(row["id"], status or ("learned" if row["settled"] else "waiting"))
-
-    def _change(self, request: Change) -> Row:
-        row, version = self._decision(request.decision_id, request.models)
+    def _change(self, request: Change) -> Reply:
+        row, version = self._find(request)
         if row["status"] == request.status:
             return decision_reply(row)
         if row["status"] == "cancelled" or row["settled"]:
             state = "cancelled" if row["status"] == "cancelled" else "learned or expired"
-            raise ServiceError(409, f"the decision is {state} already; it stays so")
+            raise ServiceError(409, f"the decision is already {state}; it cannot be changed")
         wait = version.settings.reward_wait
+        row["status"] = request.status
         if request.status == "active":
-            row |= {"status": "active", "expires": None if wait is None else self._in.now + wait}
+            row["expires"] = None if wait is None else self._in.now + wait
         else:
-            row |= {"status": "cancelled", "settled": True}
+            row["settled"] = True
         self._changed[row["id"]] = row
         return decision_reply(row)
 
     def _settle(self) -> int:
-        """End the wait of decisions that are due; how many there were."""
+        """Learn from the decisions that have expired; how many there were."""
         due = [row for row in self._decisions.values() if self._is_due(row)]
         for row in due:
             version = self._in.catalog.version(self._tasks[row["task_id"]]["model"], row["version"])
@@ -189,23 +224,24 @@ class Learner:
             value = version.settings.default_reward if value is None else value
             try:
                 self._observe(row, version, value, source)
-            except ServiceError:  # a sum outside the support: the wait is over all the same
+            except ServiceError:  # for example a sum outside the support: settle without it
                 self._observe(row, version, None, source)
         return len(due)
 
-    def _is_due(self, row: Row) -> bool:
-        waits = row["status"] == "active" and not row["settled"] and row["expires"] is not None
-        return waits and row["expires"] <= self._in.now and row["task_id"] in self._tasks
+    def _is_due(self, row: DecisionRow) -> bool:
+        waits = row["status"] == "active" and not row["settled"] and row["task_id"] in self._tasks
+        return waits and row["expires"] is not None and row["expires"] <= self._in.now
 
-    def _observe(self, row: Row, version: Version, value: float | None, source: str) -> None:
-        """Settle a decision, and learn from it if there is a reward."""
+    def _observe(
+        self, row: DecisionRow, version: Version, value: float | None, source: str
+    ) -> None:
+        """Settle a decision, and learn its reward if there is one."""
         task = self._tasks[row["task_id"]]
         if value is not None:
-            table = np.frombuffer(row["features"]).reshape(row["num_actions"], -1)
-            phi = table[row["taken"]]
+            phi = np.frombuffer(row["features"]).reshape(row["num_actions"], -1)[row["taken"]]
             moment = version.moment(task["num_decisions"], self._in.now)
             state = self.state(task, version).learn(version, phi, value, moment)
-            self._states[task["id"], version.version] = state
+            self._states[state.key] = state
             self._observations.append(
                 {
                     "task_id": task["id"],
@@ -238,19 +274,32 @@ _UPDATE_DECISIONS = (
 )
 
 
-def _bound(row: Row, names: tuple[str, ...]) -> Row:
-    """Values of these columns, by the names of their parameters."""
+def _bound(row: Any, names: tuple[str, ...]) -> dict[str, object]:
+    """Values of these columns by the names of their parameters."""
     return {f"_{name}": row[name] for name in names}
 
 
-def _due(now: float) -> Any:
-    """Decisions whose wait is over, longest first."""
+def _due(now: float) -> sa.Select:
+    """Decisions that have expired, the earliest first."""
     return (
         sa.select(decisions)
         .where(decisions.c.settled.is_(False), decisions.c.expires <= now)
         .where(decisions.c.status == "active")
         .order_by(decisions.c.expires, decisions.c.id)
     )
+
+
+def _repeated(row: DecisionRow, same: RewardRow, request: Reward) -> Reply:
+    """The earlier reply to a reward that is reported again."""
+    if same["value"] != request.value:
+        raise ServiceError(
+            409,
+            f"`reward`: decision {row['id']!r} has the reward {same['value']:g} under this "
+            "reward_id; pass another reward_id for a further reward",
+        )
+    expired = row["expires"] is not None and same["received"] > row["expires"]
+    status = "late" if expired else "ignored" if same["late"] else ""
+    return reward_reply(row["id"], status or ("learned" if row["settled"] else "waiting"))
 
 
 def _aggregate(aggregation: str, values: list[float]) -> float | None:

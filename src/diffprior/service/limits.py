@@ -1,4 +1,4 @@
-"""Bounds on every request, and a line of log for it: pure ASGI, because each one passes here."""
+"""Limits on the size and duration of every request, below FastAPI because every request passes."""
 
 import asyncio
 import json
@@ -7,30 +7,43 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
 from .metrics import Metrics
 
-log = logging.getLogger("diffprior.access")
+access_log = logging.getLogger("diffprior.access")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How large a body may be, in bytes, and how long a request may take, in seconds."""
+    """Limits on one request.
+
+    Attributes:
+        body: Bytes of a body.
+        model_body: Bytes of the body of a PUT, which may hold a prior.
+        seconds: For reading the body, and for the engine to answer.
+        head_bytes: Bytes of the request line and headers.
+        head_seconds: For reading them.
+    """
 
     body: int = 2 * 2**20
-    model_body: int = 64 * 2**20  # a prior's file
+    model_body: int = 64 * 2**20
     seconds: float = 30.0
+    head_bytes: int = 64 * 1024
+    head_seconds: float = 20.0
 
-    def wrap(self, app: Any, metrics: Metrics) -> Any:
-        """The application with these limits."""
+    def wrap(self, app: ASGIApp, metrics: Metrics) -> ASGIApp:
+        """The application with these limits; its requests are counted and logged."""
 
-        async def limited(scope: Any, receive: Any, send: Any) -> None:
+        async def limited(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
                 await app(scope, receive, send)
                 return
             begin = time.perf_counter()
             status = 500
 
-            async def sending(message: Any) -> None:
+            async def sending(message: Message) -> None:
                 nonlocal status
                 status = message.get("status", status)
                 await send(message)
@@ -40,35 +53,39 @@ class Limits:
                 if isinstance(body, bytes):
                     await app(scope, _replayed(body, receive), sending)
                 else:
-                    await _answer(sending, *body)
+                    await _reject(sending, *body)
             finally:
-                _note(metrics, scope, status, time.perf_counter() - begin)
+                _record(metrics, scope, status, time.perf_counter() - begin)
 
         return limited
 
-    async def _read(self, scope: Any, receive: Any) -> bytes | tuple[int, str]:
-        """The whole body; or a status and what was wrong with it."""
-        allowed = self.model_body if scope["method"] == "PUT" else self.body
+    def protocol(self) -> type[HttpToolsProtocol]:
+        """The HTTP/1.1 protocol of uvicorn with these limits on heads."""
+        return type("LimitedProtocol", (_TimedProtocol,), {"limits": self})
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | tuple[int, str]:
+        """The whole body, or a status and an error message."""
+        limit = self.model_body if scope["method"] == "PUT" else self.body
         try:
             async with asyncio.timeout(self.seconds):
-                body = await _read(scope, receive, allowed)
+                body = await _read(scope, receive, limit)
         except TimeoutError:
             return 408, f"expected a body within {self.seconds:g} seconds; send it faster"
-        return body if body is not None else (413, f"expected a body of at most {allowed} bytes")
+        return body if body is not None else (413, f"expected a body of at most {limit} bytes")
 
 
-def _note(metrics: Metrics, scope: Any, status: int, seconds: float) -> None:
+def _record(metrics: Metrics, scope: Scope, status: int, seconds: float) -> None:
     """Count a request, and log it without its body and headers."""
     metrics.http(scope["method"], status, seconds)
-    if log.isEnabledFor(logging.INFO):
-        about = {"method": scope["method"], "path": scope["path"], "status": status}
-        log.info(json.dumps(about | {"ms": round(1e3 * seconds, 2)}))
+    if access_log.isEnabledFor(logging.INFO):
+        line = {"method": scope["method"], "path": scope["path"], "status": status}
+        access_log.info(json.dumps(line | {"ms": round(1e3 * seconds, 2)}))
 
 
-async def _read(scope: Any, receive: Any, allowed: int) -> bytes | None:
-    """The whole body, or None if it is too long."""
+async def _read(scope: Scope, receive: Receive, limit: int) -> bytes | None:
+    """The whole body; None if it is too long."""
     declared = dict(scope["headers"]).get(b"content-length", b"0")
-    if not declared.isdigit() or int(declared) > allowed:
+    if not declared.isdigit() or int(declared) > limit:
         return None
     parts, size = [], 0
     while True:
@@ -77,27 +94,69 @@ async def _read(scope: Any, receive: Any, allowed: int) -> bytes | None:
             return b""
         parts.append(message.get("body", b""))
         size += len(parts[-1])
-        if size > allowed:
+        if size > limit:
             return None
         if not message.get("more_body", False):
             return b"".join(parts)
 
 
-def _replayed(body: bytes, receive: Any) -> Any:
-    """A `receive` that gives the body that was read already."""
-    given = False
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that returns a body that was already read."""
+    done = False
 
-    async def replay() -> Any:
-        nonlocal given
-        if given:
+    async def replay() -> Message:
+        nonlocal done
+        if done:
             return await receive()
-        given = True
+        done = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replay
 
 
-async def _answer(send: Any, status: int, message: str) -> None:
+async def _reject(send: Send, status: int, message: str) -> None:
     headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": json.dumps({"error": message}).encode()})
+
+
+class _TimedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, which alone waits forever for the rest of a head of any length."""
+
+    limits: Limits
+    _timer: asyncio.TimerHandle | None = None
+    _in_head = True
+    _head_bytes = 0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._start()
+
+    def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data) if self._in_head else 0
+        super().data_received(data)
+        if self._head_bytes > self.limits.head_bytes and not self.transport.is_closing():
+            self.send_400_response("The head of the request is too long.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._start()
+
+    def on_headers_complete(self) -> None:
+        self._stop()
+        self._in_head, self._head_bytes = False, 0
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        super().connection_lost(exc)
+
+    def _start(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.limits.head_seconds, self.transport.close)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,13 +1,41 @@
-"""What the engine is asked to do, checked against the model; NumPy arrays instead of JSON."""
+"""What the engine is asked and what it answers: requests, replies made from rows, and errors."""
 
+import json
 import secrets
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from .errors import ServiceError
+from .store import DecisionRow
+
+
+class ServiceError(Exception):
+    """A rejected request.
+
+    Args:
+        status: HTTP status code.
+        message: What was expected, what was received, and the fix.
+        retry_after: Seconds after which the same request may succeed; None if it will not.
+    """
+
+    def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.retry_after = retry_after
+
+
+def not_found(what: str, name: str) -> ServiceError:
+    """Error for a model, task or decision that does not exist or is hidden from the token."""
+    return ServiceError(404, f"`{what}`: expected an existing one, got {name!r}; check the name")
+
+
+def unavailable(reason: str) -> ServiceError:
+    """Error for a database that cannot be reached or written to; nothing was acknowledged."""
+    return ServiceError(
+        503, f"the database cannot take the request now ({reason}); try again", retry_after=1
+    )
 
 
 @dataclass
@@ -27,7 +55,7 @@ class Decide:
     future: Future = field(default_factory=Future)
 
     def check(self, dim: int) -> None:
-        """Refuse features, a mask or a count that do not fit the model.
+        """Check that features, mask, `top_k` and the action taken fit a model.
 
         Raises:
             ServiceError: With status 422 and the fix.
@@ -56,31 +84,60 @@ class Decide:
 
 @dataclass
 class Reward:
-    """What a decision earned."""
+    """Report the reward of a decision. `models` are those that the caller may see; None for all."""
 
     decision_id: str
     value: float
     reward_id: str = ""
-    models: Any = None
+    models: tuple[str, ...] | None = None
     future: Future = field(default_factory=Future)
 
 
 @dataclass
 class Change:
-    """Activate or cancel a decision."""
+    """Activate or cancel a decision. `models` are those that the caller may see; None for all."""
 
     decision_id: str
     status: str
-    models: Any = None
+    models: tuple[str, ...] | None = None
     future: Future = field(default_factory=Future)
 
 
 @dataclass
 class Settle:
-    """Learn what is due: default rewards, and sums and last rewards whose wait is over."""
+    """Learn default, last and summed rewards of at most `limit` decisions that have expired."""
 
     limit: int = 500
     future: Future = field(default_factory=Future)
 
 
 Request = Decide | Reward | Change | Settle
+Reply = dict[str, object]
+
+
+def decision_reply(row: DecisionRow) -> Reply:
+    """Reply to a decision; made from its row, so that a repeated call gets the same."""
+    names = json.loads(row["names"]) if row["names"] else None
+    ranking = json.loads(row["ranking"])
+
+    def label(action: int) -> str | int:
+        return names[action] if names else action
+
+    reply: Reply = {
+        "decision_id": row["id"],
+        "action": [label(action) for action in ranking] if row["top_k"] else label(row["taken"]),
+        "propensity": row["propensity"],
+        "propensity_se": row["propensity_se"],
+        "model_version": row["version"],
+        "expires": row["expires"],
+        "status": row["status"],
+        "failed": row["failed"],
+    }
+    if row["taken"] != ranking[0]:  # shadow mode
+        reply["recommended"] = label(ranking[0])
+    return reply
+
+
+def reward_reply(decision_id: str, status: str) -> Reply:
+    """Reply to a reward that is learned, waiting for the end of `reward_wait`, late or ignored."""
+    return {"decision_id": decision_id, "status": status}

@@ -1,25 +1,24 @@
-"""Starting the service: checks first, then the models, then the port."""
+"""Starting the service: access is checked first, then models are added, then the port opens."""
 
 import ipaddress
 import logging
 import socket
 from pathlib import Path
-from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from ..files.base import load
+from .api import make_app
+from .auth import Tokens, any_token
 from .catalog import Catalog
-from .database import Database
 from .engine import Engine
-from .http import make_app
 from .limits import Limits
 from .metrics import Metrics
-from .protocol import TimedProtocol
 from .settings import Settings
-from .tokens import Tokens, any_token
+from .store import Database
 
-STOP_SECONDS = 20  # for requests under way when the service is asked to stop
+STOP_SECONDS = 20  # for requests in progress when the service is asked to stop
 
 
 def is_loopback(host: str) -> bool:
@@ -34,35 +33,39 @@ def check_access(database: Database, host: str, require_tokens: bool) -> bool:
     """Whether callers need a token.
 
     Raises:
-        ValueError: Others could reach the service, and there is no token that they could be asked
-            for.
+        ValueError: Other machines could reach the service, and no token exists.
     """
     required = require_tokens or not is_loopback(host)
     if required and not any_token(database):
         raise ValueError(
-            f"`host`: expected a token before anyone but this machine can reach {host}, found none;"
-            " `diffprior token create --database ...` makes one"
+            f"`host`: expected a token before other machines can reach {host}, found none; "
+            "`diffprior token create --database ...` creates one"
         )
     return required
 
 
 def add_models(catalog: Catalog, models: dict[str, Path], settings: Settings) -> list[str]:
-    """Put each model of the command line that is not in the database yet, or that has changed.
+    """Add each model of the command line that is not in the database, or that has changed.
+
+    Args:
+        catalog: Models of the database.
+        models: File of the prior of each model, by its name.
+        settings: Settings of all of them.
 
     Returns:
-        What was done, a line each.
+        One line per model: which version serves it.
     """
-    said = []
+    lines = []
     for name, path in models.items():
         prior = load(path)
         if name in catalog.names():
             newest = catalog.versions_of(name)[0]
             if newest.prior.digest == prior.digest and newest.settings == settings:
-                said.append(f"{name}: version {newest.version}, as in the database")
+                lines.append(f"{name}: version {newest.version}, as in the database")
                 continue
         version = catalog.put(name, settings, prior, share=1.0)
-        said.append(f"{name}: version {version.version}, from {path}")
-    return said
+        lines.append(f"{name}: version {version.version}, from {path}")
+    return lines
 
 
 def serve(
@@ -74,27 +77,28 @@ def serve(
     limits: Limits | None = None,
     max_tasks: int = 20_000,
 ) -> None:
-    """Serve until asked to stop; the port opens when everything is compiled.
+    """Serve until asked to stop; the port opens once everything is compiled.
 
     Args:
         database: The log and the models.
-        host: Where to listen; loopback unless there are tokens.
+        host: Address to listen on; other than loopback only if there are tokens.
         port: The port; 0 for a free one.
-        require_tokens: Ask for a token on loopback too.
+        require_tokens: Require a token on loopback too.
         limits: On the size and duration of requests.
-        max_tasks: Tasks kept in memory.
+        max_tasks: Number of tasks held in memory.
     """
+    limits = limits or Limits()
     required = check_access(database, host, require_tokens)
     engine = Engine(database, max_tasks=max_tasks, metrics=Metrics())
-    app = make_app(engine, Tokens(database, required=required), limits=limits or Limits())
-    uvicorn.Server(server_config(app, host, port)).run()
+    app = make_app(engine, Tokens(database, required=required), limits=limits)
+    uvicorn.Server(server_config(app, host, port, limits)).run()
 
 
-def server_config(app: Any, host: str, port: int) -> uvicorn.Config:
-    """How HTTP is spoken."""
+def server_config(app: ASGIApp, host: str, port: int, limits: Limits) -> uvicorn.Config:
+    """Configuration of uvicorn."""
     return uvicorn.Config(
         app,
-        http=TimedProtocol,
+        http=limits.protocol(),
         ws="none",
         host=host,
         port=port,
@@ -107,14 +111,14 @@ def server_config(app: Any, host: str, port: int) -> uvicorn.Config:
 
 
 def log_to_stderr(access: bool) -> None:
-    """One line for each event; for each request too if `access`."""
+    """Log one line per event, and per request too if `access`."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("diffprior.access").setLevel(logging.INFO if access else logging.WARNING)
     logging.getLogger("uvicorn").setLevel(logging.INFO)
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on now."""
+    """A port on loopback that nothing listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -1,35 +1,47 @@
-"""What is known of each task: evidence in memory, a snapshot now and then, the log behind both."""
+"""Evidence of each task: a cache in memory, snapshots in the database, and the log behind both."""
 
+import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
+from jaxtyping import Float
 
 from ..files.base import load_bytes
 from .arrays import EvidenceArrays
-from .database import Database
+from .catalog import Catalog
 from .draws import DrawRequest
-from .errors import ServiceError
-from .schema import observations, snapshots
+from .requests import ServiceError
+from .store import Database, decisions, observations, snapshots, tasks
 from .version import Version
 
-SNAPSHOT_EVERY = 64  # observations between snapshots, so that few rows are read with each
+SNAPSHOT_EVERY = 64  # observations between snapshots: the most that a cold task reads
+REBUILD_AT_ONCE = 500  # tasks per transaction of `rebuild`
+UNUSED_NUMBER = 2**31  # decisions have smaller numbers, so draws from here on are fresh
+Key = tuple[int, int]  # task id and version
 
 
 @dataclass(frozen=True)
 class TaskState:
-    """The evidence of a task after its first `num_learned` observations, as it was at the moment
-    of the last of them; see `Version.moment`."""
+    """Evidence of a task under a version, after its first `num_learned` observations.
+
+    `moment` is the time of the last of them; see `Version.moment`.
+    """
 
     task_id: int
     version: int
     seed: int
     arrays: EvidenceArrays
-    num_learned: int
+    num_learned: int = 0
     moment: float = 0.0
+
+    @property
+    def key(self) -> Key:
+        """What the state is stored under."""
+        return self.task_id, self.version
 
     def learn(self, version: Version, phi: np.ndarray, reward: float, moment: float) -> "TaskState":
         """The state after one more observation."""
@@ -38,44 +50,53 @@ class TaskState:
         return replace(self, arrays=arrays, num_learned=self.num_learned + 1, moment=moment)
 
     def draw_request(self, version: Version, number: int, moment: float) -> DrawRequest:
-        """What the draws of a decision at a moment need."""
+        """Request for the draws of a decision."""
         return DrawRequest(self.arrays, self.seed, number, version.fading(self.moment, moment))
+
+    def posterior_draws(
+        self, version: Version, num_decisions: int, num_calls: int
+    ) -> Float[np.ndarray, "n d"]:
+        """Fresh draws given the evidence: 1 + `propensity_draws` for each of `num_calls`."""
+        moment = version.moment(num_decisions, time.time())
+        numbers = range(UNUSED_NUMBER, UNUSED_NUMBER + num_calls)
+        requests = [self.draw_request(version, number, moment) for number in numbers]
+        drawn = version.posterior_program(requests)
+        return np.concatenate([drawn.theta, drawn.others.reshape(-1, version.dim)])
 
 
 class TaskCache:
-    """States of the tasks that were used last, at most `max_tasks` of them."""
+    """The states of the most recently used tasks, at most `max_tasks`."""
 
     def __init__(self, max_tasks: int) -> None:
         self._max_tasks = max_tasks
-        self._states: OrderedDict[tuple[int, int], TaskState] = OrderedDict()
+        self._states: OrderedDict[Key, TaskState] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._states)
 
-    def get(self, task_id: int, version: int) -> TaskState | None:
+    def get(self, key: Key) -> TaskState | None:
         """The state of a task under a version, if it is here."""
-        return self._states.get((task_id, version))
+        return self._states.get(key)
 
     def put(self, states: list[TaskState]) -> None:
-        """Keep these; those not used for longest make room."""
+        """Store these states; the least recently used ones make room."""
         for state in states:
-            key = (state.task_id, state.version)
-            self._states[key] = state
-            self._states.move_to_end(key)
+            self._states[state.key] = state
+            self._states.move_to_end(state.key)
         while len(self._states) > self._max_tasks:
             self._states.popitem(last=False)
 
     def states(self) -> list[TaskState]:
-        """All states, those not used for longest first."""
+        """All states, the least recently used first."""
         return list(self._states.values())
 
-    def forget(self) -> None:
-        """Read every task from the log again, because it is not known what the log holds."""
+    def clear(self) -> None:
+        """Forget all states, so that they are read from the log again."""
         self._states.clear()
 
 
-class Wanted(NamedTuple):
-    """A task whose state under a version is asked for, after its first `num_learned` rewards."""
+class StateQuery(NamedTuple):
+    """A task whose state under a version is needed, after its first `num_learned` observations."""
 
     version: Version
     task_id: int
@@ -83,60 +104,60 @@ class Wanted(NamedTuple):
     num_learned: int
 
     @property
-    def key(self) -> tuple[int, int]:
-        """What the state is kept under."""
+    def key(self) -> Key:
+        """What the state is stored under."""
         return self.task_id, self.version.version
 
 
 def current_states(
-    connection: sa.Connection, cache: TaskCache, wanted: Iterable[Wanted]
-) -> dict[tuple[int, int], TaskState]:
-    """States of tasks as of this transaction, from the cache, snapshots or the log, by task and
-    version; few queries, however many tasks there are."""
-    asked = {want.key: want for want in wanted}
+    connection: sa.Connection, cache: TaskCache, queries: Iterable[StateQuery]
+) -> dict[Key, TaskState]:
+    """States as of this transaction, from the cache, snapshots or the log, in few queries.
+
+    Args:
+        connection: The transaction.
+        cache: States of recently used tasks.
+        queries: The tasks and their versions.
+
+    Returns:
+        The state of each task under its version.
+    """
+    asked = {query.key: query for query in queries}
     found = {}
-    for key, want in asked.items():
-        state = cache.get(*key)
-        if state is not None and state.num_learned <= want.num_learned:
+    for key, query in asked.items():
+        state = cache.get(key)
+        if state is not None and state.num_learned <= query.num_learned:
             found[key] = state
-    found |= _from_snapshots(connection, [w for key, w in asked.items() if key not in found])
+    found |= _from_snapshots(connection, [q for key, q in asked.items() if key not in found])
     behind = defaultdict(list)
     for key, state in found.items():
         if state.num_learned < asked[key].num_learned:
             behind[state.num_learned].append((asked[key].version, state))
     for start, states in behind.items():
-        found |= _replayed(connection, states, start)
+        found |= _replay(connection, states, start)
     return found
 
 
-def fresh_state(version: Version, task_id: int, seed: int) -> TaskState:
-    """A task of which nothing is known."""
-    return TaskState(task_id, version.version, seed, version.empty, 0)
+def empty_state(version: Version, task_id: int, seed: int) -> TaskState:
+    """The state of a task without observations."""
+    return TaskState(task_id, version.version, seed, version.empty)
 
 
-def replay(
-    connection: sa.Connection, version: Version, state: TaskState, until: int = 2**62
-) -> TaskState:
-    """The state after the observations in the log that it does not have yet, before `until`."""
-    found = _replayed(connection, [(version, state)], state.num_learned, until)
-    return found[state.task_id, state.version]
-
-
-def _replayed(
+def _replay(
     connection: sa.Connection,
     states: list[tuple[Version, TaskState]],
     start: int,
-    until: int = 2**62,
-) -> dict[tuple[int, int], TaskState]:
-    """States that have learned `start` observations, after all that are in the log.
+    stop: int = 2**62,
+) -> dict[Key, TaskState]:
+    """States that have learned `start` observations, after those of the log before `stop`.
 
-    One that a version cannot learn from, because it is of another likelihood, is passed over.
+    An observation that a version cannot learn from, because its likelihood differs, is skipped.
     """
     ids = sorted({state.task_id for _, state in states})
     query = (
         sa.select(observations)
         .where(observations.c.task_id.in_(ids))
-        .where(observations.c.number >= start, observations.c.number < until)
+        .where(observations.c.number >= start, observations.c.number < stop)
         .order_by(observations.c.task_id, observations.c.number)
     )
     rows = defaultdict(list)
@@ -150,28 +171,27 @@ def _replayed(
                 state = state.learn(version, np.frombuffer(row.features), row.reward, moment)
             except ServiceError:
                 state = replace(state, num_learned=state.num_learned + 1)
-        found[state.task_id, state.version] = state
+        found[state.key] = state
     return found
 
 
-def _from_snapshots(
-    connection: sa.Connection, wanted: list[Wanted]
-) -> dict[tuple[int, int], TaskState]:
-    """The newest state of each that was kept; nothing known if none was."""
-    states = {want.key: fresh_state(want.version, want.task_id, want.seed) for want in wanted}
-    ids = sorted({want.task_id for want in wanted if want.num_learned >= SNAPSHOT_EVERY})
-    query = sa.select(snapshots).where(snapshots.c.task_id.in_(ids))
-    for row in connection.execute(query) if ids else ():
+def _from_snapshots(connection: sa.Connection, queries: list[StateQuery]) -> dict[Key, TaskState]:
+    """The newest stored state of each task; an empty one if there is none."""
+    states = {query.key: empty_state(*query[:3]) for query in queries}
+    ids = sorted({query.task_id for query in queries if query.num_learned >= SNAPSHOT_EVERY})
+    stored = sa.select(snapshots).where(snapshots.c.task_id.in_(ids))
+    for row in connection.execute(stored) if ids else ():
         key = (row.task_id, row.version)
         if key in states:
             arrays = EvidenceArrays.of(load_bytes(row.evidence))
-            kept = {"num_learned": row.num_learned, "moment": row.moment}
-            states[key] = replace(states[key], arrays=arrays, **kept)
+            states[key] = replace(
+                states[key], arrays=arrays, num_learned=row.num_learned, moment=row.moment
+            )
     return states
 
 
 def write_snapshots(connection: sa.Connection, database: Database, states: list[TaskState]) -> None:
-    """Keep the evidence of these tasks, in place of what was kept of them before."""
+    """Store these states in place of earlier snapshots of the same tasks."""
     for state in states:
         where = (snapshots.c.task_id == state.task_id) & (snapshots.c.version == state.version)
         connection.execute(snapshots.delete().where(where))
@@ -182,4 +202,76 @@ def write_snapshots(connection: sa.Connection, database: Database, states: list[
             "moment": state.moment,
             "evidence": state.arrays.evidence.to_bytes(),
         }
-        connection.execute(database.insert_new(snapshots).values(**row))
+        connection.execute(database.insert_if_absent(snapshots).values(**row))
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """Result of `rebuild`.
+
+    Attributes:
+        num_tasks: Number of tasks.
+        num_snapshots: Number of snapshots.
+        different: Tasks whose snapshot differed from the log.
+        problems: Counts that differ from the log, one line each.
+    """
+
+    num_tasks: int
+    num_snapshots: int
+    different: tuple[str, ...]
+    problems: tuple[str, ...]
+
+
+def rebuild(database: Database) -> Rebuilt:
+    """Recompute every snapshot from the log, replace those that differ, and check the counts.
+
+    Args:
+        database: The database; the service should not be running.
+
+    Returns:
+        What was checked and what differed.
+    """
+    catalog = Catalog(database)
+    num_tasks = num_snapshots = 0
+    different: list[str] = []
+    problems: list[str] = []
+    for page in _pages(database):
+        with database.transaction() as connection:
+            for task in page:
+                num_tasks += 1
+                problems += _wrong_counts(connection, task)
+                stored = sa.select(snapshots).where(snapshots.c.task_id == task.id)
+                for row in connection.execute(stored).all():
+                    num_snapshots += 1
+                    version = catalog.version(task.model, row.version)
+                    empty = empty_state(version, task.id, task.seed)
+                    state = _replay(connection, [(version, empty)], 0, row.num_learned)[empty.key]
+                    if state.arrays.evidence.to_bytes() != row.evidence:
+                        different.append(f"{task.model}/{task.name}")
+                        write_snapshots(connection, database, [state])
+    return Rebuilt(num_tasks, num_snapshots, tuple(different), tuple(problems))
+
+
+def _pages(database: Database) -> Iterator[list[Any]]:
+    last = 0
+    while True:
+        query = sa.select(tasks).where(tasks.c.id > last).order_by(tasks.c.id)
+        with database.reading() as connection:
+            page = list(connection.execute(query.limit(REBUILD_AT_ONCE)))
+        if not page:
+            return
+        yield page
+        last = page[-1].id
+
+
+def _wrong_counts(connection: sa.Connection, task: Any) -> list[str]:
+    counts = {
+        "num_decisions": sa.select(sa.func.count()).where(decisions.c.task_id == task.id),
+        "num_learned": sa.select(sa.func.count()).where(observations.c.task_id == task.id),
+    }
+    found = {name: connection.execute(query).scalar() for name, query in counts.items()}
+    return [
+        f"{task.model}/{task.name}: {name} is {getattr(task, name)}, the log has {value}"
+        for name, value in found.items()
+        if value != getattr(task, name)
+    ]

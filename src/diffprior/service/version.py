@@ -16,7 +16,7 @@ from ..priors.base import AbstractPrior
 from ..samplers.base import AbstractSampler
 from .arrays import EvidenceArrays
 from .draws import DrawProgram, DrawRequest, NoDraws
-from .errors import ServiceError
+from .requests import ServiceError
 from .settings import Settings, check_rewards
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from ..catalog import Catalog
-from ..database import Database
-from ..schema import tasks
+from ..store import Database, tasks
 from ..version import Version
 from . import charts, verdicts
 from .chart import Chart

@@ -13,9 +13,8 @@ import sqlalchemy as sa
 from ...evaluate.comparison import compare
 from ...evaluate.tasks import Tasks
 from ...priors.gaussian import GaussianPrior
-from ..database import Database
-from ..schema import observations, tasks
 from ..settings import check_rewards
+from ..store import Database, observations, tasks
 from ..version import Version
 
 MAX_TASKS, MAX_ROWS = 128, 64  # tasks, and first observations of each

@@ -9,10 +9,10 @@ import fastapi
 import sqlalchemy as sa
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
+from ..auth import Token, Tokens
 from ..engine import Engine
-from ..errors import ServiceError
 from ..reading import Reader
-from ..tokens import Token, Tokens
+from ..requests import ServiceError
 from .dashboard import Dashboard
 from .markup import Frame, Link, page, task_address, text
 from .prior_gain import PriorGains

@@ -6,11 +6,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from ..database import Database
-from ..posterior import posterior_draws
 from ..reading import Reader
-from ..schema import decisions, observations
-from ..tasks import fresh_state
+from ..store import Database, TaskRow, decisions, observations
+from ..tasks import empty_state
 from ..version import Version
 from .actions import action_name
 from .chart import Chart
@@ -39,12 +37,12 @@ class TaskPage:
         """
         version, row, state = self.reader.task_state(model, name)
         num_calls = -(-NUM_DRAWS // (1 + version.settings.propensity_draws))
-        nothing = fresh_state(version, row.id, row.seed)
-        prior = posterior_draws(version, nothing, 0, num_calls)
-        posterior = posterior_draws(version, state, row.num_decisions, num_calls)
-        history = self._history(row.id)
+        nothing = empty_state(version, row["id"], row["seed"])
+        prior = nothing.posterior_draws(version, 0, num_calls)
+        posterior = state.posterior_draws(version, row["num_decisions"], num_calls)
+        history = self._history(row["id"])
         pictures = [
-            _next_decision(version, posterior, self._last(row.id)),
+            _next_decision(version, posterior, self._last(row["id"])),
             parameters_chart(prior, posterior, state.num_learned),
             history_chart(history),
         ]
@@ -80,10 +78,10 @@ class TaskPage:
             return connection.execute(query).one_or_none()
 
 
-def _about(version: Version, row: Any) -> str:
+def _about(version: Version, row: TaskRow) -> str:
     return (
-        f"{row.num_decisions:,} decisions and {row.num_learned:,} rewards since "
-        f"{moment(row.created)} UTC. Version {version.version} of the model serves it."
+        f"{row['num_decisions']:,} decisions and {row['num_learned']:,} rewards since "
+        f"{moment(row['created'])} UTC. Version {version.version} of the model serves it."
     )
 
 

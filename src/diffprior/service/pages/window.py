@@ -11,8 +11,7 @@ import numpy as np
 import sqlalchemy as sa
 from jaxtyping import Bool, Float, Int, Shaped
 
-from ..database import Database
-from ..schema import decisions, observations, rewards, tasks
+from ..store import Database, decisions, observations, rewards, tasks
 
 SIZE = 10_000  # decisions that are looked at, however many there are
 KEEP_SECONDS = 2.0  # so that many readers cost no more than one

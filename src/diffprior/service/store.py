@@ -1,12 +1,18 @@
-"""Tables of the service, and how a database of an earlier version becomes one of this version.
+"""The database: its tables, their migrations, and connections to SQLite or PostgreSQL.
 
-The log is the truth: `decisions`, `rewards` and `observations` (what was learned, in which order).
-`snapshots` are a cache of it, which `diffprior rebuild` makes anew.
+`decisions`, `rewards` and `observations` (what was learned, in order) are the source of truth.
+`snapshots` is a cache of them that `diffprior rebuild` recreates.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypedDict
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+READ_ONLY = "diffprior_read_only"
+BUSY_MS = 30_000  # how long a connection waits for a writer in another process
 
 metadata = sa.MetaData()
 Blob, Text, Real, Whole = sa.LargeBinary, sa.Text, sa.Double, sa.BigInteger
@@ -122,18 +128,66 @@ tokens = sa.Table(
 )
 
 
+class TaskRow(TypedDict):
+    """A row of `tasks`."""
+
+    id: int
+    model: str
+    name: str
+    seed: int
+    num_decisions: int
+    num_learned: int
+    created: float
+
+
+class DecisionRow(TypedDict):
+    """A row of `decisions`; `names` and `ranking` are JSON, arrays are their bytes."""
+
+    id: str
+    task_id: int
+    number: int
+    version: int
+    features: bytes
+    num_actions: int
+    names: str | None
+    mask: bytes | None
+    ranking: str
+    top_k: int | None
+    taken: int
+    propensity: float | None
+    propensity_se: float | None
+    predicted: float
+    failed: bool
+    shadow: bool
+    status: str
+    settled: bool
+    created: float
+    expires: float | None
+
+
+class RewardRow(TypedDict):
+    """A row of `rewards`."""
+
+    decision_id: str
+    reward_id: str
+    number: int
+    value: float
+    late: bool
+    received: float
+
+
 def _create(connection: sa.Connection) -> None:
     metadata.create_all(connection)
 
 
 def _index_times(connection: sa.Connection) -> None:
-    decisions_by_time.create(connection, checkfirst=True)  # a new database has it already
+    decisions_by_time.create(connection, checkfirst=True)  # a new database already has it
 
 
 def _add_moments(connection: sa.Connection) -> None:
-    """When evidence was learned, so that it can fade; which decisions are the caller's own.
+    """Add when evidence was learned, for forgetting, and which decisions were in shadow mode.
 
-    Of decisions before, those are known whose action was not the one recommended.
+    Of earlier decisions, those whose action was not the recommended one are known to be.
     """
     added = [table.c[name] for table, name in _LATER if not _has(connection, table, name)]
     for column in added:
@@ -156,12 +210,12 @@ def _has(connection: sa.Connection, table: sa.Table, column: str) -> bool:
     return column in {found["name"] for found in sa.inspect(connection).get_columns(table.name)}
 
 
-# The step at index n makes a database of version n one of version n + 1. Steps are only added.
+# Step n turns a database of version n into one of version n + 1. Steps are only ever appended.
 MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_create, _index_times, _add_moments)
 
 
 def migrate(connection: sa.Connection) -> None:
-    """Bring a database, empty or of an earlier version, to the version of this package.
+    """Bring a database, empty or of an earlier version, to the current schema version.
 
     Raises:
         ValueError: The database is of a later version of the package.
@@ -179,3 +233,91 @@ def migrate(connection: sa.Connection) -> None:
         step(connection)
     connection.execute(schema_version.delete())
     connection.execute(schema_version.insert().values(version=len(MIGRATIONS)))
+
+
+class Database:
+    """An opened and migrated database.
+
+    Args:
+        url: `sqlite:///decisions.sqlite`, `postgresql://user@host/name`, or the path of a SQLite
+            file.
+
+    Raises:
+        ValueError: The URL is of another kind of database.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = _parse_url(url)
+        self._engine = sa.create_engine(self.url, **_options(self.url))
+        if self.is_sqlite:
+            sa.event.listen(self._engine, "connect", _prepare_sqlite)
+            sa.event.listen(self._engine, "begin", _begin_sqlite)
+        with self.transaction() as connection:
+            migrate(connection)
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether the database is a SQLite file, which one transaction at a time writes to."""
+        return self.url.get_backend_name() == "sqlite"
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sa.Connection]:
+        """Connection that commits on exit and rolls back on an exception."""
+        with self._engine.begin() as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """Connection with a consistent view that does not wait for writers."""
+        with self._engine.connect().execution_options(**{READ_ONLY: True}) as connection:
+            yield connection
+
+    def insert_if_absent(self, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+        """INSERT statement that skips rows whose key exists."""
+        dialect = sqlite if self.is_sqlite else postgresql
+        return dialect.insert(table).on_conflict_do_nothing()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+
+def _parse_url(url: str) -> sa.URL:
+    text = url if "://" in url else f"sqlite:///{url}"
+    if text.startswith(("postgresql://", "postgres://")):
+        text = "postgresql+psycopg://" + text.split("://", 1)[1]
+    try:
+        parsed = sa.make_url(text)
+    except sa.exc.ArgumentError as error:
+        raise ValueError(
+            "`database`: expected a file name or an address such as "
+            "sqlite:///decisions.sqlite or postgresql://user@host/name"
+        ) from error
+    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+        raise ValueError(
+            f"`database`: expected SQLite or PostgreSQL, got {parsed.get_backend_name()}; "
+            "use one of those"
+        )
+    return parsed
+
+
+def _options(url: sa.URL) -> dict[str, Any]:
+    if url.get_backend_name() == "sqlite":
+        return {"connect_args": {"check_same_thread": False}}
+    pool = {"pool_pre_ping": True, "pool_size": 4, "max_overflow": 4}
+    return {"connect_args": {"connect_timeout": 5}, **pool}
+
+
+def _prepare_sqlite(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # `_begin_sqlite` begins transactions
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute("PRAGMA synchronous = FULL")  # commits are on disk before they are acknowledged
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    reads = connection.get_execution_options().get(READ_ONLY, False)
+    connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")

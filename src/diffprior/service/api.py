@@ -1,0 +1,388 @@
+"""The HTTP API: paths, bodies and status codes; the engine does the work."""
+
+import asyncio
+import base64
+import binascii
+import contextlib
+from collections.abc import AsyncIterator
+from importlib.metadata import version as installed_version
+from typing import Annotated
+
+import fastapi
+import numpy as np
+import pydantic
+import sqlalchemy as sa
+import swagger_ui_bundle
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from ..files.base import load_bytes
+from .auth import Tokens
+from .engine import Engine
+from .limits import Limits
+from .pages.routes import pages
+from .reading import Reader
+from .requests import Change, Decide, Reward, ServiceError, unavailable
+from .settings import Settings
+
+MAX_ACTIONS = 1_000
+MAX_NUMBERS = 100_000  # features of one decision
+MAX_BATCH = 256
+
+Name = Annotated[  # without control characters, which neither databases nor logs can hold
+    str, pydantic.StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,200}$")
+]
+Id = Annotated[str, pydantic.StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
+Finite = Annotated[float, pydantic.Field(allow_inf_nan=False, ge=-1e12, le=1e12)]
+Vector = Annotated[list[Finite], pydantic.Field(min_length=1, max_length=10_000)]
+Share = Annotated[float, pydantic.Field(ge=0, le=1)]
+
+Header = Annotated[str | None, fastapi.Header(include_in_schema=False)]
+ModelName = Annotated[Name, fastapi.Path(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
+TaskName = Annotated[Name, fastapi.Path()]
+DecisionId = Annotated[Id, fastapi.Path()]
+
+
+class Body(pydantic.BaseModel, extra="forbid"):
+    """A body; unknown fields are rejected."""
+
+
+class DecisionBody(Body):
+    """Actions to choose from: `features`, one row for each, or named `actions` with theirs."""
+
+    features: Annotated[list[Vector], pydantic.Field(max_length=MAX_ACTIONS)] | None = None
+    actions: Annotated[dict[Name, Vector], pydantic.Field(max_length=MAX_ACTIONS)] | None = None
+    mask: Annotated[list[bool], pydantic.Field(max_length=MAX_ACTIONS)] | None = pydantic.Field(
+        None, description="true where an action is allowed"
+    )
+    top_k: Annotated[int, pydantic.Field(ge=1, le=MAX_ACTIONS)] | None = pydantic.Field(
+        None, description="rank this many actions instead of choosing one"
+    )
+    decision_id: Id | None = pydantic.Field(
+        None, description="your own id: a repeated call gets the same reply"
+    )
+    action_taken: Name | int | None = pydantic.Field(
+        None, description="shadow mode: your action is logged as taken, ours as recommended"
+    )
+    deferred: bool = pydantic.Field(
+        False, description="wait for a reward only once the decision is activated"
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> "DecisionBody":
+        if (self.features is None) == (self.actions is None):
+            raise ValueError("expected either `features` or `actions`; pass one of them")
+        rows = self._rows()
+        if not rows:
+            raise ValueError("expected at least one action; pass its features")
+        if len({len(row) for row in rows}) != 1:
+            raise ValueError("expected equally many features for each action; pad the rows")
+        if len(rows) * len(rows[0]) > MAX_NUMBERS:
+            raise ValueError(f"expected at most {MAX_NUMBERS} features in all; send fewer actions")
+        return self
+
+    def _rows(self) -> list[list[float]]:
+        return list(self.actions.values()) if self.actions is not None else self.features or []
+
+    def request(self, model: str, task: str, token: str | None) -> Decide:
+        """The request to the engine."""
+        names = None if self.actions is None else list(self.actions)
+        request = Decide(
+            model,
+            task,
+            np.asarray(self._rows(), np.float64),
+            names=names,
+            mask=None if self.mask is None else np.asarray(self.mask, bool),
+            top_k=self.top_k,
+            taken=self._taken(names),
+            deferred=self.deferred,
+            token=token,
+        )
+        if self.decision_id is not None:
+            request.decision_id = self.decision_id
+        return request
+
+    def _taken(self, names: list[str] | None) -> int | None:
+        """Index of the action taken; -1 if there is no such action."""
+        taken = self.action_taken
+        if taken is None or (isinstance(taken, int) and names is None):
+            return taken
+        return names.index(str(taken)) if names and str(taken) in names else -1
+
+
+class TaskDecisionBody(DecisionBody):
+    """One decision of a batch, with its task."""
+
+    task: Name
+
+
+class BatchBody(Body):
+    """Decisions for many tasks."""
+
+    decisions: Annotated[list[TaskDecisionBody], pydantic.Field(min_length=1, max_length=MAX_BATCH)]
+
+
+class RewardBody(Body):
+    """A reward. Each further reward of the same decision has its own `reward_id`."""
+
+    reward: Finite
+    reward_id: Id | None = None
+
+
+class ModelBody(Body):
+    """A version of a model: its settings, and its prior's file in base64."""
+
+    prior: Annotated[str, pydantic.StringConstraints(max_length=64 * 2**20)]
+    settings: Settings = pydantic.Field(default_factory=lambda: Settings.model_validate({}))
+    share: Share = 1.0
+
+
+class ShareBody(Body):
+    """The share of the tasks that a version serves."""
+
+    share: Share
+
+
+def make_app(engine: Engine, tokens: Tokens, *, limits: Limits) -> ASGIApp:
+    """Build the ASGI application.
+
+    Args:
+        engine: Not yet started; the application starts and closes it.
+        tokens: Who may do what.
+        limits: On the size and duration of requests.
+
+    Returns:
+        The application.
+    """
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: fastapi.FastAPI) -> AsyncIterator[None]:
+        await asyncio.to_thread(engine.start)
+        yield
+        await asyncio.to_thread(engine.close)
+
+    app = fastapi.FastAPI(
+        title="diffprior",
+        version=installed_version("diffprior"),
+        description="Decisions for many tasks, from a prior over them.",
+        lifespan=lifespan,
+        docs_url=None,  # FastAPI's own pages load scripts from other hosts
+        redoc_url=None,
+    )
+    app.add_exception_handler(ServiceError, _service_error)
+    app.add_exception_handler(fastapi.exceptions.RequestValidationError, _invalid_body)
+    app.add_exception_handler(sa.exc.SQLAlchemyError, _database_error)
+    app.add_exception_handler(Exception, _internal_error)
+    reader = Reader(engine.database, engine.catalog, engine.task_cache)
+    app.include_router(_decisions(engine, tokens, limits))
+    app.include_router(_reading(tokens, reader))
+    app.include_router(_models(engine, tokens, reader))
+    app.include_router(_operations(engine, tokens))
+    app.include_router(pages(engine, tokens, reader))
+    _add_docs(app)
+    return limits.wrap(app, engine.metrics)
+
+
+def _add_docs(app: fastapi.FastAPI) -> None:
+    """Serve Swagger UI at /docs from this host."""
+    app.mount("/static", StaticFiles(directory=swagger_ui_bundle.swagger_ui_path))
+
+    @app.get("/docs", include_in_schema=False)
+    async def page() -> HTMLResponse:
+        return get_swagger_ui_html(
+            openapi_url="/openapi.json",
+            title="diffprior",
+            swagger_js_url="/static/swagger-ui-bundle.js",
+            swagger_css_url="/static/swagger-ui.css",
+            swagger_favicon_url="/static/favicon-32x32.png",
+        )
+
+
+def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRouter:
+    router = fastapi.APIRouter(prefix="/v1", tags=["decisions"])
+
+    async def serve(request: Decide | Reward | Change) -> object:
+        future = asyncio.wrap_future(engine.submit(request))
+        try:
+            return await asyncio.wait_for(future, limits.seconds)
+        except TimeoutError as error:
+            raise ServiceError(503, "the service is too busy; try again", 1) from error
+
+    async def change(decision_id: str, status: str, header: str | None) -> JSONResponse:
+        token = await tokens.authorize_async(header, "reward")
+        return JSONResponse(await serve(Change(decision_id, status, token.models)))
+
+    @router.post("/models/{model}/tasks/{task}/decisions")
+    async def decide(
+        model: ModelName, task: TaskName, body: DecisionBody, authorization: Header = None
+    ) -> JSONResponse:
+        """Choose an action for a task, which is created on its first decision."""
+        token = await tokens.authorize_async(authorization, "decide", model)
+        return JSONResponse(await serve(body.request(model, task, token.id)))
+
+    @router.post("/models/{model}/decisions")
+    async def decide_many(
+        model: ModelName, body: BatchBody, authorization: Header = None
+    ) -> JSONResponse:
+        """Choose actions for many tasks; a rejected decision is an error in its place."""
+        token = await tokens.authorize_async(authorization, "decide", model)
+        requests = [item.request(model, item.task, token.id) for item in body.decisions]
+        replies = await asyncio.gather(*map(serve, requests), return_exceptions=True)
+        return JSONResponse({"decisions": [_reply_or_error(reply) for reply in replies]})
+
+    @router.post("/decisions/{decision_id}/reward")
+    async def reward(
+        decision_id: DecisionId, body: RewardBody, authorization: Header = None
+    ) -> JSONResponse:
+        """Report the reward of a decision. Repeating the call changes nothing."""
+        token = await tokens.authorize_async(authorization, "reward")
+        request = Reward(decision_id, body.reward, body.reward_id or "", token.models)
+        return JSONResponse(await serve(request))
+
+    @router.post("/decisions/{decision_id}/activate")
+    async def activate(decision_id: DecisionId, authorization: Header = None) -> JSONResponse:
+        """Start waiting for the reward of a deferred decision."""
+        return await change(decision_id, "active", authorization)
+
+    @router.post("/decisions/{decision_id}/cancel")
+    async def cancel(decision_id: DecisionId, authorization: Header = None) -> JSONResponse:
+        """Learn nothing from a decision that was not carried out."""
+        return await change(decision_id, "cancelled", authorization)
+
+    return router
+
+
+def _reply_or_error(reply: object) -> object:
+    if isinstance(reply, ServiceError):
+        return {"error": reply.message, "status": reply.status}
+    if isinstance(reply, BaseException):
+        raise reply
+    return reply
+
+
+def _reading(tokens: Tokens, reader: Reader) -> fastapi.APIRouter:
+    router = fastapi.APIRouter(prefix="/v1", tags=["reading"])
+
+    @router.get("/decisions/{decision_id}")
+    def read_decision(decision_id: DecisionId, authorization: Header = None) -> JSONResponse:
+        """A decision and its rewards."""
+        token = tokens.authorize(authorization, "read")
+        return JSONResponse(reader.decision(decision_id, token.models))
+
+    @router.get("/models")
+    def list_models(authorization: Header = None) -> JSONResponse:
+        """All models that the token may see."""
+        token = tokens.authorize(authorization, "read")
+        return JSONResponse({"models": reader.models(token.models)})
+
+    @router.get("/models/{model}")
+    def read_model(model: ModelName, authorization: Header = None) -> JSONResponse:
+        """A model and its versions."""
+        tokens.authorize(authorization, "read", model)
+        return JSONResponse(reader.model(model))
+
+    @router.get("/models/{model}/tasks")
+    def list_tasks(
+        model: ModelName,
+        after: Annotated[str, fastapi.Query(pattern=r"^[^\x00-\x1f\x7f]{0,200}$")] = "",
+        limit: Annotated[int, fastapi.Query(ge=1, le=1000)] = 100,
+        authorization: Header = None,
+    ) -> JSONResponse:
+        """Tasks of a model ordered by name, starting after the name `after`."""
+        tokens.authorize(authorization, "read", model)
+        return JSONResponse({"tasks": reader.tasks(model, after, limit)})
+
+    @router.get("/models/{model}/tasks/{task}")
+    def read_task(model: ModelName, task: TaskName, authorization: Header = None) -> JSONResponse:
+        """Counts, posterior and prior of a task."""
+        tokens.authorize(authorization, "read", model)
+        return JSONResponse(reader.task(model, task))
+
+    return router
+
+
+def _models(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.APIRouter:
+    router = fastapi.APIRouter(prefix="/v1/models/{model}", tags=["models"])
+    catalog = engine.catalog
+
+    def prepared(model: str) -> JSONResponse:
+        engine.prepare()
+        return JSONResponse(reader.model(model))
+
+    @router.put("")
+    def put_model(model: ModelName, body: ModelBody, authorization: Header = None) -> JSONResponse:
+        """Add a model, or a version of it that serves a share of the tasks."""
+        tokens.authorize(authorization, "admin", model)
+        try:
+            prior = load_bytes(base64.b64decode(body.prior, validate=True))
+            catalog.candidate(model, body.settings, prior).warm_up()
+        except (ValueError, binascii.Error) as error:
+            raise ServiceError(422, f"`prior`: {error}") from error
+        catalog.put(model, body.settings, prior, body.share)
+        return prepared(model)
+
+    @router.put("/versions/{number}")
+    def set_share(
+        model: ModelName,
+        number: Annotated[int, fastapi.Path(ge=1, le=10**6)],
+        body: ShareBody,
+        authorization: Header = None,
+    ) -> JSONResponse:
+        """Change the share of the tasks that a version serves."""
+        tokens.authorize(authorization, "admin", model)
+        catalog.set_share(model, number, body.share)
+        return prepared(model)
+
+    @router.post("/rollback")
+    def roll_back(model: ModelName, authorization: Header = None) -> JSONResponse:
+        """Return all tasks to the version before the newest one that serves any."""
+        tokens.authorize(authorization, "admin", model)
+        catalog.roll_back(model)
+        return prepared(model)
+
+    return router
+
+
+def _operations(engine: Engine, tokens: Tokens) -> fastapi.APIRouter:
+    router = fastapi.APIRouter(tags=["operations"])
+
+    @router.get("/health")
+    async def health() -> dict[str, str]:
+        """The process is running."""
+        return {"status": "ok"}
+
+    @router.get("/ready", responses={503: {"description": "the database does not answer"}})
+    async def ready() -> JSONResponse:
+        """The last transaction succeeded."""
+        return JSONResponse({"ready": engine.healthy}, 200 if engine.healthy else 503)
+
+    @router.get("/metrics")
+    async def metrics(authorization: Header = None) -> Response:
+        """Metrics in the text format of Prometheus."""
+        await tokens.authorize_async(authorization, "read")
+        return Response(engine.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    return router
+
+
+def _service_error(_: fastapi.Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ServiceError)
+    headers = {"Retry-After": str(error.retry_after)} if error.retry_after else None
+    return JSONResponse({"error": error.message}, error.status, headers)
+
+
+def _database_error(request: fastapi.Request, error: Exception) -> JSONResponse:
+    return _service_error(request, unavailable(type(error.__cause__ or error).__name__))
+
+
+def _internal_error(_: fastapi.Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"error": "the request failed; see the service's log"}, 500)
+
+
+def _invalid_body(_: fastapi.Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, fastapi.exceptions.RequestValidationError)
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    return JSONResponse({"error": f"`{place or 'body'}`: {first['msg']}"}, 422)

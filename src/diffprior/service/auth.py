@@ -1,0 +1,171 @@
+"""Bearer tokens: who may do what. Only a digest of each token is stored."""
+
+import asyncio
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from .requests import ServiceError
+from .store import Database, tokens
+
+RIGHTS = ("decide", "reward", "read", "admin")
+TRUST_SECONDS = 5.0  # how long a revoked token may still be accepted
+MAX_KNOWN = 10_000  # tokens in memory
+ID_CHARS = 8
+
+
+@dataclass(frozen=True)
+class Token:
+    """Rights of a caller. `model` is None for all models; `id` is None where none is required."""
+
+    id: str | None
+    rights: tuple[str, ...]
+    model: str | None
+
+    def allows(self, right: str, model: str | None = None) -> bool:
+        """Whether the token has a right for a model; with None for any model at all."""
+        return right in self.rights and (None in (model, self.model) or self.model == model)
+
+    @property
+    def models(self) -> tuple[str, ...] | None:
+        """Models whose decisions the token may see; None for all."""
+        return None if self.model is None else (self.model,)
+
+
+LOCAL = Token(None, RIGHTS, None)  # a caller on the same machine, where no token is required
+
+
+def create_token(
+    database: Database,
+    rights: tuple[str, ...] = RIGHTS,
+    model: str | None = None,
+    max_tasks: int = 1_000_000,
+) -> str:
+    """Create a token and return its text, which cannot be recovered later.
+
+    Args:
+        database: Where its digest is stored.
+        rights: Some of decide, reward, read, admin.
+        model: Model that it is restricted to; None for all.
+        max_tasks: How many tasks it may create.
+
+    Returns:
+        The token: `dp_`, its id, `_` and its secret.
+
+    Raises:
+        ValueError: There is no such right.
+    """
+    unknown = set(rights) - set(RIGHTS)
+    if unknown or not rights:
+        raise ValueError(
+            f"`rights`: expected some of {', '.join(RIGHTS)}, got {sorted(unknown)}; pick those"
+        )
+    name, secret = secrets.token_hex(ID_CHARS // 2), secrets.token_urlsafe(32)
+    row = {
+        "id": name,
+        "digest": _digest(secret),
+        "rights": json.dumps(list(rights)),
+        "model": model,
+        "max_tasks": max_tasks,
+        "num_tasks": 0,
+        "created": time.time(),
+        "revoked": False,
+    }
+    with database.transaction() as connection:
+        connection.execute(tokens.insert().values(row))
+    return f"dp_{name}_{secret}"
+
+
+def revoke_token(database: Database, name: str) -> bool:
+    """Revoke a token by its id, the part between `dp_` and the next `_`; False if unknown."""
+    with database.transaction() as connection:
+        where = tokens.c.id == name
+        return bool(connection.execute(tokens.update().where(where).values(revoked=True)).rowcount)
+
+
+def any_token(database: Database) -> bool:
+    """Whether there is a token that is not revoked."""
+    with database.reading() as connection:
+        query = sa.select(tokens.c.id).where(tokens.c.revoked.is_(False)).limit(1)
+        return connection.execute(query).first() is not None
+
+
+class Tokens:
+    """Checks the tokens of requests; those used in the last seconds are in memory.
+
+    Args:
+        database: Where the tokens are stored.
+        required: Whether a request without a token is rejected.
+    """
+
+    def __init__(self, database: Database, *, required: bool) -> None:
+        self._database = database
+        self._required = required
+        self._known: dict[str, tuple[float, Any]] = {}
+
+    def check(self, header: str | None) -> Token | None:
+        """Token of an `Authorization` header; None if it is missing or wrong."""
+        if header is None:
+            return None if self._required else LOCAL
+        name, secret = _parse(header)
+        row = None if name is None else self._row(name)
+        expected = row.digest if row is not None else _digest("")
+        if not hmac.compare_digest(expected, _digest(secret)) or row is None or row.revoked:
+            return None
+        return Token(row.id, tuple(json.loads(row.rights)), row.model)
+
+    def authorize(self, header: str | None, right: str, model: str | None = None) -> Token:
+        """Token of an `Authorization` header, which has a right.
+
+        Raises:
+            ServiceError: With status 401 if there is no valid token, 403 if it lacks the right.
+        """
+        token = self.check(header)
+        if token is None:
+            raise ServiceError(401, "expected a valid token: send `Authorization: Bearer dp_...`")
+        if not token.allows(right, model):
+            raise ServiceError(
+                403, f"the token lacks the right to {right} here; ask for one that has"
+            )
+        return token
+
+    async def authorize_async(
+        self, header: str | None, right: str, model: str | None = None
+    ) -> Token:
+        """As `authorize`; the event loop does not wait for the database."""
+        name, _ = _parse(header)
+        if name is None or self._is_known(name):
+            return self.authorize(header, right, model)
+        return await asyncio.to_thread(self.authorize, header, right, model)
+
+    def _is_known(self, name: str) -> bool:
+        return self._known.get(name, (0.0, None))[0] > time.monotonic() - TRUST_SECONDS
+
+    def _row(self, name: str) -> Any:
+        if not self._is_known(name):
+            with self._database.reading() as connection:
+                row = connection.execute(sa.select(tokens).where(tokens.c.id == name)).first()
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[name] = (time.monotonic(), row)
+            return row
+        return self._known[name][1]
+
+
+def _parse(header: str | None) -> tuple[str | None, str]:
+    """Id and secret of a token; id None if it is malformed."""
+    kind, _, text = (header or "").partition(" ")
+    parts = text.strip().split("_", 2)
+    if kind.lower() != "bearer" or len(parts) != 3 or parts[0] != "dp" or len(parts[1]) != ID_CHARS:
+        return None, ""
+    return parts[1], parts[2]
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
