@@ -35,7 +35,8 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
 def _members(hint: Any) -> Iterator[Any]:
     """A hint, and what it is a union or an alias of."""
     hint = getattr(hint, "__value__", hint)  # of `type X = ...`
-    yield hint
+    if isinstance(hint, typing.Hashable):  # `P.args` is not
+        yield hint
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         for part in typing.get_args(hint):
