@@ -1,1 +1,1 @@
-"""What decisions, draws and priors cost and how good they are, by section."""
+"""Measurements of speed and quality, one module each; `python -m benchmarks.NAME --help`."""

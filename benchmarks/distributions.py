@@ -1,4 +1,4 @@
-"""Laws of parameters whose posteriors can be drawn exactly: what samplers are judged by.
+"""Distributions of parameters whose posteriors can be drawn exactly: what samplers are scored on.
 
 Features are uniform in the unit ball; rewards are linear with unit noise or of a generalized linear
 model. `clusters`, `blocks` and `sheet` exist in any (even) number of dimensions; `modes` are far
@@ -7,6 +7,7 @@ shapes of the plane are those of Section 6.2.
 """
 
 import abc
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,44 +17,97 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from diffprior.evidence.base import AbstractEvidence, AbstractLikelihood
-from diffprior.evidence.families import Logistic, NegativeBinomial, Poisson
-from diffprior.evidence.linear import Linear, LinearEvidence
-from diffprior.priors.mixture import MixturePrior
-from diffprior.problems.mixtures import MIXTURES, example_mixture
-from diffprior.problems.plane import SHAPES, log_density
-from diffprior.problems.synthetic import SYNTHETIC, synthetic
+import diffprior as dp
+from diffprior.problems.synthetic import BOX, MIXTURES, SYNTHETIC
 
 from .exact_draws import in_blocks, in_latent_space, in_the_plane, of_a_mixture
 
-NUM_ATOMS = 2**18  # draws of a law that are weighted
+NUM_ATOMS = 2**18  # draws that are weighted
 NUM_PROPOSALS = 2**14  # draws about the components of a mixture that are weighted
 BLOCK_ATOMS = 2048  # of each block
 SHEET_NOISE, SHEET_LATENT = 0.1, 4
-LIKELIHOODS: dict[str, Callable[[], AbstractLikelihood]] = {
-    "linear": lambda: Linear(noise_std=1.0),
-    "logistic": Logistic,
-    "poisson": Poisson,
-    "negative-binomial": lambda: NegativeBinomial(3.0),
+LIKELIHOODS: dict[str, Callable[[], dp.AbstractLikelihood]] = {
+    "linear": lambda: dp.Linear(noise_std=1.0),
+    "logistic": dp.Logistic,
+    "poisson": dp.Poisson,
+    "negative-binomial": lambda: dp.NegativeBinomial(3.0),
 }
 WIDE = {"linear": 3.0, "logistic": 3.0, "poisson": 1.5, "negative-binomial": 1.5}
 
 
+Points = Float[Array, "n 2"]
+
+
+def log_density(name: str, points: Points) -> Float[Array, " n"]:
+    """Log density of the shape called `name` at each point; -inf outside of it."""
+    return _LOG_DENSITIES[name](points)
+
+
+def _swirl(points: Points) -> Float[Array, " n"]:
+    """(u, v) is uniform; r = u (4 - v) at the angle 2 pi u gives 1 / (2 pi r u)."""
+    x, y = points[:, 0] - 1.0, points[:, 1] + 1.0
+    u = jnp.mod(jnp.arctan2(x, y) / (2 * np.pi), 1.0)
+    r = jnp.hypot(x, y)
+    inside = (r >= 3.0 * u) & (r <= 4.0 * u) & (u > 0)
+    return jnp.where(inside, -jnp.log(2 * np.pi * jnp.where(inside, r * u, 1.0)), -jnp.inf)
+
+
+def _uniform(
+    inside: Callable[[Array, Array], Array], area: float
+) -> Callable[[Points], Float[Array, " n"]]:
+    """Of a part of the box [-3, 3]^2."""
+
+    def log_density(points: Points) -> Float[Array, " n"]:
+        x, y = points.T
+        boxed = jnp.maximum(jnp.abs(x), jnp.abs(y)) <= BOX
+        return jnp.where(boxed & inside(x, y), -np.log(area), -jnp.inf)
+
+    return log_density
+
+
+def _in_rays(x: Array, y: Array) -> Array:
+    radius = jnp.hypot(x, y)
+    return (radius < BOX) & (jnp.maximum(jnp.abs(x), jnp.abs(y)) > 0.95 * radius)
+
+
+def _in_triangles(x: Array, y: Array) -> Array:
+    return jnp.abs(y) < jnp.where(x > 0, x, -x / 3.0)
+
+
+def _in_h(x: Array, y: Array) -> Array:
+    return (jnp.abs(x) > 2.5) | (jnp.abs(y) < 0.25)
+
+
+def _in_corners(x: Array, y: Array) -> Array:
+    low, high = jnp.minimum(jnp.abs(x), jnp.abs(y)), jnp.maximum(jnp.abs(x), jnp.abs(y))
+    return (high > 2.5) & (low > 1.0)
+
+
+_LOG_DENSITIES: dict[str, Callable[[Points], Float[Array, " n"]]] = {
+    "rays": _uniform(_in_rays, 4.0 * float(np.arccos(0.95)) * BOX**2),
+    "triangles": _uniform(_in_triangles, 12.0),
+    "swirl": _swirl,
+    "H": _uniform(_in_h, 8.5),
+    "corners": _uniform(_in_corners, 4.0 * (0.5 * 2.0 + 1.5 * 0.5)),
+}
+SHAPES = tuple(_LOG_DENSITIES)
+
+
 class Tasks(NamedTuple):
-    """Tasks of a law: true parameters, and what random actions showed of them."""
+    """Tasks of a distribution: true parameters, and the evidence of random actions."""
 
     thetas: Float[np.ndarray, "b d"]
-    evidence: AbstractEvidence  # every array with a leading axis of b tasks
+    evidence: dp.AbstractEvidence  # every array with a leading axis of b tasks
 
 
-class AbstractLaw(abc.ABC):
-    """A law of parameters, and exact draws of its posteriors."""
+class AbstractDistribution(abc.ABC):
+    """A distribution of parameters, and exact draws of its posteriors."""
 
     dim: int
 
     @abc.abstractmethod
     def sample(self, seed: int, num_samples: int) -> Float[np.ndarray, "n d"]:
-        """Draws of the law."""
+        """Independent draws."""
 
     @abc.abstractmethod
     def posterior(self, seed: int, tasks: Tasks, num_draws: int) -> Float[np.ndarray, "b m d"]:
@@ -66,40 +120,36 @@ class AbstractLaw(abc.ABC):
         """True parameters, and the evidence of random actions."""
         rng = np.random.default_rng([seed, num_observations, 5])
         thetas = self.sample(9000 + seed, count)
-        normal = rng.standard_normal((count, num_observations, self.dim))
-        radius = rng.random((count, num_observations, 1)) ** (1 / self.dim)
-        features = radius * normal / np.linalg.norm(normal, axis=2, keepdims=True)
+        features = unit_ball(rng, (count, num_observations), self.dim)
         predictors = np.einsum("bni,bi->bn", features, thetas)
         if likelihood == "linear":
             rewards = predictors + rng.standard_normal(predictors.shape)
             precision = np.einsum("bni,bnj->bij", features, features)
             shift = np.einsum("bni,bn->bi", features, rewards)
-            make = jax.vmap(LinearEvidence.from_natural)
+            make = jax.vmap(dp.LinearEvidence.from_natural)
             return Tasks(thetas, make(_floats(precision), _floats(shift)))
         family = LIKELIHOODS[likelihood]()
         rewards = family.sample(jax.random.key(seed), _floats(predictors))
 
-        def rows(features: Array, rewards: Array) -> AbstractEvidence:
+        def rows(features: Array, rewards: Array) -> dp.AbstractEvidence:
             empty = family.empty(self.dim, num_observations)
             return empty.add(features, rewards, jnp.ones_like(rewards))
 
         return Tasks(thetas, jax.vmap(rows)(_floats(features), rewards))
 
 
-class MixtureLaw(AbstractLaw):
+class MixtureDistribution(AbstractDistribution):
     """A Gaussian mixture, whose posterior under linear evidence is one."""
 
-    def __init__(self, prior: MixturePrior) -> None:
+    def __init__(self, prior: dp.MixturePrior) -> None:
         self.prior, self.dim = prior, prior.dim
 
     def sample(self, seed: int, num_samples: int) -> Float[np.ndarray, "n d"]:
-        """Draws of the law."""
         return np.asarray(self.prior.sample(jax.random.key(seed), num_samples), np.float64)
 
     def posterior(self, seed: int, tasks: Tasks, num_draws: int) -> Float[np.ndarray, "b m d"]:
-        """Draws of the posterior mixture, or of its components by weight."""
 
-        def one(key: Key[Array, ""], evidence: AbstractEvidence) -> Float[Array, "m d"]:
+        def one(key: Key[Array, ""], evidence: dp.AbstractEvidence) -> Float[Array, "m d"]:
             if evidence.quadratic:
                 return self.prior.posterior(evidence)[0].sample(key, num_draws)
             return of_a_mixture(key, self.prior, evidence, NUM_PROPOSALS, num_draws)[0]
@@ -107,31 +157,29 @@ class MixtureLaw(AbstractLaw):
         return _each_task(one, seed, tasks.evidence)
 
 
-class PlaneLaw(AbstractLaw):
+class ShapeDistribution(AbstractDistribution):
     """A shape in the plane, by its density."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.problem, self.dim = name, synthetic(name), 2
+        self.name, self.problem, self.dim = name, dp.synthetic(name), 2
 
     def sample(self, seed: int, num_samples: int) -> Float[np.ndarray, "n d"]:
-        """Draws of the law."""
         draws = self.problem.sample_parameters(jax.random.key(seed), num_samples)
         return np.asarray(draws, np.float64)
 
     def posterior(self, seed: int, tasks: Tasks, num_draws: int) -> Float[np.ndarray, "b m d"]:
-        """Points by their weights."""
         atoms = _floats(self.sample(77_000 + seed, NUM_ATOMS))
 
         def one(key: Key[Array, ""], precision: Array, shift: Array) -> Float[Array, "m d"]:
-            law = (lambda points: log_density(self.name, points), atoms)
-            return in_the_plane(key, *law, precision, shift, num_draws)[0]
+            log_prior = functools.partial(log_density, self.name)
+            return in_the_plane(key, log_prior, atoms, precision, shift, num_draws)[0]
 
         return _each_task(one, seed, *_linear(tasks))
 
 
-class BlockLaw(AbstractLaw):
+class BlockDistribution(AbstractDistribution):
     """Independent shapes in the plane, rotated together. Exact by Gibbs sampling over the shapes:
-    half of the chains start at the true parameters, half at draws of the law."""
+    half of the chains start at the true parameters, half at draws of the prior."""
 
     def __init__(self, dim: int) -> None:
         self.dim = dim
@@ -140,30 +188,28 @@ class BlockLaw(AbstractLaw):
 
     def _shapes(self, seed: int, num_samples: int) -> Float[np.ndarray, "blocks n 2"]:
         keys = jax.random.split(jax.random.key(seed), self.dim // 2)
-        shapes = [synthetic(SYNTHETIC[i % len(SYNTHETIC)]) for i in range(self.dim // 2)]
+        shapes = [dp.synthetic(SYNTHETIC[i % len(SYNTHETIC)]) for i in range(self.dim // 2)]
         drawn = [s.sample_parameters(k, num_samples) for s, k in zip(shapes, keys, strict=True)]
         return np.stack([np.asarray(part, np.float64) for part in drawn])
 
     def sample(self, seed: int, num_samples: int) -> Float[np.ndarray, "n d"]:
-        """Draws of the law."""
         return np.concatenate(list(self._shapes(seed, num_samples)), axis=1) @ self.rotation.T
 
     def posterior(self, seed: int, tasks: Tasks, num_draws: int) -> Float[np.ndarray, "b m d"]:
-        """The last sweep of every chain."""
         q = self.rotation
         start = np.repeat((tasks.thetas @ q)[:, None], num_draws, axis=1)
         free = self.sample(55_000 + seed, start[:, ::2].size // self.dim) @ q
         start[:, ::2] = free.reshape(start[:, ::2].shape)
         atoms, turn = _floats(self._shapes(66_000 + seed, BLOCK_ATOMS)), _floats(q)
 
-        def one(key: Key[Array, ""], evidence: AbstractEvidence, start: Array) -> Array:
+        def one(key: Key[Array, ""], evidence: dp.AbstractEvidence, start: Array) -> Array:
             rotated = evidence.reparameterize(jnp.zeros_like(start[0]), turn)
             return in_blocks(key, atoms, rotated, start)
 
         return _each_task(one, seed, tasks.evidence, _floats(start)) @ q.T
 
 
-class SheetLaw(AbstractLaw):
+class SheetDistribution(AbstractDistribution):
     """A curved sheet with a little noise: 1.5 tanh(1.3 tanh(z W_1) W_2) + 0.1 noise. Exact by
     chains of z, with the noise integrated out."""
 
@@ -178,14 +224,12 @@ class SheetLaw(AbstractLaw):
         return 1.5 * jnp.tanh(1.3 * jnp.tanh(z @ first) @ second)
 
     def sample(self, seed: int, num_samples: int) -> Float[np.ndarray, "n d"]:
-        """Draws of the law."""
         rng = np.random.default_rng([seed, 8])
         z = rng.standard_normal((num_samples, SHEET_LATENT))
         surface = 1.5 * np.tanh(1.3 * np.tanh(z @ self.first) @ self.second)
         return surface + SHEET_NOISE * rng.standard_normal(surface.shape)
 
     def posterior(self, seed: int, tasks: Tasks, num_draws: int) -> Float[np.ndarray, "b m d"]:
-        """The last of every chain of z, and noise as it is given the evidence."""
         rng = np.random.default_rng([seed, 9])
         atoms = _floats(rng.standard_normal((NUM_ATOMS, SHEET_LATENT)))
         precision, shift = (np.asarray(part, np.float64) for part in _linear(tasks))
@@ -206,26 +250,33 @@ class SheetLaw(AbstractLaw):
         return at + np.einsum("bij,bmj->bmi", cov, left) + noise
 
 
-def clusters(dim: int) -> MixturePrior:
-    """Ten round clusters of standard deviation 0.3."""
-    means = 1.5 * np.random.default_rng(3).standard_normal((10, dim))
-    return MixturePrior(np.ones(10), means, np.tile(0.09 * np.eye(dim), (10, 1, 1)))
+def unit_ball(rng: np.random.Generator, shape: tuple[int, ...], dim: int) -> np.ndarray:
+    """Points uniform in the unit ball (*shape, dim)."""
+    normal = rng.standard_normal((*shape, dim))
+    radius = rng.random((*shape, 1)) ** (1 / dim)
+    return radius * normal / np.linalg.norm(normal, axis=-1, keepdims=True)
 
 
-def modes(dim: int) -> MixturePrior:
+def clusters(dim: int, count: int = 10) -> dp.MixturePrior:
+    """Round clusters of standard deviation 0.3."""
+    means = 1.5 * np.random.default_rng(3).standard_normal((count, dim))
+    return dp.MixturePrior(np.ones(count), means, np.tile(0.09 * np.eye(dim), (count, 1, 1)))
+
+
+def modes(dim: int) -> dp.MixturePrior:
     """Twenty-five modes of unit variance on a lattice 8 apart."""
     corners = np.random.default_rng(4).permutation(3**dim if dim < 12 else 3**12)[:25]
     means = 8.0 * np.stack([corners // 3**i % 3 - 1 for i in range(dim)], axis=1)
-    return MixturePrior(np.ones(25), means, np.tile(np.eye(dim), (25, 1, 1)))
+    return dp.MixturePrior(np.ones(25), means, np.tile(np.eye(dim), (25, 1, 1)))
 
 
-def wide(dim: int, std: float) -> MixturePrior:
+def wide(dim: int, std: float) -> dp.MixturePrior:
     """One round Gaussian about the origin."""
-    return MixturePrior([1.0], np.zeros((1, dim)), std**2 * np.eye(dim)[None])
+    return dp.MixturePrior([1.0], np.zeros((1, dim)), std**2 * np.eye(dim)[None])
 
 
-def law(name: str, likelihood: str = "linear") -> AbstractLaw:
-    """The law called clusters-D, blocks-D, sheet-D, modes-D, wide-D, mixture-NAME or a shape.
+def distribution(name: str, likelihood: str = "linear") -> AbstractDistribution:
+    """Look up clusters-D, blocks-D, sheet-D, modes-D, wide-D, mixture-NAME or a shape by name.
 
     `wide-D` has standard deviation 3, or 1.5 where rewards are counts. Sheets and shapes are exact
     under linear rewards alone, blocks under logistic ones too.
@@ -239,15 +290,15 @@ def law(name: str, likelihood: str = "linear") -> AbstractLaw:
             f"no other, got {likelihood!r}; try 'clusters-16'"
         )
     if name in SHAPES:
-        return PlaneLaw(name)
+        return ShapeDistribution(name)
     if name == "cross" or (kind == "mixture" and which in MIXTURES):
-        return MixtureLaw(example_mixture(which or name))
-    kinds: dict[str, Callable[[int], AbstractLaw]] = {
-        "clusters": lambda dim: MixtureLaw(clusters(dim)),
-        "modes": lambda dim: MixtureLaw(modes(dim)),
-        "wide": lambda dim: MixtureLaw(wide(dim, WIDE[likelihood])),
-        "blocks": BlockLaw,
-        "sheet": SheetLaw,
+        return MixtureDistribution(dp.example_mixture(which or name))
+    kinds: dict[str, Callable[[int], AbstractDistribution]] = {
+        "clusters": lambda dim: MixtureDistribution(clusters(dim)),
+        "modes": lambda dim: MixtureDistribution(modes(dim)),
+        "wide": lambda dim: MixtureDistribution(wide(dim, WIDE[likelihood])),
+        "blocks": BlockDistribution,
+        "sheet": SheetDistribution,
     }
     if kind not in kinds or not which.isdigit() or int(which) < 2 or int(which) % 2:
         raise ValueError(
@@ -259,9 +310,9 @@ def law(name: str, likelihood: str = "linear") -> AbstractLaw:
 
 def _linear(tasks: Tasks) -> tuple[Float[Array, "b d d"], Float[Array, "b d"]]:
     """Precision and shift of every task."""
-    if not isinstance(tasks.evidence, LinearEvidence):
+    if not isinstance(tasks.evidence, dp.LinearEvidence):
         raise ValueError(
-            "`tasks`: expected linear rewards, under which alone this law is exact, got "
+            "`tasks`: expected linear rewards, under which alone this distribution is exact, got "
             f"{type(tasks.evidence).__name__}; make them with likelihood='linear'"
         )
     return tasks.evidence.precision, tasks.evidence.shift

@@ -11,11 +11,8 @@ import jax.numpy as jnp
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int, Key
 
-from diffprior.evidence.base import AbstractEvidence
-from diffprior.gaussian import Gaussian
+import diffprior as dp
 from diffprior.linalg import cholesky, log_det_from_tril, solve_lower
-from diffprior.mixture import log_normalize, pick
-from diffprior.priors.mixture import MixturePrior
 
 FREEDOM = 5.0  # degrees of freedom of proposals
 WIDER = 1.2  # times their standard deviations
@@ -53,7 +50,7 @@ def in_the_plane(
     log_near = 0.5 * log_det_from_tril(tril) - jnp.log(2 * jnp.pi) - 0.5 * jnp.sum(away**2, axis=1)
     log_atom = log_prior(points)
     log_likelihood = points @ shift - 0.5 * jnp.sum((points @ precision) * points, axis=1)
-    weights, _ = log_normalize(log_atom + log_likelihood - jnp.logaddexp(log_atom, log_near))
+    weights = jax.nn.softmax(log_atom + log_likelihood - jnp.logaddexp(log_atom, log_near))
     uniforms = jax.random.uniform(pick_key, (num_draws,), points.dtype)
     return points[pick(weights, uniforms)], 1.0 / jnp.sum(weights**2)
 
@@ -70,7 +67,7 @@ def in_latent_space(
     likelihood alone; lengths b of all orders are tried.
     """
     pick_key, *keys = jax.random.split(key, 1 + LATENT_STEPS)
-    weights, _ = log_normalize(log_likelihood(atoms))
+    weights = jax.nn.softmax(log_likelihood(atoms))
     z = atoms[pick(weights, jax.random.uniform(pick_key, (num_draws,), atoms.dtype))]
 
     def step(state: tuple[Array, Array], key: Key[Array, ""]) -> tuple[tuple[Array, Array], None]:
@@ -88,15 +85,15 @@ def in_latent_space(
 def in_blocks(
     key: Key[Array, ""],
     atoms: Float[Array, "blocks n 2"],
-    evidence: AbstractEvidence,
+    evidence: dp.AbstractEvidence,
     start: Float[Array, "m d"],
 ) -> Float[Array, "m d"]:
     """Gibbs sampling over pairs of parameters, each with its own atoms; chains of `SWEEPS` sweeps.
 
     A pair is drawn from its atoms under a quadratic log likelihood; where that is an expansion of
-    the true one, the draw is taken with the probability that mends it.
+    the true one, the draw is accepted with the probability that corrects it.
     """
-    about = Gaussian.standard(start.shape[1], start.dtype).rescale(ABOUT)
+    about = dp.Gaussian.standard(start.shape[1], start.dtype).rescale(ABOUT)
     belief = about if evidence.quadratic else evidence.condition(about)[0]
     precision, shift = evidence.expand(belief)
     indices = jnp.arange(atoms.shape[0])
@@ -143,6 +140,11 @@ def _from_atoms(
     return jax.lax.dynamic_update_slice_in_dim(theta, new, 2 * i, axis=1)
 
 
+def pick(weights: Float[Array, " n"], uniforms: Float[Array, " m"]) -> Int[Array, " m"]:
+    """Indices by their weights, one for each uniform number."""
+    return jnp.minimum(jnp.searchsorted(jnp.cumsum(weights), uniforms), weights.shape[0] - 1)
+
+
 def _pick_each(key: Key[Array, ""], weights: Float[Array, "m n"]) -> Int[Array, " m"]:
     """An index of every row by its weights."""
     total = jnp.cumsum(weights, axis=1)
@@ -153,8 +155,8 @@ def _pick_each(key: Key[Array, ""], weights: Float[Array, "m n"]) -> Int[Array, 
 
 def of_a_mixture(
     key: Key[Array, ""],
-    prior: MixturePrior,
-    evidence: AbstractEvidence,
+    prior: dp.MixturePrior,
+    evidence: dp.AbstractEvidence,
     num_proposals: int,
     num_draws: int,
 ) -> tuple[Float[Array, "m d"], Float[Array, ""]]:
@@ -164,10 +166,10 @@ def of_a_mixture(
     and moved by random-walk Metropolis-Hastings, so that no two draws are the same.
     """
     which_key, noise_key, pick_key, walk_key = jax.random.split(key, 4)
-    near, log_evidence = jax.vmap(lambda m, c: evidence.condition(Gaussian(m, c)))(
+    near, log_evidence = jax.vmap(lambda m, c: evidence.condition(dp.Gaussian(m, c)))(
         prior.means, prior.covs
     )
-    shares, _ = log_normalize(jnp.log(prior.weights) + jnp.nan_to_num(log_evidence, nan=-jnp.inf))
+    shares = jax.nn.softmax(jnp.log(prior.weights) + jnp.nan_to_num(log_evidence, nan=-jnp.inf))
     shares = (1.0 - KEPT) * shares + KEPT * prior.weights
     trils = WIDER * jax.vmap(cholesky)(near.cov)
     which = pick(shares, jax.random.uniform(which_key, (num_proposals,), shares.dtype))
@@ -179,7 +181,7 @@ def of_a_mixture(
         log_prior = _mixed(lambda m, t: _normal(thetas, m, t), prior.means, own, prior.weights)
         return log_prior + jax.vmap(evidence.log_likelihood)(thetas)
 
-    weights, _ = log_normalize(log_posterior(thetas) - log_proposal)
+    weights = jax.nn.softmax(log_posterior(thetas) - log_proposal)
     chosen = pick(weights, jax.random.uniform(pick_key, (num_draws,), weights.dtype))
     draws = _walk(walk_key, log_posterior, thetas[chosen], trils, which[chosen])
     return draws, 1.0 / jnp.sum(weights**2)

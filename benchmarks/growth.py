@@ -1,31 +1,26 @@
 """How the cost of a draw grows with stages, particles, draws at once, parameters, components, rows.
 
-`diffprior bench --section growth` measures it and draws it, `growth.png` in the report's folder.
-Times are lower quartiles, which other work on the machine disturbs less than medians.
+`python -m benchmarks.growth` measures it and draws `growth.png`. Times are lower quartiles, which
+other work on the machine disturbs less than medians.
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from diffprior.evidence.base import AbstractEvidence
-from diffprior.evidence.families import Logistic
-from diffprior.evidence.linear import Linear
-from diffprior.priors.mixture import MixturePrior
-from diffprior.reporting.figures import DATA, MODEL, legend_below, new_figure
-from diffprior.samplers.base import AbstractSampler
-from diffprior.samplers.evidence_dps import EvidenceDPS
-from diffprior.samplers.exact import Exact
-from diffprior.samplers.laplace_dps import LaplaceDPS
-from diffprior.samplers.twisted_smc import TwistedSMC
+import diffprior as dp
+from diffprior.files.atomic import write_whole
+from diffprior.reporting.figures import DATA, MODEL, legend_below, new_figure, render
 
-from .section import Bench, Measurement
-from .timing import take_turns
+from .distributions import clusters
+from .harness import Bench, Measurement, command, take_turns
+from .speed import history
 
-COST = "microseconds a draw"
+COST = "microseconds per draw"
 AT_ONCE = 256  # draws of one history, unless their number is what grows
 LAST = 3  # sizes that a line of growth goes through
 COMPONENTS, DIM, ROWS = 8, 4, 20  # unless they are what grows
@@ -52,76 +47,65 @@ class Case(NamedTuple):
     grows: str
     at: int
     name: str
-    sampler: Callable[[], AbstractSampler]
-    evidence: Callable[[], AbstractEvidence]
+    sampler: Callable[[], dp.AbstractSampler]
+    evidence: Callable[[], dp.AbstractEvidence]
     num_draws: int = AT_ONCE
 
 
 def growth(bench: Bench) -> list[Measurement]:
-    """Microseconds a draw as one thing grows, all draws being from one history."""
-    return [_measured(case, 3 if bench.quick else 7) for case in cases(bench.quick)]
+    """Microseconds per draw as one thing grows, all draws being from one history."""
+    return [measure(case, 3 if bench.quick else 7) for case in cases(bench.quick)]
 
 
 def cases(quick: bool) -> Iterator[Case]:
     """What is measured: a mixture of 8 clusters in 4 parameters, 20 linear rewards."""
     few = 2 if quick else None
-    usual, linear = partial(_sampler, COMPONENTS, DIM), Linear(noise_std=1.0)
-    history = partial(observed, linear, ROWS, DIM)
+    usual, linear = partial(_sampler, COMPONENTS, DIM), dp.Linear(noise_std=1.0)
+    rewards = partial(_observed, linear, ROWS, DIM)
     for t in (5, 10, 20, 50, 100)[:few]:
-        yield Case("stages", t, "EvidenceDPS", partial(usual, EvidenceDPS, steps=t), history)
-        yield Case("stages", t, "LaplaceDPS", partial(usual, LaplaceDPS, steps=t), history)
+        yield Case("stages", t, "EvidenceDPS", partial(usual, dp.EvidenceDPS, steps=t), rewards)
+        yield Case("stages", t, "LaplaceDPS", partial(usual, dp.LaplaceDPS, steps=t), rewards)
     for k in (1, 4, 16, 64)[:few]:
-        particles = partial(usual, TwistedSMC, num_particles=k)
-        yield Case("particles", k, "TwistedSMC", particles, history, 32)
+        particles = partial(usual, dp.TwistedSMC, num_particles=k)
+        yield Case("particles", k, "TwistedSMC", particles, rewards, 32)
     for n in (1, 10, 100, 1000, 10_000)[:few]:
-        yield Case("draws", n, "EvidenceDPS", partial(usual, EvidenceDPS), history, n)
-        yield Case("draws", n, "Exact", partial(usual, Exact), history, n)
+        yield Case("draws", n, "EvidenceDPS", partial(usual, dp.EvidenceDPS), rewards, n)
+        yield Case("draws", n, "Exact", partial(usual, dp.Exact), rewards, n)
     for d in (2, 4, 8, 16, 32)[:few]:
-        sized, rewards = partial(_sampler, COMPONENTS, d), partial(observed, linear, ROWS, d)
-        yield Case("parameters", d, "EvidenceDPS", partial(sized, EvidenceDPS), rewards)
-        yield Case("parameters", d, "Exact", partial(sized, Exact), rewards)
+        sized, observed = partial(_sampler, COMPONENTS, d), partial(_observed, linear, ROWS, d)
+        yield Case("parameters", d, "EvidenceDPS", partial(sized, dp.EvidenceDPS), observed)
+        yield Case("parameters", d, "Exact", partial(sized, dp.Exact), observed)
     for k in (1, 4, 16, 64, 256)[:few]:
         sized = partial(_sampler, k, DIM)
-        yield Case("components", k, "EvidenceDPS", partial(sized, EvidenceDPS), history)
-        yield Case("components", k, "Exact", partial(sized, Exact), history)
+        yield Case("components", k, "EvidenceDPS", partial(sized, dp.EvidenceDPS), rewards)
+        yield Case("components", k, "Exact", partial(sized, dp.Exact), rewards)
     for n in (10, 100, 1000)[:few]:
-        for name, family in (("EvidenceDPS", linear), ("EvidenceDPS, logistic", Logistic())):
-            rewards = partial(observed, family, n, DIM)
-            yield Case("rows", n, name, partial(usual, EvidenceDPS), rewards)
+        for name, family in (("EvidenceDPS", linear), ("EvidenceDPS, logistic", dp.Logistic())):
+            observed = partial(_observed, family, n, DIM)
+            yield Case("rows", n, name, partial(usual, dp.EvidenceDPS), observed)
 
 
-def _sampler(num_components: int, dim: int, kind: Any, **options: int) -> AbstractSampler:
-    return kind(mixture_of(num_components, dim), **options)
+def _sampler(num_components: int, dim: int, kind: Any, **options: int) -> dp.AbstractSampler:
+    return kind(clusters(dim, num_components), **options)
 
 
-def mixture_of(num_components: int, dim: int) -> MixturePrior:
-    """Round clusters at random."""
-    means = 1.5 * np.random.default_rng(3).standard_normal((num_components, dim))
-    covs = np.tile(0.3**2 * np.eye(dim), (num_components, 1, 1))
-    return MixturePrior(np.ones(num_components), means, covs)
+def _observed(family: dp.AbstractLikelihood, size: int, dim: int) -> dp.AbstractEvidence:
+    return family.observe(*history(dim, size))
 
 
-def observed(family: Any, size: int, dim: int) -> AbstractEvidence:
-    """Rewards of 0 or 1 for actions at random."""
-    rng = np.random.default_rng(size)
-    features, theta = rng.standard_normal((size, dim)) / dim**0.5, rng.standard_normal(dim)
-    rewards = rng.random(size) < 1 / (1 + np.exp(-features @ theta))
-    return family.observe(features, rewards.astype(float))
-
-
-def _measured(case: Case, repeats: int) -> Measurement:
+def measure(case: Case, repeats: int) -> Measurement:
+    """Time one case."""
     key, sampler, evidence = jax.random.key(0), case.sampler(), case.evidence()
 
     def draw() -> object:
         drawn = sampler.sample_many(key, evidence, case.num_draws, throw=False)
         return jax.block_until_ready(drawn)
 
-    seconds = take_turns({"": draw}, repeats)[""].low
     quantities: dict[str, float | str] = {
+        COST: take_turns({"": draw}, repeats)[""].low / case.num_draws * 1e6,
         "sampler": case.name,
         "grows": case.grows,
         "at": case.at,
-        COST: seconds / case.num_draws * 1e6,
     }
     return Measurement(f"{case.name}, {TITLES[case.grows]}: {case.at}", quantities)
 
@@ -142,7 +126,7 @@ def growth_figure(measured: list[Measurement]) -> Any:
         axis.yaxis.set_minor_formatter("")
         axis.margins(x=0.14, y=0.15)
     for axis in axes[:, 0]:
-        axis.set_ylabel("µs a draw")
+        axis.set_ylabel("µs per draw")
     legend_below(figure)
     return figure
 
@@ -160,7 +144,15 @@ def _curve(axis: Any, points: np.ndarray, name: str) -> None:
 
 
 def line_of_growth(points: np.ndarray) -> tuple[float, float]:
-    """The a and b of cost = b size^a of least squares on logarithmic axes."""
+    """The a and b of cost = b size^a by least squares on logarithmic axes."""
     sizes, costs = np.log(points).T
     slope, level = np.polyfit(sizes, costs, 1)
     return float(slope), float(np.exp(level))
+
+
+def _draw(out: Path, found: dict[str, list[Measurement]]) -> None:
+    write_whole(out / "growth.png", render(lambda: growth_figure(found["growth"]), "png"))
+
+
+if __name__ == "__main__":
+    command({"growth": growth}, finish=_draw)

@@ -1,79 +1,63 @@
-"""What runs, decisions and draws cost, side by side with peers and with the machine's limit."""
+"""Cost of runs, decisions, updates, draws and fits, beside what a user would run instead.
+
+`python -m benchmarks.speed --quick --section decisions --json FILE`
+"""
 
 import functools
 import os
 import subprocess
 import sys
 import tempfile
-import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from diffprior.bandits.bandit import Bandit
-from diffprior.bandits.simulate import simulate
-from diffprior.evidence.families import Logistic
-from diffprior.evidence.linear import Linear
-from diffprior.priors.diffusion import DiffusionPrior
-from diffprior.priors.gaussian import GaussianPrior
-from diffprior.problems.synthetic import synthetic, uniform_in_ball
-from diffprior.samplers.base import AbstractSampler
-from diffprior.samplers.evidence_dps import EvidenceDPS
-from diffprior.samplers.exact import Exact
-from diffprior.samplers.few_passes import FewPasses, stands_on_a_mixture
-from diffprior.samplers.laplace_dps import LaplaceDPS
-from diffprior.samplers.twisted_smc import TwistedSMC
+import diffprior as dp
 
-from .arithmetic import layers_over, matrix_rate, over_limit
-from .peers import library_decision, numpy_thompson_sampling
-from .section import Bench, Measurement, milliseconds
-from .timing import Timing, take_turns
+from .harness import Bench, Measurement, command, seconds, take_turns
 
 RUNS, ROUNDS = 100, 200
 NUM_ACTIONS = 100
 FEWEST_STAGES = 20  # of LaplaceDPS that keep its distance within a tenth of the best
 
 
-def samplers(bench: Bench) -> dict[str, AbstractSampler]:
+def samplers(bench: Bench) -> dict[str, dp.AbstractSampler]:
     """Samplers of two parameters, with priors learned from cross."""
     paper, ours = bench.prior("cross", "paper"), bench.prior("cross")
     return {
-        "LaplaceDPS, the paper's preset": LaplaceDPS(paper, covariance="paper"),
-        f"LaplaceDPS, {FEWEST_STAGES} stages": LaplaceDPS(ours, steps=FEWEST_STAGES),
-        "EvidenceDPS": EvidenceDPS(ours),
+        "LaplaceDPS, the paper's preset": dp.LaplaceDPS(paper, covariance="paper"),
+        f"LaplaceDPS, {FEWEST_STAGES} stages": dp.LaplaceDPS(ours, steps=FEWEST_STAGES),
+        "EvidenceDPS": dp.EvidenceDPS(ours),
         **_few_passes("FewPasses", ours),
-        "TwistedSMC": TwistedSMC(ours),
+        "TwistedSMC": dp.TwistedSMC(ours),
     }
 
 
-def _few_passes(name: str, prior: DiffusionPrior) -> dict[str, AbstractSampler]:
-    """Where there is a mixture to draw from."""
-    return {name: FewPasses(prior)} if stands_on_a_mixture(prior) else {}
+def _few_passes(name: str, prior: dp.DiffusionPrior) -> dict[str, dp.AbstractSampler]:
+    """`FewPasses`, where the prior has the mixture that it needs."""
+    try:
+        return {name: dp.FewPasses(prior)}
+    except ValueError:
+        return {}
 
 
 def runs(bench: Bench) -> list[Measurement]:
     """100 runs of 200 rounds, beside Gaussian Thompson sampling in NumPy."""
-    problem, rate, peer = synthetic("cross"), matrix_rate(), _numpy_peer()
-    found = []
+    problem, peer, found = dp.synthetic("cross"), _numpy_peer(), []
     for name, sampler in samplers(bench).items():
-        compiling = 0.0
-        ours, theirs = [], []
-        for turn in range(1 + (3 if bench.quick else 5)):
-            result = simulate(problem, {name: sampler}, RUNS, ROUNDS, progress=False, throw=False)
-            if turn == 0:
-                compiling = result.compile_seconds[name]
-                continue
-            ours.append(result.seconds[name])
-            theirs.append(take_turns({"NumPy": peer}, 1)["NumPy"].median)
-        seconds, numpy_seconds = float(np.median(ours)), float(np.median(theirs))
+        play = functools.partial(
+            dp.simulate, problem, {name: sampler}, RUNS, ROUNDS, progress=False, throw=False
+        )
+        compiling = play().compile_seconds[name]
+        turns = [(play().seconds[name], seconds(peer)) for _ in range(3 if bench.quick else 5)]
+        ours, theirs = map(float, np.median(turns, axis=0))
         quantities = {
-            "seconds": seconds,
-            "NumPy TS, s": numpy_seconds,
-            "over NumPy": seconds / numpy_seconds,
-            "over arithmetic limit": over_limit(sampler, seconds / (RUNS * ROUNDS), rate),
-            "its layers, over NumPy": layers_over(sampler, RUNS, numpy_seconds / ROUNDS),
+            "seconds": ours,
+            "NumPy TS, s": theirs,
+            "over NumPy": ours / theirs,
             "compiling, s": compiling,
         }
         found.append(Measurement(name, quantities))
@@ -85,90 +69,65 @@ def decisions(bench: Bench) -> list[Measurement]:
     eight = bench.prior("clusters")
     everyone = {
         **samplers(bench),
-        "exact Gaussian": Exact(GaussianPrior(np.zeros(2), np.eye(2))),
-        "EvidenceDPS, d = 8": EvidenceDPS(eight),
+        "exact Gaussian": dp.Exact(dp.GaussianPrior(np.zeros(2), np.eye(2))),
+        "EvidenceDPS, d = 8": dp.EvidenceDPS(eight),
         **_few_passes("FewPasses, d = 8", eight),
-        "TwistedSMC, d = 8": TwistedSMC(eight),
+        "TwistedSMC, d = 8": dp.TwistedSMC(eight),
     }
     found = []
     for dim in sorted({sampler.prior.dim for sampler in everyone.values()}):
         features = _features(dim)
         calls: dict[str, Callable[[], object]] = {
-            name: _decision(sampler, features)
+            name: functools.partial(_bandit(sampler, dp.Linear(noise_std=1.0)).decide, features)
             for name, sampler in everyone.items()
             if sampler.prior.dim == dim
         }
-        calls[f"bayesianbandits, d = {dim}"] = library_decision(features, seed=0)
+        calls[f"bayesianbandits, d = {dim}"] = library_decision(features)
         timings = take_turns(calls, 100 if bench.quick else 500)
-        found += [Measurement(name, milliseconds(timing)) for name, timing in timings.items()]
+        found += [Measurement(name, timing.milliseconds()) for name, timing in timings.items()]
     return found
+
+
+def updates(bench: Bench) -> list[Measurement]:
+    """Learning one reward."""
+    calls: dict[str, Callable[[], object]] = {}
+    for name in ("cross", "clusters"):
+        prior = bench.prior(name)
+        for family in (dp.Linear(noise_std=1.0), dp.Logistic()):
+            bandit = _bandit(dp.EvidenceDPS(prior), family)
+            case = f"{type(family).__name__.lower()}, d = {prior.dim}"
+            calls[case] = functools.partial(bandit.update, _features(prior.dim)[0], 1.0)
+    timings = take_turns(calls, 100 if bench.quick else 500)
+    return [Measurement(case, timing.milliseconds()) for case, timing in timings.items()]
 
 
 def logistic(bench: Bench) -> list[Measurement]:
     """A logistic decision after ever more rewards, and how far bounded rows move the posterior."""
     sizes = (1_000, 10_000) if bench.quick else (1_000, 10_000, 100_000)
-    sampler = EvidenceDPS(bench.prior("cross"))
-    features = _features(2)
-    bandits = {size: _taught(sampler, size) for size in sizes}
+    sampler, features = dp.EvidenceDPS(bench.prior("cross")), _features(2)
+    bandits = {}
+    for size in sizes:
+        bandits[size] = dp.Bandit(sampler, dp.Logistic(), seed=0)
+        bandits[size].update(*history(2, size))
     calls = {str(size): functools.partial(b.decide, features) for size, b in bandits.items()}
     timings = take_turns(calls, 50 if bench.quick else 200)
     return [
         Measurement(
             f"{size} rewards",
-            {**milliseconds(timings[str(size)]), **bounding_error(sampler, size, bandit)},
+            {**timings[str(size)].milliseconds(), **bounding_error(sampler, size, bandit)},
         )
         for size, bandit in bandits.items()
     ]
 
 
-def first_decision(bench: Bench) -> list[Measurement]:
-    """Seconds from the start of a Python process to its first decision, cache cold and warm."""
-    with tempfile.TemporaryDirectory() as folder:
-        path, cache = Path(folder) / "prior.dprior", Path(folder) / "compiled"
-        bench.prior("cross").save(path)
-        cold = _new_process(path, cache)
-        warm = [_new_process(path, cache) for _ in range(3)]
-    return [
-        Measurement("nothing compiled", {"seconds": cold}),
-        Measurement("compiled before", {"seconds": float(np.median(warm))}),
-    ]
-
-
-def draws(bench: Bench) -> list[Measurement]:
-    """Posterior draws a second from one history, with as many chains as suit the device."""
-    on_cpu = jax.default_backend() == "cpu"
-    count, rate = (10**4, matrix_rate(2048)) if on_cpu else (10**6, matrix_rate(8192))
-    found = []
-    for name, sampler in samplers(bench).items():
-        number = count // 32 if isinstance(sampler, TwistedSMC) else count
-        timing = time_draws(sampler, number, 3 if bench.quick else 7)
-        quantities = {
-            "draws a second": number / timing.median,
-            "over arithmetic limit": over_limit(sampler, timing.median / number, rate),
-        }
-        found.append(Measurement(name, quantities))
-    return found
-
-
-def time_draws(sampler: AbstractSampler, count: int, repeats: int) -> Timing:
-    """The time of `count` posterior draws, all from one history of 20 rewards."""
-    history = Linear(noise_std=1.0).observe(*_history(sampler.prior.dim, 20))
-    key = jax.random.key(0)
-
-    def draw() -> object:
-        return jax.block_until_ready(sampler.sample_many(key, history, count, throw=False))
-
-    return take_turns({"draws": draw}, repeats)["draws"]
-
-
-def bounding_error(sampler: AbstractSampler, size: int, bandit: Bandit) -> dict[str, float]:
-    """How far a bounded history moves the posterior of all rows: its mean in posterior
+def bounding_error(sampler: dp.AbstractSampler, size: int, bandit: dp.Bandit) -> dict[str, float]:
+    """How far a bounded history moves the posterior of all rows: its mean in posterior standard
     deviations, its variances as ratios."""
     prior = sampler.prior.moments()
-    exact, _ = Logistic().observe(*_history(sampler.prior.dim, size)).condition(prior)
+    exact, _ = dp.Logistic().observe(*history(sampler.prior.dim, size)).condition(prior)
     ours, _ = bandit.evidence.condition(prior)
-    whiten = np.linalg.inv(np.linalg.cholesky(np.asarray(exact.cov, np.float64)))
-    mean, cov = (np.asarray(a, np.float64) for a in (ours.mean - exact.mean, ours.cov))
+    whiten = np.linalg.inv(np.linalg.cholesky(np.asarray(exact.cov, float)))
+    mean, cov = (np.asarray(a, float) for a in (ours.mean - exact.mean, ours.cov))
     ratios = np.linalg.eigvalsh(whiten @ cov @ whiten.T)
     return {
         "mean off, deviations": float(np.linalg.norm(whiten @ mean)),
@@ -177,7 +136,21 @@ def bounding_error(sampler: AbstractSampler, size: int, bandit: Bandit) -> dict[
     }
 
 
-_SCRIPT = """
+def first_decision(bench: Bench) -> list[Measurement]:
+    """Seconds from the start of a Python process to its first decision, cache cold and warm."""
+    with tempfile.TemporaryDirectory() as folder:
+        path, cache = Path(folder) / "prior.dprior", Path(folder) / "compiled"
+        bench.prior("cross").save(path)
+        command = [sys.executable, "-c", _FIRST_DECISION, str(path), str(cache)]
+        start = functools.partial(subprocess.run, command, check=True, env=os.environ.copy())
+        cold, *warm = (seconds(start) for _ in range(4))
+    return [
+        Measurement("nothing compiled", {"seconds": cold}),
+        Measurement("compiled before", {"seconds": float(np.median(warm))}),
+    ]
+
+
+_FIRST_DECISION = """
 import sys
 import diffprior as dp
 dp.keep_compiled(sys.argv[2])
@@ -188,38 +161,120 @@ bandit.decide(np.random.default_rng(0).standard_normal((100, prior.dim)))
 """
 
 
-def _new_process(prior: Path, cache: Path) -> float:
-    begin = time.perf_counter()
-    command = [sys.executable, "-c", _SCRIPT, str(prior), str(cache)]
-    subprocess.run(command, check=True, env=os.environ.copy())
-    return time.perf_counter() - begin
+def draws(bench: Bench) -> list[Measurement]:
+    """Posterior draws per second from one history, with as many chains as suit the device."""
+    count, found = 10**4 if jax.default_backend() == "cpu" else 10**6, []
+    evidence, key = dp.Linear(noise_std=1.0).observe(*history(2, 20)), jax.random.key(0)
+    for name, sampler in samplers(bench).items():
+        number = count // 32 if isinstance(sampler, dp.TwistedSMC) else count
+        draw = functools.partial(sampler.sample_many, key, evidence, number, throw=False)
+        call = functools.partial(lambda draw: jax.block_until_ready(draw()), draw)
+        timing = take_turns({"": call}, 3 if bench.quick else 7)[""]
+        found.append(Measurement(name, {"draws per second": number / timing.median}))
+    return found
+
+
+def fit(bench: Bench) -> list[Measurement]:
+    """Seconds to fit the default prior, and scikit-learn's 100 regressors, some of them timed."""
+    found = []
+    for name in ("cross",) if bench.quick else ("cross", "clusters"):
+        samples = np.asarray(dp.example_mixture(name).sample(jax.random.key(100), 10_000), float)
+        ours = seconds(lambda samples=samples: dp.DiffusionPrior.fit(samples, progress=False))
+        theirs = scikit_learn_seconds(samples, (50,) if bench.quick else (10, 50, 90))
+        quantities = {"seconds": ours, "100 regressors, s": theirs, "ratio": theirs / ours}
+        found.append(Measurement(name, quantities))
+    return found
+
+
+def scikit_learn_seconds(samples: np.ndarray, stages: tuple[int, ...]) -> float:
+    """Seconds for one regressor per stage of the paper's 100, from some of them."""
+    from sklearn.neural_network import MLPRegressor
+
+    rng = np.random.default_rng(0)
+    unit = (samples - samples.mean(axis=0)) / samples.std(axis=0)
+    total = 0.0
+    for t in stages:
+        noise = rng.standard_normal(unit.shape)
+        noisy = np.sqrt(0.97**t) * unit + np.sqrt(1 - 0.97**t) * noise
+        regressor = MLPRegressor(hidden_layer_sizes=(100, 100), random_state=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            total += seconds(functools.partial(regressor.fit, noisy, noise))
+    return total * 100 / len(stages)
+
+
+def numpy_thompson_sampling(
+    theta: np.ndarray, features: np.ndarray, noise: np.ndarray, seed: int
+) -> np.ndarray:
+    """Regret (runs, rounds) of exact Thompson sampling under N(0, I), all runs in one batch.
+
+    `theta` (runs, d), `features` (runs, K, d), `noise` (runs, rounds) of standard deviation 1.
+    """
+    rng = np.random.default_rng(seed)
+    runs, _, dim = features.shape
+    means = np.einsum("rkd,rd->rk", features, theta)
+    best = means.max(axis=1)
+    precision, shift = np.tile(np.eye(dim), (runs, 1, 1)), np.zeros((runs, dim))
+    regret, every = np.empty(noise.shape), np.arange(runs)
+    for round_ in range(noise.shape[1]):
+        cov = np.linalg.inv(precision)
+        tril = np.linalg.cholesky(cov)
+        draw = np.einsum("rij,rj->ri", cov, shift)
+        draw += np.einsum("rij,rj->ri", tril, rng.standard_normal((runs, dim)))
+        action = np.argmax(np.einsum("rkd,rd->rk", features, draw), axis=1)
+        phi, mean = features[every, action], means[every, action]
+        precision += phi[:, :, None] * phi[:, None, :]
+        shift += phi * (mean + noise[:, round_])[:, None]
+        regret[:, round_] = best - mean
+    return regret
+
+
+def library_decision(features: np.ndarray) -> Callable[[], object]:
+    """One decision of bayesianbandits' Gaussian regressor, by the shortest way: a draw of every
+    action's mean, and the largest."""
+    from bayesianbandits import NormalRegressor
+
+    rng = np.random.default_rng(0)
+    model = NormalRegressor(alpha=1.0, beta=1.0, random_state=0)
+    model.partial_fit(rng.standard_normal((50, features.shape[1])), rng.standard_normal(50))
+    return lambda: int(np.argmax(model.sample(features)[0]))
+
+
+def history(dim: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Features (size, dim) of random actions, and rewards of 0 or 1."""
+    rng = np.random.default_rng(size)
+    features, theta = rng.standard_normal((size, dim)) / dim**0.5, rng.standard_normal(dim)
+    return features, (rng.random(size) < 1 / (1 + np.exp(-features @ theta))).astype(float)
 
 
 def _features(dim: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal((NUM_ACTIONS, dim)) / dim**0.5
 
 
-def _decision(sampler: AbstractSampler, features: np.ndarray) -> Callable[[], object]:
-    bandit = Bandit(sampler, Linear(noise_std=1.0), seed=0)
-    bandit.update(features[:50], np.random.default_rng(1).standard_normal(50))
-    return lambda: bandit.decide(features)
-
-
-def _history(dim: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(size)
-    features, theta = rng.standard_normal((size, dim)) / dim**0.5, rng.standard_normal(dim)
-    return features, (rng.random(size) < 1 / (1 + np.exp(-features @ theta))).astype(float)
-
-
-def _taught(sampler: AbstractSampler, size: int) -> Bandit:
-    bandit = Bandit(sampler, Logistic(), seed=0)
-    bandit.update(*_history(sampler.prior.dim, size))
+def _bandit(sampler: dp.AbstractSampler, likelihood: dp.AbstractLikelihood) -> dp.Bandit:
+    """A bandit after 50 rewards of 0 or 1."""
+    bandit = dp.Bandit(sampler, likelihood, seed=0)
+    bandit.update(*history(sampler.prior.dim, 50))
     return bandit
 
 
 def _numpy_peer() -> Callable[[], object]:
-    keys = jax.random.split(jax.random.key(0), RUNS)
-    features = np.stack([np.asarray(uniform_in_ball(key, NUM_ACTIONS, 2)) for key in keys])
+    problem, keys = dp.synthetic("cross"), jax.random.split(jax.random.key(0), RUNS)
+    features = np.stack([np.asarray(problem.features(key), float) for key in keys])
     rng = np.random.default_rng(0)
     theta, noise = rng.standard_normal((RUNS, 2)), rng.standard_normal((RUNS, ROUNDS))
-    return lambda: numpy_thompson_sampling(theta, features.astype(float), noise, seed=0)
+    return lambda: numpy_thompson_sampling(theta, features, noise, seed=0)
+
+
+SECTIONS = {
+    "runs": runs,
+    "decisions": decisions,
+    "updates": updates,
+    "logistic": logistic,
+    "first-decision": first_decision,
+    "draws": draws,
+    "fit": fit,
+}
+
+if __name__ == "__main__":
+    command(SECTIONS)

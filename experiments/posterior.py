@@ -11,7 +11,7 @@ from scipy.stats import sem
 from diffprior.evaluate.posterior import posterior_quality
 from diffprior.executors import AbstractExecutor
 from diffprior.files.cache import ResultCache
-from diffprior.problems.mixtures import example_mixture
+from diffprior.problems.synthetic import example_mixture
 from diffprior.progress import Progress, progress
 from diffprior.reporting.page import Block, Columns, Heading, Text
 from diffprior.reporting.tables import Table, plus_minus

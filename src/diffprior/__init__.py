@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from .priors.gaussian import GaussianPrior
     from .priors.mixture import MixturePrior
     from .problems.base import AbstractProblem
-    from .problems.mixtures import example_mixture
     from .problems.rows import RowProblem
-    from .problems.synthetic import Synthetic, synthetic
+    from .problems.synthetic import Synthetic, example_mixture, synthetic
     from .samplers.base import AbstractSampler, Info
     from .samplers.choose import best_sampler
     from .samplers.dps import DPS
@@ -80,9 +79,8 @@ _NAMES = {
     ".priors.gaussian": ("GaussianPrior",),
     ".priors.mixture": ("MixturePrior",),
     ".problems.base": ("AbstractProblem",),
-    ".problems.mixtures": ("example_mixture",),
     ".problems.rows": ("RowProblem",),
-    ".problems.synthetic": ("Synthetic", "synthetic"),
+    ".problems.synthetic": ("Synthetic", "example_mixture", "synthetic"),
     ".samplers.base": ("AbstractSampler", "Info"),
     ".samplers.choose": ("best_sampler",),
     ".samplers.dps": ("DPS",),

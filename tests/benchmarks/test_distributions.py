@@ -1,4 +1,4 @@
-"""The laws that samplers are judged by: their densities, and their exact draws, against grids."""
+"""Distributions that samplers are scored on: densities and exact draws, against grids."""
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 
 from benchmarks import distributions
-from benchmarks.distributions import LIKELIHOODS, MixtureLaw, law
+from benchmarks.distributions import (
+    LIKELIHOODS,
+    SHAPES,
+    MixtureDistribution,
+    distribution,
+    log_density,
+)
 from benchmarks.exact_draws import in_the_plane
-from diffprior.problems.plane import SHAPES, log_density
 from statistic import assert_mean
 
 DRAWS = 2000
@@ -29,14 +34,14 @@ def grid_moments(points: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_densities_are_those_that_samples_have(name: str) -> None:
+def test_log_density_matches_samples(name: str) -> None:
     """The total is one, and so are shares of a coarse histogram."""
     points, area = grid(-6.0, 6.0, 1200)
     masses = np.exp(np.asarray(log_density(name, jnp.asarray(points)))) * area
     assert masses.sum() == pytest.approx(1.0, abs=0.01)
     cells = np.floor((points + 6.0) / 1.5).astype(int) @ [8, 1]
     expected = np.bincount(cells, masses, minlength=64)
-    samples = np.clip(law(name).sample(0, 100_000), -5.99, 5.99)
+    samples = np.clip(distribution(name).sample(0, 100_000), -5.99, 5.99)
     found = np.bincount(np.floor((samples + 6.0) / 1.5).astype(int) @ [8, 1], minlength=64) / 1e5
     assert np.all(np.abs(found - expected) < 5 * np.sqrt(expected / 1e5) + 2e-3)
 
@@ -44,7 +49,7 @@ def test_densities_are_those_that_samples_have(name: str) -> None:
 @pytest.mark.parametrize("name", ["H", "swirl"])
 @pytest.mark.parametrize("num_observations", [0, 1000])
 def test_draws_in_the_plane_have_the_moments_of_a_grid(name: str, num_observations: int) -> None:
-    source = law(name)
+    source = distribution(name)
     tasks = source.tasks(num_observations, 2, 0)
     draws = source.posterior(1, tasks, DRAWS)
     for draw, precision, shift in zip(
@@ -61,7 +66,7 @@ def test_draws_in_the_plane_have_the_moments_of_a_grid(name: str, num_observatio
 
 def test_strong_evidence_leaves_many_points_to_choose_from() -> None:
     """Ten thousand observations of H: far more than are drawn, so that sets of draws are apart."""
-    source = law("H")
+    source = distribution("H")
     tasks = source.tasks(10_000, 1, 0)
     atoms = jnp.asarray(source.sample(3, distributions.NUM_ATOMS))
     evidence = (tasks.evidence.precision[0], tasks.evidence.shift[0])
@@ -71,7 +76,7 @@ def test_strong_evidence_leaves_many_points_to_choose_from() -> None:
 
 
 def test_draws_on_a_sheet_have_the_moments_of_weighted_atoms() -> None:
-    source = law("sheet-4")
+    source = distribution("sheet-4")
     tasks = source.tasks(10, 2, 0)
     draws = source.posterior(1, tasks, DRAWS)
     atoms = source.sample(99, 400_000)
@@ -91,8 +96,8 @@ def test_draws_on_a_sheet_have_the_moments_of_weighted_atoms() -> None:
 def test_draws_of_a_wide_prior_have_the_moments_of_a_grid(
     likelihood: str, num_observations: int
 ) -> None:
-    source = law("wide-2", likelihood)
-    assert isinstance(source, MixtureLaw)
+    source = distribution("wide-2", likelihood)
+    assert isinstance(source, MixtureDistribution)
     tasks = source.tasks(num_observations, 2, 0, likelihood)
     draws = source.posterior(1, tasks, DRAWS)
     family, evidence = LIKELIHOODS[likelihood](), tasks.evidence
@@ -113,7 +118,7 @@ def test_draws_of_a_wide_prior_have_the_moments_of_a_grid(
 
 @pytest.mark.parametrize("likelihood", ["linear", "logistic"])
 def test_chains_over_blocks_have_the_moments_of_weighted_draws(likelihood: str) -> None:
-    source = law("blocks-4", likelihood)
+    source = distribution("blocks-4", likelihood)
     tasks = source.tasks(8, 1, 0, likelihood)
     draws = source.posterior(1, tasks, 500)
     atoms = source.sample(99, 100_000)
@@ -126,8 +131,8 @@ def test_chains_over_blocks_have_the_moments_of_weighted_draws(likelihood: str) 
         assert np.all(np.abs(draw.mean(axis=0) - mean) < 5 * (error + atoms_of_blocks))
 
 
-def test_a_law_that_is_not_exact_under_a_likelihood_is_refused() -> None:
+def test_distribution_without_exact_posterior_raises() -> None:
     with pytest.raises(ValueError, match="`likelihood`"):
-        law("sheet-4", "logistic")
+        distribution("sheet-4", "logistic")
     with pytest.raises(ValueError, match="`name`"):
-        law("blocks-3")
+        distribution("blocks-3")

@@ -1,4 +1,4 @@
-"""What priors are worth on tasks not seen: against log evidence by NumPy, and by what is known."""
+"""Gains of priors on tasks not seen: against log evidence by NumPy, and by what is known."""
 
 import numpy as np
 import pytest
@@ -7,28 +7,18 @@ from scipy.special import logsumexp
 import diffprior as dp
 import reference
 from benchmarks import past_tasks
-from benchmarks.distributions import MixtureLaw, law
+from benchmarks.distributions import clusters
 from diffprior.evaluate.calibration import interval_coverage
 from diffprior.evaluate.estimates import LogEvidence
 from diffprior.evaluate.tasks import Tasks
 
-SOURCE = "clusters-8"
+SOURCE, TRUTH = "clusters-4", clusters(4)
+FITS = {"Gaussian": past_tasks.FITS["Gaussian"], "truth": lambda *_: TRUTH}
 
 
-@pytest.fixture
-def truth(monkeypatch: pytest.MonkeyPatch) -> dp.MixturePrior:
-    """The law itself takes the place of learned priors."""
-    clusters = law(SOURCE)
-    assert isinstance(clusters, MixtureLaw)
-    fits = {"Gaussian": past_tasks._FITS["Gaussian"], "truth": lambda *_: clusters.prior}
-    monkeypatch.setattr(past_tasks, "_FITS", fits)
-    monkeypatch.setattr(past_tasks, "NUM_JUDGED", 60)
-    return clusters.prior
-
-
-def test_gains_are_differences_of_log_evidence(truth: dp.MixturePrior) -> None:
+def test_gains_are_differences_of_log_evidence() -> None:
     source = past_tasks.source(SOURCE, 3000, seed=2)
-    gaussian, exact = past_tasks.worth(source, 1000, [5], seed=2)
+    gaussian, exact = past_tasks.gains(source, 1000, [5], seed=2, num_scored=60, fits=FITS)
     assert (gaussian.gain, gaussian.gain_error, gaussian.energy) == (0.0, 0.0, 1.0)
     assert exact.gain > 5 * exact.gain_error > 0 == exact.shortfall
     assert exact.energy < 1 - 3 * exact.energy_error
@@ -40,7 +30,7 @@ def test_gains_are_differences_of_log_evidence(truth: dp.MixturePrior) -> None:
     past = source.parameters[:1000]
     whole = (past.mean(axis=0), np.cov(past.T, bias=True))
     weights, means, covs = (
-        np.asarray(a, np.float64) for a in (truth.weights, truth.means, truth.covs)
+        np.asarray(a, np.float64) for a in (TRUTH.weights, TRUTH.means, TRUTH.covs)
     )
     gains = []
     for begin, end in zip(tasks.starts[:-1], tasks.starts[1:], strict=True):
@@ -58,33 +48,33 @@ def test_differences_are_paired_and_what_estimating_costs_is_said() -> None:
     noise = np.random.default_rng(0).standard_normal(40)
     covered = interval_coverage(np.zeros((40, 99, 1)), np.zeros((40, 1)))
     energy = 2.0 + np.abs(noise)
-    gaussian = past_tasks._Judged(LogEvidence(noise, np.zeros(40)), energy, covered)
+    gaussian = past_tasks.Scores(LogEvidence(noise, np.zeros(40)), energy, covered)
     evidence = LogEvidence(noise + 0.5, np.full(40, 0.2), failed=3)
-    other = past_tasks._Judged(evidence, 0.9 * energy, covered)
+    other = past_tasks.Scores(evidence, 0.9 * energy, covered)
     found = other.beside(gaussian)
     np.testing.assert_allclose(found[:5], (0.5, 0.0, 0.1, 0.9, 0.0), atol=1e-12)
     assert other.failed == 3
-    apart = past_tasks._Judged(LogEvidence(0 * noise, np.zeros(40)), energy[::-1], covered)
+    apart = past_tasks.Scores(LogEvidence(0 * noise, np.zeros(40)), energy[::-1], covered)
     error = np.std(noise, ddof=1) / np.sqrt(40)
     assert gaussian.beside(apart)[1] == pytest.approx(error)
     spread = np.std(energy - energy[::-1], ddof=1) / np.sqrt(40) / np.mean(energy)
     assert gaussian.beside(apart)[4] == pytest.approx(spread)
 
 
-def test_tasks_that_judge_are_not_learned_from(truth: dp.MixturePrior) -> None:
+def test_scored_tasks_are_not_learned_from() -> None:
     source = past_tasks.source(SOURCE, past_tasks.HELD_OUT + 10, seed=1)
     with pytest.raises(ValueError, match="`num_past_tasks`: expected at most 10"):
-        past_tasks.worth(source, 11, [5])
+        past_tasks.gains(source, 11, [5])
 
 
 def test_the_energy_score_of_two_points_about_the_truth() -> None:
     draws = np.array([[1.0, 0.0], [-1.0, 0.0]])
-    assert past_tasks._energy_score(draws, np.zeros(2)) == 0.0  # 1 - 2 / 2
-    assert past_tasks._energy_score(draws, np.array([1.0, 0.0])) == 0.0
-    assert past_tasks._energy_score(np.zeros((4, 2)), np.array([3.0, 4.0])) == 5.0
+    assert past_tasks.energy_score(draws, np.zeros(2)) == 0.0  # 1 - 2 / 2
+    assert past_tasks.energy_score(draws, np.array([1.0, 0.0])) == 0.0
+    assert past_tasks.energy_score(np.zeros((4, 2)), np.array([3.0, 4.0])) == 5.0
 
 
-def test_actions_of_a_law_are_in_the_unit_ball() -> None:
+def test_actions_are_uniform_in_the_unit_ball() -> None:
     actions = past_tasks.source("swirl", 20).actions
     radius = np.linalg.norm(actions, axis=1)
     assert np.all(radius <= 1.0)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import typer
+from benchmarks.__main__ import bench
+from benchmarks.section import Measurement
 from typer.testing import CliRunner
 
 from benchmarks import sections
-from benchmarks.__main__ import bench
-from benchmarks.section import Measurement
 from experiments import synthetic
 from experiments.__main__ import app, noise_of
 from handmade import problem, regret

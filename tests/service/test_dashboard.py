@@ -14,7 +14,7 @@ from scipy.stats import multivariate_normal
 from starlette.testclient import TestClient
 
 import diffprior as dp
-from benchmarks.service_store import make_store
+from benchmarks.service import make_store
 from diffprior.service.auth import create_token
 from diffprior.service.catalog import Catalog
 from diffprior.service.pages import charts, verdicts

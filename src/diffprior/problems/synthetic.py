@@ -1,7 +1,6 @@
-"""The six two-dimensional problems of Section 6.2 and Appendix C.1."""
+"""The six problems of Section 6.2 and Appendix C.1, and the mixtures of Appendix C.4."""
 
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,15 +14,15 @@ from ..evidence.linear import Linear
 from ..priors.mixture import MixturePrior
 from .base import AbstractProblem
 
-Law = Callable[[Key[Array, ""], int], Float[Array, "n 2"]]
+Draw = Callable[[Key[Array, ""], int], Float[Array, "n 2"]]
 BOX = 3.0  # rays, triangles, H and corners are uniform on parts of [-3, 3]^2
 
 
 class Synthetic(AbstractProblem):
-    """K actions, uniform in the unit ball and fixed for a run; theta_* from a law in the plane.
+    """K actions, uniform in the unit ball and fixed per run; theta_* of two parameters.
 
-    Attributes:
-        name: Of the law of the parameters.
+    Args:
+        name: Of the distribution of the parameters.
         likelihood: How rewards arise.
         dim: 2.
         num_actions: K.
@@ -37,17 +36,15 @@ class Synthetic(AbstractProblem):
     fresh_actions: bool = eqx.field(static=True)
 
     def sample_parameters(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n 2"]:
-        """Draws of theta_*."""
         return _sample(self.name, key, positive_int("num_samples", num_samples))
 
     def features(self, key: Key[Array, ""]) -> Float[Array, "k 2"]:
-        """Uniform in the unit ball."""
         return uniform_in_ball(key, self.num_actions, self.dim)
 
     @property
     def true_prior(self) -> MixturePrior | None:
-        """The law of theta_* in closed form, where it has one."""
-        return MixturePrior(*_CROSS) if self.name == "cross" else None
+        """The distribution of theta_* in closed form, where it has one."""
+        return example_mixture("cross") if self.name == "cross" else None
 
 
 def synthetic(name: str, likelihood: AbstractLikelihood | None = None) -> Synthetic:
@@ -77,7 +74,7 @@ def synthetic(name: str, likelihood: AbstractLikelihood | None = None) -> Synthe
 def uniform_in_ball(key: Key[Array, ""], num_points: int, dim: int) -> Float[Array, "n d"]:
     """Points of the unit ball: a direction times U^(1/d).
 
-    `jax.random.ball` has the same law by way of gamma variates, at twenty times the cost.
+    `jax.random.ball` has the same distribution by way of gamma variates, at twenty times the cost.
     """
     direction_key, radius_key = jax.random.split(key)
     normal = jax.random.normal(direction_key, (num_points, dim))
@@ -87,26 +84,22 @@ def uniform_in_ball(key: Key[Array, ""], num_points: int, dim: int) -> Float[Arr
 
 @eqx.filter_jit
 def _sample(name: str, key: Key[Array, ""], num_samples: int) -> Float[Array, "n 2"]:
-    return _LAWS[name](key, num_samples)
+    return _DRAWS[name](key, num_samples)
 
 
-_CROSS: tuple[Any, Any, Any] = (
-    np.array([0.5, 0.5]),
-    np.zeros((2, 2)),
-    np.array([[[1.0, 0.99], [0.99, 1.0]], [[1.0, -0.9], [-0.9, 1.0]]]),
-)
+_CROSS_COVS = np.array([[[1.0, 0.99], [0.99, 1.0]], [[1.0, -0.9], [-0.9, 1.0]]])
 
 
-def _cross(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
+def _draw_cross(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
     """Equal mixture of N(0, [[1, .99], [.99, 1]]) and N(0, [[1, -.9], [-.9, 1]])."""
     first_key, noise_key = jax.random.split(key)
-    trils = jnp.asarray(np.linalg.cholesky(_CROSS[2]), float)
+    trils = jnp.asarray(np.linalg.cholesky(_CROSS_COVS), float)
     which = jax.random.bernoulli(first_key, 0.5, (n,)).astype(int)
     noise = jax.random.normal(noise_key, (n, 2))
     return jnp.einsum("nij,nj->ni", trils[which], noise)
 
 
-def _rays(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
+def _draw_rays(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
     """Norm below 3 and cosine to one of the half-axes above 0.95: four circular sectors."""
     ray_key, angle_key, radius_key = jax.random.split(key, 3)
     half_width = float(np.arccos(0.95))
@@ -116,7 +109,7 @@ def _rays(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
     return _polar(radius, 0.5 * np.pi * ray + angle)
 
 
-def _triangles(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
+def _draw_triangles(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
     """|y| < x on the right, |y| < |x| / 3 on the left: areas 9 and 3, density of |x| linear."""
     side_key, x_key, y_key = jax.random.split(key, 3)
     right = jax.random.bernoulli(side_key, 0.75, (n,))
@@ -125,20 +118,20 @@ def _triangles(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
     return jnp.stack([jnp.where(right, x, -x), jnp.where(right, y, y / 3.0)], axis=1)
 
 
-def _swirl(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
+def _draw_swirl(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
     """(sin 2 pi u, cos 2 pi u) (3.5 u - u (v - 1/2)) + (1, -1), u and v uniform."""
     u, v = jax.random.uniform(key, (2, n))
     center = jnp.array([[1.0, -1.0]], u.dtype)
     return _polar(3.5 * u - u * (v - 0.5), 0.5 * np.pi - 2 * np.pi * u) + center
 
 
-def _h(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
+def _draw_h(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
     """|x| > 2.5 or |y| < 0.25: two bars and the piece between them."""
     bars = [(-3.0, -2.5, -3.0, 3.0), (2.5, 3.0, -3.0, 3.0)]
     return _rectangles(key, n, [*bars, (-2.5, 2.5, -0.25, 0.25)])
 
 
-def _corners(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
+def _draw_corners(key: Key[Array, ""], n: int) -> Float[Array, "n 2"]:
     """(|x| > 2.5 and |y| > 1) or (|y| > 2.5 and |x| > 1): an L of two rectangles, reflected."""
     point_key, sign_key = jax.random.split(key)
     corner = _rectangles(point_key, n, [(2.5, 3.0, 1.0, 3.0), (1.0, 2.5, 2.5, 3.0)])
@@ -162,12 +155,90 @@ def _polar(radius: Float[Array, " n"], angle: Float[Array, " n"]) -> Float[Array
     return jnp.stack([radius * jnp.cos(angle), radius * jnp.sin(angle)], axis=1)
 
 
-_LAWS: dict[str, Law] = {
-    "cross": _cross,
-    "rays": _rays,
-    "triangles": _triangles,
-    "swirl": _swirl,
-    "H": _h,
-    "corners": _corners,
+_DRAWS: dict[str, Draw] = {
+    "cross": _draw_cross,
+    "rays": _draw_rays,
+    "triangles": _draw_triangles,
+    "swirl": _draw_swirl,
+    "H": _draw_h,
+    "corners": _draw_corners,
 }
-SYNTHETIC = tuple(_LAWS)
+SYNTHETIC = tuple(_DRAWS)
+
+
+def example_mixture(name: str) -> MixturePrior:
+    """The mixture called blobs, cross, ring, H, triangles (two dimensions) or clusters (eight).
+
+    Args:
+        name: One of those.
+
+    Returns:
+        A prior whose posterior has a closed form, to score samplers against.
+
+    Raises:
+        ValueError: If there is none of that name.
+
+    References:
+        Kveton et al. (2024), Appendix C.4.
+    """
+    return _MIXTURES[choice("name", name, MIXTURES)]()
+
+
+def _blobs() -> MixturePrior:
+    """Two blobs on the diagonal."""
+    return MixturePrior([0.5, 0.5], [[-1.0, -1.0], [1.0, 1.0]], np.tile(0.1 * np.eye(2), (2, 1, 1)))
+
+
+def _cross() -> MixturePrior:
+    """The cross of Section 6.2, itself a mixture."""
+    return MixturePrior([0.5, 0.5], np.zeros((2, 2)), _CROSS_COVS)
+
+
+def _ring() -> MixturePrior:
+    """Eight blobs of standard deviation 0.17 on a circle of radius 1.5."""
+    angles = 2 * np.pi * np.arange(8) / 8
+    means = 1.5 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    return MixturePrior(np.full(8, 1 / 8), means, np.tile(0.17**2 * np.eye(2), (8, 1, 1)))
+
+
+def _bars(bars: list[tuple[tuple[float, float], tuple[float, float], float]]) -> MixturePrior:
+    """Bars given by two ends and a standard deviation, each a row of five round blobs."""
+    means, covs, weights = [], [], []
+    for start, end, std in bars:
+        for fraction in np.linspace(0.0, 1.0, 5):
+            means.append((1 - fraction) * np.array(start) + fraction * np.array(end))
+            covs.append(std**2 * np.eye(2))
+            weights.append(np.hypot(end[0] - start[0], end[1] - start[1]))
+    return MixturePrior(weights, np.array(means), np.array(covs))
+
+
+def _h() -> MixturePrior:
+    """Two upright bars and one across."""
+    uprights = [((x, -2.4), (x, 2.4), 0.3) for x in (-2.7, 2.7)]
+    return _bars([*uprights, ((-2.0, 0.0), (2.0, 0.0), 0.2)])
+
+
+def _triangles() -> MixturePrior:
+    """A wide triangle to the right, a narrow one to the left, as fans of blobs."""
+    right = [((0.4, 0.0), (2.6, y), 0.3) for y in (-1.8, 0.0, 1.8)]
+    return _bars([*right, ((-0.4, 0.0), (-2.6, 0.0), 0.3)])
+
+
+def _clusters() -> MixturePrior:
+    """Ten clusters of random place and shape in eight dimensions."""
+    rng = np.random.default_rng(0)
+    means = 2.0 * rng.standard_normal((10, 8))
+    shapes = 0.5 * rng.standard_normal((10, 8, 8))
+    covs = shapes @ np.swapaxes(shapes, 1, 2) / 8 + 0.05 * np.eye(8)
+    return MixturePrior(rng.dirichlet(np.full(10, 5.0)), means, covs)
+
+
+_MIXTURES = {
+    "blobs": _blobs,
+    "cross": _cross,
+    "ring": _ring,
+    "H": _h,
+    "triangles": _triangles,
+    "clusters": _clusters,
+}
+MIXTURES = tuple(_MIXTURES)

@@ -1,0 +1,195 @@
+"""What the benchmarks share: measurements, fair timing, learned priors, tables and files."""
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+
+import diffprior as dp
+from diffprior.checks import choice
+from diffprior.cli.terminal import friendly_errors, say, say_table
+from diffprior.files.atomic import write_whole
+from diffprior.files.cache import ResultCache, array_digest
+from diffprior.progress import progress
+from diffprior.reporting.tables import Table
+
+NUM_SAMPLES = 10_000  # past tasks that priors are learned from
+LAST_RUN = "last.json"
+NOISE = 0.1  # a smaller relative change is not one
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Quantities of one case, by name; units are in the names, and the first is the headline."""
+
+    case: str
+    quantities: Mapping[str, float | str]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call: median, lower quartile, 99th percentile; and the first, which compiles."""
+
+    median: float
+    low: float
+    p99: float
+    first: float
+
+    def milliseconds(self) -> dict[str, float]:
+        """The timing as quantities of a measurement."""
+        return {
+            "median, ms": self.median * 1e3,
+            "p99, ms": self.p99 * 1e3,
+            "first, s": self.first,
+        }
+
+
+def take_turns(
+    candidates: Mapping[str, Callable[[], object]], num_rounds: int
+) -> dict[str, Timing]:
+    """Time every candidate `num_rounds` times, in turn, so that all meet the same disturbances."""
+    firsts = {name: seconds(call) for name, call in candidates.items()}
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(num_rounds):
+        for name, call in candidates.items():
+            times[name].append(seconds(call))
+    return {
+        name: Timing(*map(float, np.quantile(times[name], (0.5, 0.25, 0.99))), firsts[name])
+        for name in candidates
+    }
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """Wall time of one call."""
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+@dataclass(frozen=True)
+class Bench:
+    """How much to measure, and learned priors, which are cached in `folder`."""
+
+    folder: Path
+    quick: bool = False
+
+    def prior(self, name: str, preset: str = "default") -> dp.DiffusionPrior:
+        """A prior learned from samples of the mixture called `name`."""
+        samples = np.asarray(
+            dp.example_mixture(name).sample(jax.random.key(100), NUM_SAMPLES), float
+        )
+        return self.learned(name, samples, preset)
+
+    def learned(self, name: str, samples: np.ndarray, preset: str = "default") -> dp.DiffusionPrior:
+        """A prior learned from samples (n, d), or from the cache."""
+        return ResultCache(self.folder / "priors").object(
+            f"prior, {name}, {preset}",
+            {"preset": preset, "samples": array_digest(samples)},
+            lambda: dp.DiffusionPrior.fit(samples, preset=preset, progress=False),
+        )
+
+
+Section = Callable[[Bench], list[Measurement]]
+Out = Annotated[Path, typer.Option(help="Folder for cached priors and the last run.")]
+Json = Annotated[Path | None, typer.Option("--json", help="File for the numbers, as JSON.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")]
+Names = Annotated[list[str] | None, typer.Option("--section", help="One; repeat for more.")]
+
+
+def command(
+    sections: Mapping[str, Section],
+    usual: Iterable[str] | None = None,
+    finish: Callable[[Path, dict[str, list[Measurement]]], None] | None = None,
+) -> None:
+    """Run a module's sections as its command line says."""
+
+    def main(
+        section: Names = None,
+        out: Out = Path("results/bench"),
+        json: Json = None,
+        quick: Quick = False,
+    ) -> None:
+        with friendly_errors():
+            names = [
+                choice("section", name, tuple(sections)) for name in section or usual or sections
+            ]
+            found = run(Bench(out, quick), {name: sections[name] for name in names})
+            if finish is not None:
+                finish(out, found)
+            if json is not None:
+                write_json(json, {name: as_numbers(rows) for name, rows in found.items()})
+
+    typer.run(main)
+
+
+def run(bench: Bench, sections: Mapping[str, Section]) -> dict[str, list[Measurement]]:
+    """Measure; print a table for each section beside the last run's figures, and store them."""
+    bench.folder.mkdir(parents=True, exist_ok=True)
+    last, found = read_last_run(bench.folder), {}
+    with progress("", len(sections)) as shown:
+        for name, section in sections.items():
+            shown.describe(name)
+            found[name] = section(bench)
+            shown.advance()
+    for name, rows in found.items():
+        say_table(
+            table(" ".join((sections[name].__doc__ or name).split()), rows, last.get(name, []))
+        )
+    numbers = {name: as_numbers(rows) for name, rows in {**last, **found}.items()}
+    write_whole(bench.folder / LAST_RUN, json.dumps(numbers, indent=1))
+    return found
+
+
+def table(title: str, rows: list[Measurement], last: Iterable[Measurement] = ()) -> Table:
+    """A row per case and a column per quantity, then the change of the headline since `last`."""
+    before = {row.case: row for row in last}
+    columns = list(dict.fromkeys(name for row in rows for name in row.quantities))
+    cells = [
+        [row.case, *(_cell(row.quantities.get(name, "")) for name in columns)]
+        + [_change(row, before.get(row.case))] * bool(before)
+        for row in rows
+    ]
+    return Table(("", *columns, *["since last run"] * bool(before)), cells, title)
+
+
+def read_last_run(folder: Path) -> dict[str, list[Measurement]]:
+    """Measurements of the run before this one, by section; empty if there was none."""
+    path = folder / LAST_RUN
+    if not path.is_file():
+        return {}
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    return {name: [Measurement(**row) for row in rows] for name, rows in stored.items()}
+
+
+def as_numbers(rows: Iterable[Any]) -> list[dict[str, Any]]:
+    """Dataclasses as plain dictionaries."""
+    return [dataclasses.asdict(row) for row in rows]
+
+
+def write_json(path: Path | None, content: Any) -> None:
+    """Write numbers to a file and say so; nothing without a path."""
+    if path is not None:
+        write_whole(path, json.dumps(content, indent=1))
+        say(f"wrote {path}")
+
+
+def _change(now: Measurement, before: Measurement | None) -> str:
+    name, figure = next(iter(now.quantities.items()))
+    last = None if before is None else before.quantities.get(name)
+    if not isinstance(figure, float) or not isinstance(last, float) or last == 0:
+        return ""
+    change = figure / last - 1.0
+    return "same" if abs(change) < NOISE else f"{change:+.0%}"
+
+
+def _cell(value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -1,0 +1,150 @@
+"""The benchmarks end to end in tiny form, and the peers that they compare with."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import diffprior as dp
+from benchmarks import drift, growth, harness, judging, logs, soak, speed
+from benchmarks.harness import Bench, Measurement
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Learned priors are the mixtures themselves, with exact denoisers."""
+    monkeypatch.setattr(
+        Bench,
+        "prior",
+        lambda self, name, *_: dp.DiffusionPrior.from_prior(dp.example_mixture(name)),
+    )
+    return Bench(tmp_path, quick=True)
+
+
+def test_sections_are_measured_and_compared_with_the_last_run(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sections = {"updates": speed.updates}
+    first = harness.run(bench, sections)["updates"]
+    assert [row.case for row in first][:2] == ["linear, d = 2", "logistic, d = 2"]
+    assert harness.read_last_run(bench.folder) == {"updates": first}
+    capsys.readouterr()
+    harness.run(bench, sections)
+    shown = capsys.readouterr().err
+    assert "since last run" in shown and "Learning one reward." in shown
+    assert json.loads((bench.folder / "last.json").read_text())["updates"]
+
+
+def test_table_has_a_column_per_quantity_and_the_change_of_the_first() -> None:
+    rows = [Measurement("a", {"x": 0.12345}), Measurement("b", {"y": 12345.6})]
+    found = harness.table("title", rows, [Measurement("a", {"x": 0.1}), rows[1]])
+    assert tuple(found.columns) == ("", "x", "y", "since last run")
+    assert [list(row) for row in found.rows] == [
+        ["a", "0.123", "", "+23%"], ["b", "", "12,346", "same"]
+    ]  # fmt: skip
+
+
+def test_candidates_take_turns() -> None:
+    calls: list[str] = []
+    timings = harness.take_turns(
+        {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3
+    )
+    assert calls == ["a", "b"] * 4
+    assert all(t.low <= t.median <= t.p99 for t in timings.values())
+
+
+def test_numpy_peer_has_the_regret_of_the_exact_agent() -> None:
+    problem, runs, rounds = dp.synthetic("cross"), 400, 40
+    prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
+    ours = dp.simulate(problem, {"TS": dp.Exact(prior)}, runs, rounds).regret["TS"][:, -1]
+    rng = np.random.default_rng(0)
+    theta = np.asarray(problem.true_prior.sample(jax.random.key(1), runs))
+    features = np.stack([np.asarray(problem.features(jax.random.key(i))) for i in range(runs)])
+    noise = rng.standard_normal((runs, rounds))
+    theirs = speed.numpy_thompson_sampling(theta, features, noise, 0).sum(axis=1)
+    error = np.hypot(ours.std(), theirs.std()) / np.sqrt(runs)
+    assert error < 0.1 * theirs.mean()
+    assert abs(ours.mean() - theirs.mean()) < 5 * error
+    assert speed.library_decision(np.eye(3))() in (0, 1, 2)
+
+
+def test_bounded_history_moves_the_posterior_a_little() -> None:
+    sampler = dp.Exact(dp.GaussianPrior(np.zeros(2), np.eye(2)))
+    errors = {}
+    for size in (50, 400):
+        bandit = dp.Bandit(sampler, dp.Logistic(), seed=0, max_rows=128)
+        bandit.update(*speed.history(2, size))
+        errors[size] = speed.bounding_error(sampler, size, bandit)["mean off, deviations"]
+    assert errors[50] < 1e-6 < errors[400] < 1.0
+
+
+def test_judging_separates_exact_draws_from_a_gaussian_prior() -> None:
+    size = judging.Size(num_tasks=8, num_draws=100, num_distances=8)
+    rows, fits = judging.judge(
+        "clusters-2", [5], past_tasks=500, methods=("exact denoiser", "Gaussian"), size=size
+    )
+    exact, gaussian = rows
+    assert abs(exact.emd - 1) < 0.2 and gaussian.emd > 1.5
+    assert exact.excess < 1 < gaussian.excess
+    assert abs(exact.coverage - 0.9) < 5 * exact.coverage_error
+    assert [fit["method"] for fit in fits] == ["exact denoiser", "Gaussian"]
+
+
+def test_growth_is_measured_and_drawn() -> None:
+    for quick in (False, True):
+        sizes: dict[tuple[str, str], set[int]] = {}
+        for case in growth.cases(quick):
+            sizes.setdefault((case.grows, case.name), set()).add(case.at)
+        assert {grows for grows, _ in sizes} == set(growth.TITLES)
+        assert {name for _, name in sizes} == set(growth.COLORS)
+        assert all(len(found) >= 2 for found in sizes.values())
+    measured = [
+        Measurement("", {growth.COST: 3.0 * at**0.5, "sampler": "Exact", "grows": grows, "at": at})
+        for grows in growth.TITLES
+        for at in (1, 10, 100)
+    ]
+    figure = growth.growth_figure(measured)
+    assert [[text.get_text() for text in axis.texts] for axis in figure.axes] == [["0.5"]] * 6
+    case = next(case for case in growth.cases(True) if case.name == "Exact")
+    assert float(growth.measure(case, 1).quantities[growth.COST]) > 0
+
+
+def test_cells_of_logs_have_labels_and_figures() -> None:
+    labels = [cell.label for cell in logs.cells([], [0, 1, 2], Path("data"))]
+    assert len(set(labels)) == len(labels) and {case[0] for case in logs.CASES} == set(logs.KINDS)
+    assert {cell.kind for cell in logs.cells(["gap H", "noise"], [1])} == {"gap", "noise"}
+    assert not list(logs.cells(["movielens"], [0]))
+    cell = logs.Cell("noise", "swirl", 300, 20.0, 0.1, 0)
+    figure = logs.run_cell(cell)
+    assert figure.reached and "ok" in str(figure)
+    assert "MISS" in str(logs.Figure(cell, 0.2, {}))
+
+
+def test_policies_collect_better_rewards_than_chance() -> None:
+    thetas = logs.parameters_of("blobs", np.random.default_rng(0), 400)
+    rewards, lengths = {}, {}
+    for policy in ("uniform", "greedy", "thompson", "stopped"):
+        found = logs.collected(np.random.default_rng(1), thetas, policy, 10.0)
+        assert found.num_tasks == 400 and np.max(np.linalg.norm(found.features, axis=1)) <= 1
+        rewards[policy], lengths[policy] = found.rewards.mean(), found.counts
+    assert rewards["greedy"] > rewards["uniform"] + 0.5 < rewards["thompson"]
+    assert np.mean(lengths["stopped"] == 3) > 2 * np.mean(lengths["thompson"] == 3)
+
+
+def test_rows_of_a_problem_are_those_of_its_tasks() -> None:
+    rng = np.random.default_rng(0)
+    parameters, actions = rng.standard_normal((30, 3)), rng.standard_normal((50, 3))
+    problem = dp.RowProblem(parameters, actions, dp.Linear(noise_std=1e-3))
+    found = logs.rows_of_problem(rng, problem, 12)
+    assert found.num_tasks == 30 and np.all(found.counts == 12)
+    fitted = np.linalg.lstsq(found.features[:12], found.rewards[:12], rcond=None)[0]
+    np.testing.assert_allclose(fitted, parameters[0], atol=0.01)
+
+
+def test_long_runs_in_short() -> None:
+    prior = dp.GaussianPrior(np.zeros(soak.DIM), np.eye(soak.DIM))
+    rate, whole = soak.share(dp.Bandit(prior, dp.Linear(1.0), seed=0), 2, 0.2)
+    assert rate > 0 and whole
+    assert drift.regret("linear", 20.0, True, seed=0, rounds=20).shape == (20,)
