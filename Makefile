@@ -60,11 +60,12 @@ fuzz: $(STAMP) ## try BUDGET random calls of every public door, a tenth over HTT
 	FUZZ_REQUESTS=$$(( ($(BUDGET) + 9) / 10 )) $(BIN)/python -m pytest tests/service/test_openapi.py
 
 bench: $(STAMP) ## measure what decisions cost, side by side with peers
-	$(BIN)/python -m benchmarks --json results/bench.json
+	$(BIN)/python -m benchmarks.speed --json results/bench/speed.json
+	$(BIN)/python -m benchmarks.growth --json results/bench/growth.json
 
 costs: bench ## measure again what docs/explanation/performance.md shows, and draw its figure
 	cp results/bench/growth.png docs/figures/growth.png
-	@echo "renew the tables of docs/explanation/performance.md from results/bench/report.html"
+	@echo "update the tables of docs/explanation/performance.md from results/bench/speed.json"
 
 kills: $(STAMP) ## kill a thousand processes while they save, and look at what they left
 	folder=$$(mktemp -d) && $(BIN)/python tests/files/kills.py $$folder 1000; rm -r $$folder

@@ -96,9 +96,14 @@ def updates(bench: Bench) -> list[Measurement]:
         for family in (dp.Linear(noise_std=1.0), dp.Logistic()):
             bandit = _bandit(dp.EvidenceDPS(prior), family)
             case = f"{type(family).__name__.lower()}, d = {prior.dim}"
-            calls[case] = functools.partial(bandit.update, _features(prior.dim)[0], 1.0)
+            feature, rng = _features(prior.dim)[0], np.random.default_rng(2)
+            calls[case] = functools.partial(_update, bandit, feature, rng)
     timings = take_turns(calls, 100 if bench.quick else 500)
     return [Measurement(case, timing.milliseconds()) for case, timing in timings.items()]
+
+
+def _update(bandit: dp.Bandit, features: np.ndarray, rng: np.random.Generator) -> None:
+    bandit.update(features, float(rng.random() < 0.5))
 
 
 def logistic(bench: Bench) -> list[Measurement]:
@@ -252,9 +257,12 @@ def _features(dim: int) -> np.ndarray:
 
 
 def _bandit(sampler: dp.AbstractSampler, likelihood: dp.AbstractLikelihood) -> dp.Bandit:
-    """A bandit after 50 rewards of 0 or 1."""
+    """A bandit after 50 rewards."""
+    features, rewards = history(sampler.prior.dim, 50)
+    if isinstance(likelihood, dp.Linear):
+        rewards = np.random.default_rng(1).standard_normal(50)
     bandit = dp.Bandit(sampler, likelihood, seed=0)
-    bandit.update(*history(sampler.prior.dim, 50))
+    bandit.update(features, rewards)
     return bandit
 
 
