@@ -6,12 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from benchmarks.__main__ import bench
-from benchmarks.section import Measurement
 from typer.testing import CliRunner
 
-from benchmarks import sections
 from experiments import synthetic
 from experiments.__main__ import app, noise_of
 from handmade import problem, regret
@@ -19,10 +15,7 @@ from handmade import problem, regret
 
 def run(*arguments: Any, code: int = 0) -> str:
     """What a command printed, having ended with this exit code; line breaks are spaces."""
-    first, *rest = map(str, arguments)
-    command = typer.Typer()
-    command.command()(bench)
-    result = CliRunner().invoke(app if first == "reproduce" else command, rest)
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments[1:]])
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == code, result.output
@@ -64,8 +57,7 @@ def test_checks_come_first(
     )
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "ot" else find(n))
-    for command, extra in ((("reproduce", "synthetic"), "experiments"), (("bench",), "bench")):
-        assert f"pip install 'diffprior[{extra}]'" in run(*command, *out, code=2)
+    assert "pip install 'diffprior[experiments]'" in run("reproduce", "synthetic", *out, code=2)
     assert not asked and not (tmp_path / "out").exists()
 
 
@@ -82,18 +74,3 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]:
         assert message in run("reproduce", *arguments, "--out", tmp_path / "out", code=2)
     assert noise_of("estimated") is None and noise_of("0.5") == 0.5
-
-
-def test_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def some(bench: object) -> list[Measurement]:
-        """What something costs."""
-        return [Measurement("a case", {"seconds": 0.25, "note": "none"})]
-
-    monkeypatch.setitem(sections.SECTIONS, "runs", some)
-    file = tmp_path / "bench.json"
-    printed = run("bench", "--section", "runs", "--out", tmp_path, "--json", file)
-    assert "a case 0.25 none" in printed and "What something costs." in printed
-    found = json.loads(file.read_text())["sections"]["runs"]
-    assert found == [{"case": "a case", "quantities": {"seconds": 0.25, "note": "none"}}]
-    assert "a case" in (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "`section`: expected one of 'runs'" in run("bench", "--section", "luck", code=2)
