@@ -19,6 +19,7 @@ import numpy as np
 
 import diffprior as dp
 from diffprior.executors import AbstractExecutor, InProcess, Processes, Ray
+from diffprior.learning.learn import FAMILIES
 
 from .harness import seconds
 
@@ -103,7 +104,10 @@ def _learn(
     logs: Any, logistic: bool, up_to: str = "gaussian", *, executor: AbstractExecutor
 ) -> dp.Learned:
     rewards = dp.Logistic() if logistic else dp.Linear(noise_std=1.0)
-    return dp.learn(logs, rewards, up_to=up_to, simulate=False, progress=False, executor=executor)
+    families = FAMILIES[: 1 + FAMILIES.index(up_to)]
+    return dp.learn(
+        logs, rewards, families=families, simulate=False, progress=False, executor=executor
+    )
 
 
 def learning(folder: Path, where: str, logistic: bool, up_to: str) -> None:

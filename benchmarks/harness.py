@@ -14,7 +14,7 @@ import typer
 
 import diffprior as dp
 from diffprior.checks import choice
-from diffprior.cli.terminal import friendly_errors, say, say_table
+from diffprior.cli.options import friendly_errors, say, say_table
 from diffprior.files.atomic import write_whole
 from diffprior.files.cache import ResultCache, array_digest
 from diffprior.progress import progress

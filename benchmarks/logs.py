@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 import diffprior as dp
+from diffprior.learning.learn import FAMILIES
 
 from .distributions import unit_ball
 from .harness import write_json
@@ -122,7 +123,14 @@ class Clusters:
 
 def learn(logs: dp.Logs, likelihood: Any, up_to: str = "mixture", **options: Any) -> dp.Learned:
     """Learn quietly, without simulated regret."""
-    return dp.learn(logs, likelihood, up_to=up_to, simulate=False, progress=False, **options)
+    return dp.learn(
+        logs,
+        likelihood,
+        families=FAMILIES[: 1 + FAMILIES.index(up_to)],
+        simulate=False,
+        progress=False,
+        **options,
+    )
 
 
 def log_evidence(learned: dp.Learned, new: dp.Logs) -> np.ndarray:
@@ -295,7 +303,9 @@ def learning_seconds(cell: Cell) -> Figure:
     else:
         logs = rows_of(rng, parameters_of("swirl", rng, cell.num_tasks), cell.mean_rows)
     begin = time.perf_counter()
-    learned = dp.learn(logs, dp.Linear(), up_to=last, progress=False)
+    learned = dp.learn(
+        logs, dp.Linear(), families=FAMILIES[: 1 + FAMILIES.index(last)], progress=False
+    )
     total = time.perf_counter() - begin
     laps = learned.report.seconds
     notes = {name: round(value, 2) for name, value in laps.items()} | {"all": round(total, 1)}

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diffprior.cli.options import Json, Ray, Seed, check_cluster, check_output, executor_of
-from diffprior.cli.terminal import friendly_errors, say, say_table
+from diffprior.cli.options import (
+    Json,
+    Ray,
+    Seed,
+    check_cluster,
+    check_output,
+    executor_of,
+    friendly_errors,
+    say,
+    say_table,
+)
 
 if TYPE_CHECKING:
     from diffprior.executors import AbstractExecutor

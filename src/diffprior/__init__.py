@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .fitting.config import FitConfig
     from .fitting.report import FitReport, FitWarning
     from .gaussian import Gaussian
-    from .learning.ladder import Learned, learn
+    from .learning.learn import Learned, learn
     from .learning.report import LearningReport
     from .logs.logs import Logs
     from .logs.shards import ShardedLogs
@@ -66,9 +66,9 @@ _NAMES = {
     ".evidence.linear": ("Linear", "LinearEvidence"),
     ".files.base": ("load", "load_bytes"),
     ".gaussian": ("Gaussian",),
-    ".learning.ladder": ("Learned", "learn"),
     ".fitting.config": ("FitConfig",),
     ".fitting.report": ("FitReport", "FitWarning"),
+    ".learning.learn": ("Learned", "learn"),
     ".learning.report": ("LearningReport",),
     ".logs.logs": ("Logs",),
     ".logs.shards": ("ShardedLogs",),

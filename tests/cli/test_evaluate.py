@@ -60,8 +60,3 @@ def test_what_is_missing_is_named_before_any_work(files: tuple[Path, Path], tmp_
         ((prior, tmp_path / "none.csv", *OPTIONS), "none.csv"),
     ]:
         assert message in run("evaluate", *arguments, code=2)
-
-
-def test_the_posterior_experiment_keeps_its_place() -> None:
-    assert "Appendix C.4" in run("evaluate", "posterior", "--help")
-    assert "PRIOR LOGS" in run("evaluate", "--help")

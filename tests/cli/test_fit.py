@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import diffprior as dp
 from cli.helpers import run
-from diffprior.cli.tables import read_table
+from diffprior.cli.fit import read_parameters
 
 
 def test_fit_writes_a_prior_and_a_picture(
@@ -29,7 +29,7 @@ def test_fit_writes_a_prior_and_a_picture(
     for seed, out in draws.items():
         printed = run("sample", file, "-n", 50, "-o", out, "--seed", seed)
         assert "wrote 50 draws of 2 parameters" in printed
-    first, other = (read_table(out).values for out in draws.values())
+    first, other = (read_parameters(out).values for out in draws.values())
     assert first.shape == (50, 2) and np.all(first != other)
     run("sample", file, "-n", 50, "-o", tmp_path / "again.npy", "--seed", 1)
     assert_array_equal(np.load(tmp_path / "again.npy"), first)
@@ -45,7 +45,7 @@ def test_fit_learns_from_the_columns_named(
     run("fit", path, "-o", tmp_path / "p", "--columns", "*t*", "--columns", "height")
     assert_array_equal(fitted[-1], samples)
     run("sample", tmp_path / "p", "-n", 30, "-o", tmp_path / "draws.csv")
-    assert read_table(tmp_path / "draws.csv").names == ("height", "width")  # kept in the prior
+    assert read_parameters(tmp_path / "draws.csv").names == ("height", "width")  # kept in the prior
 
 
 def test_refusals_come_before_any_work(
@@ -66,7 +66,7 @@ def test_refusals_come_before_any_work(
         (("fit", table, "-o", out, "--preset", "best"), "`preset`: expected one of"),
         (("sample", table, "-o", missing), "in a folder that exists"),
         (("sample", table, "-o", table), "expected another file than the input"),
-        (("sample", table, "-o", tmp_path / "out.txt"), "expected .npy or .csv, got out.txt"),
+        (("sample", table, "-o", tmp_path / "out.txt"), "expected one of .npy, .csv, got out.txt"),
         (("sample", tmp_path / "absent", "-o", out), "error:"),
         (("sample", table, "-o", out), "error:"),
         (("sample", evidence, "-o", out), "expected the file of a prior, got one of LinearEv"),

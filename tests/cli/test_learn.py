@@ -1,109 +1,81 @@
-"""`diffprior learn` and `diffprior statistics`, from files to a prior."""
+"""`diffprior learn`, `shard` and `statistics`, from files to a prior."""
 
+import importlib.util
 import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 import diffprior as dp
-from diffprior.cli import app
+from cli.helpers import run
 from worlds_of_tasks import blobs, rows
 
-run = CliRunner()
+NAMES = ("--task", "user", "--reward", "rating", "--features", "x*")
+GAUSSIAN = ("--families", "gaussian", "--no-simulate")
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    import pandas as pd
-
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     tasks, x, y = rows(rng, blobs(rng, 80), 4.0)
     frame = pd.DataFrame({"user": tasks, "x1": x[:, 0], "x2": x[:, 1], "rating": y})
-    frame.to_parquet(tmp_path / "logs.parquet")
-    return tmp_path / "logs.parquet"
+    path = tmp_path_factory.mktemp("logs") / "logs.parquet"
+    frame.to_parquet(path)
+    return path
 
 
-NAMES = ["--task", "user", "--reward", "rating", "--features", "x*"]
-
-
-def test_a_prior_and_a_report_are_written(table: Path, tmp_path: Path) -> None:
-    out = [tmp_path / name for name in ("prior.dprior", "report.html", "report.json")]
-    options = ["-o", str(out[0]), "--report", str(out[1]), "--json", str(out[2])]
-    result = run.invoke(app, ["learn", str(table), *NAMES, *options, "--up-to", "gaussian"])
-    assert result.exit_code == 0, result.output
-    assert all(path.exists() for path in out)
+@pytest.fixture(scope="module")
+def direct(table: Path) -> dp.MixturePrior:
+    """The Gaussian learned from the rows, hedged, whose report is written too."""
+    out = [table.parent / name for name in ("prior.dprior", "report.html", "report.json")]
+    options = ("-o", out[0], "--report", out[1], "--json", out[2])
+    printed = run("learn", table, *NAMES, *options, *GAUSSIAN)
+    assert "80 tasks" in printed and "wrote" in printed and all(path.exists() for path in out)
     assert json.loads(out[2].read_text())["chosen"] == "Gaussian"
-    prior = dp.load(out[0])
-    assert isinstance(prior, dp.MixturePrior) and prior.dim == 2  # the Gaussian, hedged
+    return dp.load(out[0])
 
 
-def test_statistics_are_made_by_sql_and_learned_from(table: Path, tmp_path: Path) -> None:
+def test_statistics_are_made_by_sql_and_learned_from(
+    table: Path, direct: dp.MixturePrior, tmp_path: Path
+) -> None:
     import duckdb
 
-    options = [*NAMES, "--columns", str(table), "--table", f"'{table}'"]
-    made = run.invoke(app, ["statistics", *options])
-    assert made.exit_code == 0, made.output
-    duckdb.sql(made.stdout).write_parquet(str(tmp_path / "sums.parquet"))
-    output = ["-o", str(tmp_path / "prior.dprior")]
-    result = run.invoke(
-        app, ["learn", str(tmp_path / "sums.parquet"), "--from", "statistics", *output]
-    )
-    assert result.exit_code == 0, result.output
-    direct = run.invoke(
-        app,
-        ["learn", str(table), *NAMES, "-o", str(tmp_path / "direct.dprior"), "--up-to", "gaussian"],
-    )
-    assert direct.exit_code == 0, direct.output
-    one, two = (dp.load(tmp_path / f"{name}.dprior") for name in ("prior", "direct"))
-    np.testing.assert_allclose(one.covs, two.covs, rtol=1e-6)
+    assert isinstance(direct, dp.MixturePrior) and direct.dim == 2
+    query = run("statistics", *NAMES, "--columns", table, "--table", f"'{table}'")
+    duckdb.sql(query).write_parquet(str(tmp_path / "sums.parquet"))
+    output = tmp_path / "prior.dprior"
+    run("learn", tmp_path / "sums.parquet", "--from", "statistics", "-o", output)
+    np.testing.assert_allclose(dp.load(output).covs, direct.covs, rtol=1e-6)
+    assert "pattern 'x*'" in run("statistics", *NAMES, code=2)
 
 
-def test_wrong_options_are_explained(table: Path, tmp_path: Path) -> None:
-    missing = run.invoke(
-        app,
-        ["learn", str(table), "--task", "movie", "--reward", "rating", "--features", "x*",
-         "-o", str(tmp_path / "p.dprior")],
-    )  # fmt: skip
-    assert missing.exit_code == 2 and "it has 'user'" in " ".join(missing.output.split())
-    pattern = run.invoke(app, ["statistics", *NAMES])
-    assert pattern.exit_code == 2 and "pattern 'x*'" in " ".join(pattern.output.split())
-
-
-def test_shards_are_written_and_learned_from(table: Path, tmp_path: Path) -> None:
-    shards, whole, kept = tmp_path / "shards", tmp_path / "whole.dprior", tmp_path / "kept"
-    made = run.invoke(
-        app,
-        ["shard", str(table), "--task", "user", "--tasks-per-file", "20", "--out", str(shards)],
-    )
-    assert made.exit_code == 0 and "wrote 4 files" in made.output
-    for source, output, options in (
-        (table, whole, []),
-        (shards, tmp_path / "parts.dprior", ["--keep", str(kept)]),
-    ):
-        arguments = ["learn", str(source), *NAMES, "-o", str(output), "--no-simulate", *options]
-        result = run.invoke(app, arguments)
-        assert result.exit_code == 0, result.output
-    one, two = (dp.load(tmp_path / f"{name}.dprior") for name in ("whole", "parts"))
-    np.testing.assert_allclose(one.covs, two.covs, rtol=1e-6)
-    assert list(kept.glob("pass-sums-*.kept"))
-    again = ["shard", str(table), "--task", "user", "--out", str(shards)]
-    refused = run.invoke(app, again)
-    assert refused.exit_code == 2 and "expected an empty folder" in " ".join(refused.output.split())
-
-
-def test_without_ray_a_cluster_is_refused_before_any_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_shards_are_written_and_learned_from(
+    table: Path, direct: dp.MixturePrior, tmp_path: Path
 ) -> None:
-    import importlib.util
+    shards, output, passes = (tmp_path / name for name in ("shards", "prior.dprior", "passes"))
+    write = ("shard", table, "--task", "user", "--tasks-per-file", 20, "-o", shards)
+    assert "wrote 4 files" in run(*write)
+    assert "expected an empty folder" in run(*write, code=2)
+    run("learn", shards, *NAMES, "-o", output, *GAUSSIAN, "--checkpoint-dir", passes)
+    np.testing.assert_allclose(dp.load(output).covs, direct.covs, rtol=1e-6)
+    assert list(passes.glob("pass-*"))
 
+
+def test_wrong_options_are_explained_before_any_work(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = ("-o", tmp_path / "prior.dprior")
+    for options, message in (
+        (("--task", "movie", *NAMES[2:]), "it has 'user'"),
+        (NAMES[:4], "`features`: expected columns, got none"),
+        ((*NAMES, "--families", "network"), "`families`: expected one of 'gaussian'"),
+        ((*NAMES, "--likelihood", "negative-binomial"), "`dispersion`: expected a number"),
+    ):
+        assert message in run("learn", table, *output, *options, code=2)
     find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "ray" else find(name)
-    )
-    arguments = ["learn", "nowhere.parquet", "-o", str(tmp_path / "prior.dprior")]
-    result = run.invoke(app, [*arguments, "--ray", "local"])
-    said = " ".join(result.output.split())
-    assert result.exit_code == 2 and "pip install 'diffprior[cluster]'" in said
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "ray" else find(n))
+    printed = run("learn", "nowhere.parquet", *output, "--ray", "local", code=2)
+    assert "pip install 'diffprior[cluster]'" in printed
     assert list(tmp_path.iterdir()) == []

@@ -31,7 +31,7 @@ def test_mean_and_spread_are_found_and_beat_naive_estimates(kind: str) -> None:
     thetas = blobs(rng, 250)
     tasks, x, _ = rows(rng, thetas, 8.0)
     logs = dp.Logs(tasks, x, rewards_of(kind, rng, np.sum(x * thetas[tasks], axis=1)))
-    learned = dp.learn(logs, FAMILIES[kind], up_to="gaussian", simulate=False, progress=False)
+    learned = dp.learn(logs, FAMILIES[kind], families=("gaussian",), simulate=False, progress=False)
     std = np.sqrt(1.5**2 + 0.3**2)
     moments = learned.families["Gaussian"].moments()
     np.testing.assert_allclose(moments.mean, 0.0, atol=5 * std / np.sqrt(250))

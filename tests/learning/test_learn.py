@@ -19,7 +19,9 @@ SLEEP = Path(__file__).parents[1] / "priors" / "from_tasks" / "sleepstudy.csv"
 
 
 def quick(logs: dp.Logs | dp.TaskStatistics, likelihood: dp.AbstractLikelihood) -> dp.Learned:
-    return dp.learn(logs, likelihood, up_to="mixture", simulate=False, progress=False)
+    return dp.learn(
+        logs, likelihood, families=("gaussian", "mixture"), simulate=False, progress=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -190,8 +192,10 @@ def test_wrong_arguments_are_refused(blob_logs: dp.Logs) -> None:
         dp.learn(blob_logs, "linear")
     with pytest.raises(ValueError, match="`hedge`: expected a share"):
         dp.learn(blob_logs, dp.Linear(), hedge=1.0)
-    with pytest.raises(ValueError, match="`up_to`"):
-        dp.learn(blob_logs, dp.Linear(), up_to="network")
+    with pytest.raises(ValueError, match="`families`: expected one of"):
+        dp.learn(blob_logs, dp.Linear(), families=("network",))
+    with pytest.raises(ValueError, match="`families`: expected 'gaussian' among them with 30"):
+        dp.learn(blob_logs.select(np.arange(30)), dp.Linear(), families=("mixture",))
     with pytest.raises(ValueError, match="`logs`: expected at least 10 tasks, got 3"):
         dp.learn(blob_logs.select(np.arange(3)), dp.Linear())
 

@@ -65,8 +65,8 @@ def test_impossible_shards_are_refused(tmp_path: Path) -> None:
         dp.ShardedLogs.read(tmp_path / "logs.shards", **{**COLUMNS, "task": "x0"})
     with pytest.raises(ShardError, match=r"part-00000.parquet failed: ValueError: .*0 and 1"):
         dp.learn(shards, dp.Logistic(), progress=False)
-    with pytest.raises(ValueError, match="`keep`: expected none with Logs"):
-        dp.learn(dp.Logs.read(logs, **COLUMNS), dp.Linear(), keep=tmp_path / "kept")
+    with pytest.raises(ValueError, match="`checkpoint_dir`: expected None with Logs"):
+        dp.learn(dp.Logs.read(logs, **COLUMNS), dp.Linear(), checkpoint_dir=tmp_path / "kept")
 
 
 def test_more_tasks_than_the_sample_refine_the_prior(
@@ -75,11 +75,11 @@ def test_more_tasks_than_the_sample_refine_the_prior(
     """The sample chooses, all tasks fit: the Gaussian is that of all of them."""
     logs = make_logs(tmp_path / "logs.parquet", 600)
     shards = sharded(tmp_path / "logs.parquet", 40)
-    whole = dp.learn(logs, dp.Linear(noise_std=0.5), up_to="gaussian", simulate=False)
+    whole = dp.learn(logs, dp.Linear(noise_std=0.5), families=("gaussian",), simulate=False)
     monkeypatch.setattr(source, "SAMPLE_TASKS", 250)
-    some = dp.learn(shards, dp.Linear(noise_std=0.5), up_to="gaussian", simulate=False)
+    some = dp.learn(shards, dp.Linear(noise_std=0.5), families=("gaussian",), simulate=False)
     assert some.report.num_tasks == 600 and some.report.num_rows == logs.num_rows
-    assert some.report.rows_a_task == whole.report.rows_a_task
+    assert some.report.rows_per_task == whole.report.rows_per_task
     assert 5 < some.report.num_report_tasks < whole.report.num_report_tasks
     ours, theirs = (found.families["Gaussian"] for found in (some, whole))
     np.testing.assert_allclose(ours.mean, theirs.mean, atol=1e-6)
@@ -92,7 +92,8 @@ import jax
 jax.config.update("jax_enable_x64", True)
 import diffprior as dp
 shards = dp.ShardedLogs.read(sys.argv[1], task="task", reward="reward", features="x*")
-learned = dp.learn(shards, dp.Linear(), up_to="gaussian", simulate=False, keep=sys.argv[2])
+options = {"families": ("gaussian",), "simulate": False, "checkpoint_dir": sys.argv[2]}
+learned = dp.learn(shards, dp.Linear(), **options)
 learned.prior.save(sys.argv[3])
 """
 

@@ -1,26 +1,26 @@
-"""The command line: one file for each command, registered here.
+"""The command line: every command is registered here.
 
-A command's file imports only Typer at its top, and the package inside its function, so that
-`diffprior --help` answers at once.
+Modules import only Typer at the top, and the package inside functions, so that `diffprior --help`
+answers at once.
 """
 
 from typing import Annotated
 
 import typer
 
-from . import evaluate, export, fit, learn, sample, serve, shard, statistics
+from . import evaluate, export, fit, learn, serve
 from .options import print_version
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="Cold start from your past tasks: learn a prior from them, and decide in new ones.",
+    help="Learn a prior from past tasks, and make decisions in new ones with it.",
 )
 app.command()(learn.learn)
-app.command()(statistics.statistics)
-app.command()(shard.shard)
+app.command()(learn.statistics)
+app.command()(learn.shard)
 app.command()(fit.fit)
-app.command()(sample.sample)
+app.command()(fit.sample)
 app.add_typer(evaluate.app, name="evaluate")
 app.command()(serve.serve)
 app.command()(serve.rebuild)
@@ -35,4 +35,4 @@ def main(
         typer.Option("--version", callback=print_version, is_eager=True, help="Show the version."),
     ] = None,
 ) -> None:
-    """Take options that stand before a command."""
+    """Handle options before a command."""

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from .options import check_output
+from .options import check_output, friendly_errors, say
 from .serve import DEFAULT_DATABASE, Database, check_database
-from .terminal import friendly_errors, say
 
 
 def export(

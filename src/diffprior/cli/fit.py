@@ -1,57 +1,215 @@
-"""`diffprior fit`: a prior from the parameters of past tasks."""
+"""`diffprior fit`: a prior from the parameters of past tasks; `diffprior sample`: draws of it."""
 
+import io
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from .options import Seed, check_output, check_picture
-from .terminal import friendly_errors, say
+from .options import (
+    PICTURES,
+    Output,
+    Seed,
+    check_ending,
+    check_output,
+    friendly_errors,
+    load_prior,
+    say,
+    split_names,
+)
 
 if TYPE_CHECKING:
-    from ..priors.diffusion import DiffusionPrior
-    from .tables import Table
+    import numpy as np
 
-NUM_SHOWN = 5000  # points of a picture
+    from ..priors.diffusion import DiffusionPrior
+
+SHOWN_POINTS = 5000  # of a picture
+MIN_IDS = 20  # rows from which a column of different integers looks like an id
+PANDAS_INDEX = ("", "Unnamed: 0", "__index_level_0__")
+
+
+class Parameters(NamedTuple):
+    """Parameters of past tasks, a row each."""
+
+    names: tuple[str, ...]
+    values: "np.ndarray"  # (n, d)
+    notes: tuple[str, ...] = ()  # about how the file was read
 
 
 def fit(
     samples: Annotated[
-        Path, typer.Argument(help="Past tasks' parameters, a row each: .csv .tsv .npy .parquet")
+        Path, typer.Argument(help="Parameters of past tasks, a row each: .csv .tsv .npy .parquet")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write the prior to.")],
+    output: Output,
     columns: Annotated[
         list[str] | None,
-        typer.Option(help="Columns that are parameters: names or patterns; repeat, or use commas."),
+        typer.Option(help="Columns of parameters: names or patterns, separated by commas."),
     ] = None,
     preset: Annotated[
         str, typer.Option(help="default, or paper: T = 100, alpha = 0.97.")
     ] = "default",
     seed: Seed = 0,
     plot: Annotated[
-        Path | None, typer.Option(help="Picture of past tasks against draws of the prior.")
+        Path | None, typer.Option(help="Also plot past tasks against draws of the prior.")
     ] = None,
 ) -> None:
-    """Learn a prior from the parameters of past tasks."""
+    """Fit a prior to the parameters of past tasks."""
     with friendly_errors():
         check_output("output", output, samples)
         if plot is not None:
-            check_picture("plot", plot, samples, output)
-        from .tables import read_table
+            from ..extras import require
 
-        table = read_table(samples, tuple(columns or ()))
+            require("plot", "matplotlib")
+            check_ending("plot", plot, PICTURES)
+            check_output("plot", plot, samples, output)
+        table = read_parameters(samples, split_names(columns))
         for note in table.notes:
             say(f"note: {note}")
-        prior = _learn(table, preset, seed)
+        prior = _fit(table, preset, seed)
         prior.save(output)
-        say(str(prior.report))
-        say(f"wrote {output}")
+        say(f"{prior.report}\nwrote {output}")
         if plot is not None:
-            _draw(prior, table, plot, seed)
+            _plot(prior, table, plot, seed)
             say(f"wrote {plot}")
 
 
-def _learn(table: "Table", preset: str, seed: int) -> "DiffusionPrior":
+def sample(
+    prior: Annotated[Path, typer.Argument(help="File written by `diffprior learn` or `fit`.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help=".npy or .csv")],
+    num_samples: Annotated[
+        int, typer.Option("--num-samples", "-n", min=1, help="Number of draws.")
+    ] = 1000,
+    seed: Seed = 0,
+) -> None:
+    """Draw parameters from a prior."""
+    with friendly_errors():
+        check_ending("output", output, (".npy", ".csv"))
+        check_output("output", output, prior)
+        import jax
+        import numpy as np
+
+        loaded = load_prior(prior)
+        draws = np.asarray(loaded.sample(jax.random.key(seed), num_samples))
+        write_parameters(output, draws, getattr(getattr(loaded, "metadata", None), "names", ()))
+    say(f"wrote {draws.shape[0]} draws of {draws.shape[1]} parameters to {output}")
+
+
+def read_parameters(path: Path, columns: Sequence[str] = ()) -> Parameters:
+    """Read parameters of past tasks from a file.
+
+    Args:
+        path: A .csv or .tsv file with or without a header (also .gz), .npy or .parquet.
+        columns: Names or patterns of the columns to read; all by default. Columns without names
+            are called 1, 2, ...
+
+    Returns:
+        The columns in double precision, with their names.
+
+    Raises:
+        ValueError: The file, a column or a cell is malformed; or, unless `columns` are given, a
+            column looks like a row number or an id.
+    """
+    import numpy as np
+
+    from ..logs.tables import choose_columns, numeric_column, read_table, to_numbers
+
+    notes: tuple[str, ...] = ()
+    if path.suffix.lower() == ".npy" and path.is_file():
+        array = np.load(path, allow_pickle=False)
+        if array.ndim not in (1, 2) or array.dtype.kind not in "fiub":
+            raise ValueError(
+                f"`samples`: expected numbers of shape (n, d), got {array.dtype} of shape "
+                f"{array.shape}; save one row for each task"
+            )
+        array = array.reshape(len(array), -1)
+        available = [str(place + 1) for place in range(array.shape[1])]
+        names = choose_columns(available, columns or "*", argument="columns")
+        values = [to_numbers(array[:, int(name) - 1], name, "samples") for name in names]
+    else:
+        if path.is_dir():
+            raise ValueError(f"`samples`: expected a file, got the folder {path}; name a file")
+        frame = read_table(path, "samples")
+        if all(map(_is_number, frame.columns)):
+            if _counts_columns(frame.columns) and _is_header(frame):
+                shown = ",".join(frame.columns)
+                notes = (f"the first row, {shown}, counts the columns and is taken for a header",)
+            else:
+                frame = read_table(path, "samples", header=False)
+        if not len(frame):
+            raise ValueError(f"`samples`: expected rows below the header, got none in {path}")
+        names = choose_columns(frame.columns, columns or "*", argument="columns")
+        values = [numeric_column(frame, name, "samples") for name in names]
+    if not columns:
+        _reject_ids(names, values)
+    return Parameters(tuple(names), np.column_stack(values), notes)
+
+
+def write_parameters(path: Path, rows: "np.ndarray", names: Sequence[str] = ()) -> None:
+    """Write rows of numbers to a .npy or .csv file, completely or not at all.
+
+    Args:
+        path: The file.
+        rows: The numbers (n, d).
+        names: Header of a .csv file.
+    """
+    import numpy as np
+
+    from ..files.atomic import write_whole
+
+    content = io.BytesIO()
+    if path.suffix.lower() == ".npy":
+        np.save(content, rows)
+    else:
+        np.savetxt(content, rows, delimiter=",", header=",".join(names), comments="")
+    write_whole(path, content.getvalue())
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _counts_columns(names: Sequence[str]) -> bool:
+    """Whether the first row is 0, 1, 2, ... or 1, 2, 3, ..., as pandas names columns."""
+    return any(list(names) == [str(i + start) for i in range(len(names))] for start in (0, 1))
+
+
+def _is_header(frame: object) -> bool:
+    """A single column of whole numbers below such a row may be data as well."""
+    columns = [column.to_numpy() for column in frame.iter_columns()]  # type: ignore[attr-defined]
+    return len(columns) > 1 or bool(columns and columns[0].dtype.kind == "f")
+
+
+def _reject_ids(names: Sequence[str], columns: "Sequence[np.ndarray]") -> None:
+    """Raise if a column looks like a row number or an id, which would be fitted as a parameter."""
+    looks = {name: found for name, c in zip(names, columns, strict=True) if (found := _looks_of(c))}
+    looks |= {name: "the index of pandas" for name in names if name in PANDAS_INDEX}
+    if looks:
+        others = ",".join(name for name in names if name not in looks) or "NAME,..."
+        listed = ", ".join(f"{name!r} is {found}" for name, found in looks.items())
+        raise ValueError(
+            f"`samples`: expected parameters only, but column {listed}; name the columns of "
+            f"parameters with --columns '{others}', or all of them with --columns '*'"
+        )
+
+
+def _looks_of(column: "np.ndarray") -> str:
+    import numpy as np
+
+    if len(column) < 3 or not np.all(column == np.round(column)):
+        return ""
+    if np.all(np.diff(column) == 1):
+        return f"the row number, {column[0]:.0f}, {column[1]:.0f}, {column[2]:.0f}, ..."
+    if len(column) >= MIN_IDS and len(np.unique(column)) == len(column):
+        return "an id: an integer that is different in every row"
+    return ""
+
+
+def _fit(table: Parameters, preset: str, seed: int) -> "DiffusionPrior":
     import dataclasses
     import warnings
 
@@ -65,12 +223,12 @@ def _learn(table: "Table", preset: str, seed: int) -> "DiffusionPrior":
     return dataclasses.replace(prior, metadata=Metadata(prior.report, names))
 
 
-def _draw(prior: "DiffusionPrior", table: "Table", path: Path, seed: int) -> None:
+def _plot(prior: "DiffusionPrior", table: Parameters, path: Path, seed: int) -> None:
     import jax
     import numpy as np
 
     from ..reporting.figures import save_prior_figure
 
-    shown = table.values[:NUM_SHOWN]
+    shown = table.values[:SHOWN_POINTS]
     draws = np.asarray(prior.sample(jax.random.key(seed), len(shown)))
     save_prior_figure(path, shown, draws, table.names)

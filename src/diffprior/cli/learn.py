@@ -1,65 +1,71 @@
-"""`diffprior learn`: a prior from the logs of past tasks, and whether it pays."""
+"""`diffprior learn`, and `shard` and `statistics`, which prepare large logs for it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from .options import Json, Ray, Seed, check_cluster, check_output, executor_of
-from .terminal import friendly_errors, say
-
-if TYPE_CHECKING:
-    from ..evidence.base import AbstractLikelihood
-    from ..logs.logs import Logs
-    from ..logs.shards import ShardedLogs
-    from ..logs.statistics import TaskStatistics
-
-Features = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Columns of features: names or patterns such as 'x*'; repeat, or use commas."
-    ),
-]
+from .options import (
+    Dispersion,
+    Features,
+    Intercept,
+    Json,
+    Likelihood,
+    Output,
+    Ray,
+    Reward,
+    Seed,
+    Task,
+    Time,
+    Weight,
+    check_cluster,
+    check_output,
+    executor_of,
+    feature_names,
+    friendly_errors,
+    make_likelihood,
+    say,
+    split_names,
+)
 
 
 def learn(
     logs: Annotated[
-        Path, typer.Argument(help="Rows of past tasks: .csv .parquet, or a folder of shards.")
+        Path, typer.Argument(help="Rows of past tasks: .csv, .parquet, or a folder of shards.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write the prior to.")],
-    task: Annotated[str, typer.Option(help="Column of task labels.")] = "task",
-    reward: Annotated[str, typer.Option(help="Column of rewards.")] = "reward",
+    output: Output,
+    task: Task = "task",
+    reward: Reward = "reward",
     features: Features = None,
-    likelihood: Annotated[
-        str, typer.Option(help="linear, logistic, poisson or negative-binomial.")
-    ] = "linear",
+    likelihood: Likelihood = "linear",
     noise_std: Annotated[
-        float | None, typer.Option(help="Noise of linear rewards; estimated unless given.")
+        float | None, typer.Option(help="Noise of linear rewards; estimated by default.")
     ] = None,
-    dispersion: Annotated[float | None, typer.Option(help="Of negative-binomial rewards.")] = None,
-    weight: Annotated[str | None, typer.Option(help="Column of repetitions of a row.")] = None,
-    time: Annotated[str | None, typer.Option(help="Column to sort the rows of a task by.")] = None,
-    intercept: Annotated[bool, typer.Option("--intercept", help="A feature that is 1.")] = False,
+    dispersion: Dispersion = None,
+    weight: Weight = None,
+    time: Time = None,
+    intercept: Intercept = False,
     source: Annotated[
-        str, typer.Option("--from", help="rows, or statistics that SQL has summed up.")
+        str, typer.Option("--from", help="rows, or statistics (the result of the SQL).")
     ] = "rows",
     max_rows: Annotated[
-        int | None, typer.Option(help="Of a Parquet file, whole tasks up to so many rows.")
+        int | None, typer.Option(help="Read whole tasks of a Parquet file up to this many rows.")
     ] = None,
-    up_to: Annotated[
-        str, typer.Option(help="Last rung of the ladder: gaussian, mixture or diffusion.")
-    ] = "diffusion",
+    families: Annotated[
+        list[str] | None,
+        typer.Option(help="Families to choose from: gaussian, mixture, diffusion; all by default."),
+    ] = None,
     simulate: Annotated[
-        bool, typer.Option(help="Simulate what each family saves in regret; minutes.")
+        bool, typer.Option(help="Simulate the regret of each family; takes minutes.")
     ] = True,
-    hedge: Annotated[float, typer.Option(help="Share of a wide Gaussian mixed in.")] = 0.003,
+    hedge: Annotated[float, typer.Option(help="Weight of a wide Gaussian mixed in.")] = 0.003,
     seed: Seed = 0,
-    report: Annotated[Path | None, typer.Option(help="Page of the report: .html")] = None,
+    report: Annotated[Path | None, typer.Option(help="Also write the report as .html")] = None,
     json_file: Json = None,
     ray: Ray = None,
-    keep: Annotated[
+    checkpoint_dir: Annotated[
         Path | None,
-        typer.Option(help="Folder for finished passes over shards; a run goes on from them."),
+        typer.Option(help="Folder for finished passes over shards, from which a run resumes."),
     ] = None,
 ) -> None:
     """Learn a prior from the logs of past tasks."""
@@ -68,28 +74,52 @@ def learn(
         for name, path in (("output", output), ("report", report), ("json", json_file)):
             if path is not None:
                 check_output(name, path, logs)
+        from ..checks import choice
+        from ..extras import require
+        from ..learning.learn import learn as learn_prior
+        from ..logs.logs import Logs
+        from ..logs.shards import ShardedLogs, is_sharded
+        from ..logs.statistics import TaskStatistics
+
         if report is not None:
-            from ..extras import require
-
-            require("plot", "matplotlib", "jinja2")
-        from ..learning.ladder import learn as learn_prior
-
-        table = _read(logs, source, task, reward, features, weight, time, intercept, max_rows)
-        rewards = _likelihood(likelihood, noise_std, dispersion)
+            require("plot", "matplotlib")
+        table: Logs | ShardedLogs | TaskStatistics
+        if choice("from", source, ("rows", "statistics")) == "statistics":
+            table = TaskStatistics.read(logs, task=task)
+        elif is_sharded(logs) and max_rows is None:
+            table = ShardedLogs.read(
+                logs,
+                task=task,
+                reward=reward,
+                features=feature_names(features),
+                weight=weight,
+                time=time,
+                intercept=intercept,
+            )
+        else:
+            table = Logs.read(
+                logs,
+                task=task,
+                reward=reward,
+                features=feature_names(features),
+                weight=weight,
+                time=time,
+                intercept=intercept,
+                max_rows=max_rows,
+            )
         with executor_of(ray) as executor:
             learned = learn_prior(
                 table,
-                rewards,
+                make_likelihood(likelihood, noise_std, dispersion, estimate_noise=True),
+                families=split_names(families) or None,
                 seed=seed,
                 hedge=hedge,
-                up_to=up_to,
                 simulate=simulate,
                 executor=executor,
-                keep=keep,
+                checkpoint_dir=checkpoint_dir,
             )
         learned.prior.save(output)
-        say(str(learned.report))
-        say(f"wrote {output}")
+        say(f"{learned.report}\nwrote {output}")
         if report is not None:
             learned.report.to_html(report)
             say(f"wrote {report}")
@@ -98,72 +128,62 @@ def learn(
             say(f"wrote {json_file}")
 
 
-def _read(
-    path: Path,
-    source: str,
-    task: str,
-    reward: str,
-    features: list[str] | None,
-    weight: str | None,
-    time: str | None,
-    intercept: bool,
-    max_rows: int | None,
-) -> "Logs | ShardedLogs | TaskStatistics":
-    from ..checks import choice
-    from ..extras import require
-    from ..logs.logs import Logs
-    from ..logs.shards import ShardedLogs, is_sharded
-    from ..logs.statistics import TaskStatistics
+def shard(
+    logs: Annotated[Path, typer.Argument(help="Rows of past tasks: .parquet, or a folder of them")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for the files; new or empty.")
+    ],
+    task: Task = "task",
+    tasks_per_file: Annotated[
+        int, typer.Option(min=1, help="Approximate; a file must fit into a worker's memory.")
+    ] = 10_000,
+) -> None:
+    """Distribute logs over files by task, for `diffprior learn --ray`."""
+    with friendly_errors():
+        from ..logs.shards import ShardedLogs
 
-    require("logs", "narwhals", "pyarrow")
-    if choice("from", source, ("rows", "statistics")) == "statistics":
-        return TaskStatistics.read(path, task=task)
-    if is_sharded(path) and max_rows is None:
-        return ShardedLogs.read(
-            path,
-            task=task,
-            reward=reward,
-            features=split_names(features),
-            weight=weight,
-            time=time,
-            intercept=intercept,
-        )
-    return Logs.read(
-        path,
-        task=task,
-        reward=reward,
-        features=split_names(features),
-        weight=weight,
-        time=time,
-        intercept=intercept,
-        max_rows=max_rows,
-    )
+        ShardedLogs.write(logs, output, task=task, tasks_per_file=tasks_per_file)
+        say(f"wrote {len(list(output.glob('*.parquet')))} files in {output}")
 
 
-def split_names(given: list[str] | None) -> list[str]:
-    """Names and patterns from options that are repeated or have commas."""
-    names = [name.strip() for part in given or () for name in part.split(",") if name.strip()]
-    if not names:
-        raise ValueError(
-            "`features`: expected columns, got none; pass --features 'x*' or the names of columns"
-        )
-    return names
+def statistics(
+    task: Task,
+    reward: Reward,
+    features: Features = None,
+    columns: Annotated[
+        Path | None,
+        typer.Option(help="A .csv or .parquet file with the column names that patterns match."),
+    ] = None,
+    table: Annotated[str, typer.Option(help="Name of the table in the warehouse.")] = "logs",
+    dialect: Annotated[
+        str, typer.Option(help="duckdb, postgres, snowflake, bigquery or spark.")
+    ] = "duckdb",
+    weight: Weight = None,
+    intercept: Intercept = False,
+) -> None:
+    """Print the SQL whose result `diffprior learn --from statistics` reads."""
+    with friendly_errors():
+        from ..logs.statistics import statistics_sql
+        from ..logs.tables import choose_columns, read_table
 
-
-def _likelihood(
-    name: str, noise_std: float | None, dispersion: float | None
-) -> "AbstractLikelihood":
-    from ..checks import choice
-    from ..evidence.families import LIKELIHOODS
-
-    kind = LIKELIHOODS[choice("likelihood", name, tuple(LIKELIHOODS))]
-    if name == "linear":
-        return kind(noise_std)
-    if name == "negative-binomial":
-        if dispersion is None:
+        names = feature_names(features)
+        if columns is not None:
+            reserved = [name for name in (task, reward, weight) if name]
+            names = choose_columns(read_table(columns).columns, names, reserved)
+        patterns = [name for name in names if set(name) & set("*?[")]
+        if patterns:
             raise ValueError(
-                "`dispersion`: expected a number with negative-binomial rewards, got none; "
-                "pass --dispersion"
+                f"`features`: expected names, got the pattern {patterns[0]!r}; name the columns, "
+                "or pass --columns with a file that has them"
             )
-        return kind(dispersion)
-    return kind()
+        typer.echo(
+            statistics_sql(
+                names,
+                task=task,
+                reward=reward,
+                table=table,
+                dialect=dialect,
+                intercept=intercept,
+                weight=weight,
+            )
+        )

@@ -1,38 +1,138 @@
-"""What the commands share: options, and checks of files before any work begins."""
+"""What commands share: options, checks before any work begins, and messages on the terminal."""
 
 import contextlib
 import importlib.metadata
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from ..evidence.base import AbstractLikelihood
     from ..executors import AbstractExecutor
+    from ..priors.base import AbstractPrior
+    from ..reporting.tables import Table
 
-Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
-Json = Annotated[Path | None, typer.Option("--json", help="File for the numbers, as JSON.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="File to write.")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Also write the results as JSON.")]
 Ray = Annotated[
-    str | None,
-    typer.Option("--ray", help="Share the work out on a Ray cluster: its address, or `local`."),
+    str | None, typer.Option("--ray", help="Run on a Ray cluster: its address, or `local`.")
 ]
+Task = Annotated[str, typer.Option(help="Column of task labels.")]
+Reward = Annotated[str, typer.Option(help="Column of rewards.")]
+Features = Annotated[
+    list[str] | None,
+    typer.Option(help="Columns of features: names or patterns such as 'x*', separated by commas."),
+]
+Weight = Annotated[str | None, typer.Option(help="Column with the number of observations per row.")]
+Time = Annotated[str | None, typer.Option(help="Column by which to sort the rows of a task.")]
+Intercept = Annotated[bool, typer.Option("--intercept", help="Add a feature that is always 1.")]
+Likelihood = Annotated[str, typer.Option(help="linear, logistic, poisson or negative-binomial.")]
+NoiseStd = Annotated[
+    float | None, typer.Option(help="Standard deviation of the noise of linear rewards.")
+]
+Dispersion = Annotated[float | None, typer.Option(help="Of negative-binomial rewards.")]
 PICTURES = (".png", ".pdf", ".svg")
 
 
 def print_version(wanted: bool | None) -> None:
-    """Show the version and end."""
+    """Print the version and exit."""
     if wanted:
         typer.echo(f"diffprior {importlib.metadata.version('diffprior')}")
         raise typer.Exit()
 
 
-def check_cluster(ray: str | None) -> None:
-    """Check that Ray is installed, where an address of a cluster was given.
+def say(message: str, style: str | None = None) -> None:
+    """Print text on standard error, without markup or wrapping."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    console.print(message, style=style, markup=False, soft_wrap=True)
+
+
+def say_table(table: "Table") -> None:
+    """Print a table on standard error, highlighted cells in bold on a terminal."""
+    typer.echo(f"\n{table.to_text(bold=True)}", err=True)  # strips escape codes from a file
+
+
+@contextlib.contextmanager
+def friendly_errors() -> Iterator[None]:
+    """Turn an error that the user can fix into a message and exit code 2."""
+    try:
+        yield
+    except (ValueError, OSError, ImportError) as error:
+        say(f"error: {error}", style="red")
+        raise typer.Exit(2) from error
+
+
+def split_names(given: list[str] | None) -> list[str]:
+    """Split names and patterns from options that are repeated or contain commas."""
+    return [name.strip() for part in given or () for name in part.split(",") if name.strip()]
+
+
+def feature_names(given: list[str] | None) -> list[str]:
+    """Names and patterns of features, at least one.
 
     Raises:
-        ImportError: It is not; the message says what to install.
+        ValueError: There are none.
+    """
+    names = split_names(given)
+    if not names:
+        raise ValueError(
+            "`features`: expected columns, got none; pass --features 'x*' or the names of columns"
+        )
+    return names
+
+
+def make_likelihood(
+    name: str, noise_std: float | None, dispersion: float | None, *, estimate_noise: bool = False
+) -> "AbstractLikelihood":
+    """Make a likelihood from its name and options.
+
+    Raises:
+        ValueError: The name is unknown, or an option is missing.
+    """
+    from ..checks import choice
+    from ..evidence.families import LIKELIHOODS
+
+    kind = LIKELIHOODS[choice("likelihood", name, tuple(LIKELIHOODS))]
+    options = {"linear": ("noise-std", noise_std), "negative-binomial": ("dispersion", dispersion)}
+    if name not in options:
+        return kind()
+    option, value = options[name]
+    if value is None and not (name == "linear" and estimate_noise):
+        raise ValueError(
+            f"`{option}`: expected a number with {name} rewards, got none; pass --{option}"
+        )
+    return kind(value)
+
+
+def load_prior(path: Path) -> "AbstractPrior":
+    """Load the file of a prior.
+
+    Raises:
+        ValueError: The file is missing, damaged or of something else.
+    """
+    from ..files.base import load
+    from ..priors.base import AbstractPrior
+
+    prior = load(path)
+    if not isinstance(prior, AbstractPrior):
+        raise ValueError(
+            f"`prior`: expected the file of a prior, got one of {type(prior).__name__} in {path}; "
+            "pass a file written by `diffprior learn`, `fit` or `prior.save`"
+        )
+    return prior
+
+
+def check_cluster(ray: str | None) -> None:
+    """Check that Ray is installed, if the address of a cluster was given.
+
+    Raises:
+        ImportError: Ray is not installed.
     """
     if ray is not None:
         from ..extras import require
@@ -42,7 +142,7 @@ def check_cluster(ray: str | None) -> None:
 
 @contextlib.contextmanager
 def executor_of(ray: str | None) -> "Iterator[AbstractExecutor | None]":
-    """The executor of an address, or None without one; ended when the work is done."""
+    """Connect to the cluster at an address, if there is one, until the work is done."""
     if ray is None:
         yield None
         return
@@ -53,12 +153,12 @@ def executor_of(ray: str | None) -> "Iterator[AbstractExecutor | None]":
 
 
 def check_output(option: str, path: Path, *inputs: Path) -> None:
-    """Check that a file can be written there, and that it is none of the inputs.
+    """Check that a file can be written, and that it is none of the inputs.
 
     Args:
-        option: The option that named it, for the message.
-        path: The file to be written.
-        inputs: Files that are read, and must stay.
+        option: Option that named it, for the message.
+        path: File to be written.
+        inputs: Files that are read, and must not be overwritten.
 
     Raises:
         ValueError: The folder is missing or cannot be written to, or the file is an input.
@@ -77,18 +177,16 @@ def check_output(option: str, path: Path, *inputs: Path) -> None:
             "overwritten, so name another"
         )
     if not os.access(path if path.exists() else folder, os.W_OK):
+        raise ValueError(f"`{option}`: expected a writable file, got {path}; name another")
+
+
+def check_ending(option: str, path: Path, endings: Sequence[str]) -> None:
+    """Check that the name of a file has one of these endings.
+
+    Raises:
+        ValueError: It has another.
+    """
+    if path.suffix.lower() not in endings:
         raise ValueError(
-            f"`{option}`: expected a file that can be written, got {path}; name another"
+            f"`{option}`: expected one of {', '.join(endings)}, got {path.name}; rename it"
         )
-
-
-def check_picture(option: str, path: Path, *inputs: Path) -> None:
-    """Check that a picture can be drawn there: its ending, its folder, and Matplotlib."""
-    from ..extras import require
-
-    require("plot", "matplotlib")
-    if path.suffix.lower() not in PICTURES:
-        raise ValueError(
-            f"`{option}`: expected one of {', '.join(PICTURES)}, got {path.name}; name it so"
-        )
-    check_output(option, path, *inputs)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal import friendly_errors, say
+from .options import friendly_errors, say
 
 Database = Annotated[
     str, typer.Option(help="A SQLite file, or postgresql://user:password@host/name.")

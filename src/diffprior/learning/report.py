@@ -26,7 +26,7 @@ class LearningReport:
     Attributes:
         num_tasks: tasks in the logs.
         num_rows: rows in the logs.
-        rows_a_task: least, median and most rows of a task.
+        rows_per_task: least, median and most rows of a task.
         feature_names: names of the features.
         likelihood: how rewards arise, by name.
         noise_std: noise of linear rewards, or None.
@@ -49,7 +49,7 @@ class LearningReport:
 
     num_tasks: int
     num_rows: int
-    rows_a_task: tuple[float, float, float]
+    rows_per_task: tuple[float, float, float]
     feature_names: tuple[str, ...]
     likelihood: str
     noise_std: float | None
@@ -109,7 +109,7 @@ def sections(report: LearningReport) -> list[str]:
 
 
 def _about_logs(report: LearningReport) -> str:
-    least, median, most = report.rows_a_task
+    least, median, most = report.rows_per_task
     lines = [
         f"{report.num_tasks:,} tasks, {report.num_rows:,} rows "
         f"({least:g} to {most:g} a task, median {median:g}), "

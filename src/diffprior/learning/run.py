@@ -68,7 +68,9 @@ class Run:
         """The tasks in memory."""
         return self.source.sample
 
-    def run(self, up_to: str, simulate: bool, advance: Callable[[str], None]) -> Learned:
+    def run(
+        self, allowed: frozenset[str], simulate: bool, advance: Callable[[str], None]
+    ) -> Learned:
         """All rungs, the choice and the report."""
         begin = time.perf_counter()
         out, few = self.out, not self.out.any()
@@ -78,11 +80,20 @@ class Run:
         seen = reliability(gaussian, blocks, self.passes)
         self._lap("Gaussian", begin)
         rough = few or seen.learnable_order < LEAST_ORDER
-        search = self._mixture(rest, blocks, up_to != "gaussian" and not rough, advance)
+        forced = "gaussian" not in allowed
+        if forced and few:
+            raise ValueError(
+                f"`families`: expected 'gaussian' among them with {self.logs.num_tasks} tasks, got "
+                f"{sorted(allowed)}; richer families need more tasks, so add it"
+            )
+        wanted = allowed != {"gaussian"} and (forced or not rough)
+        search = self._mixture(rest, blocks, wanted, advance)
         families = self._closed_forms(blocks, gaussian, search)
-        chosen, sentence = choose(search, few, rough)
-        if up_to == "diffusion" and chosen != "Gaussian":
-            families, chosen, sentence = self._diffusion(rest, families, chosen, sentence, advance)
+        chosen, sentence = choose(search, few, rough, forced)
+        if "diffusion" in allowed and chosen != "Gaussian":
+            must = "mixture" not in allowed
+            rung = self._diffusion(rest, families, chosen, sentence, must, advance)
+            families, chosen, sentence = rung
         advance("report")
         begin = time.perf_counter()
         results, names = self._judged(families, out, chosen, few)
@@ -162,6 +173,7 @@ class Run:
         families: list[Family],
         chosen: str,
         sentence: str,
+        must: bool,
         advance: Callable[[str], None],
     ) -> tuple[list[Family], str, str]:
         begin = time.perf_counter()
@@ -180,7 +192,7 @@ class Run:
             advance,
         )
         self._lap("diffusion", begin)
-        if rung.pays:
+        if rung.pays or must:
             chosen, sentence = rung.family.name, rung.sentence
         else:
             sentence = f"{sentence}; {rung.sentence}"
@@ -254,7 +266,7 @@ class Run:
         return {
             "num_tasks": self.source.num_tasks,
             "num_rows": self.source.num_rows,
-            "rows_a_task": self.source.rows_a_task(),
+            "rows_per_task": self.source.rows_per_task(),
             "feature_names": self.logs.feature_names,
             "likelihood": type(self.likelihood).__name__.lower(),
             "noise_std": noise and noise.noise_std,
@@ -285,11 +297,11 @@ class Run:
         return closed_form(final.name, hedged(final.components, self.hedge)).prior
 
 
-def choose(search: Search | None, few: bool, rough: bool) -> tuple[str, str]:
+def choose(search: Search | None, few: bool, rough: bool, forced: bool = False) -> tuple[str, str]:
     """The closed form to take, and why, in a sentence."""
     if few:
         return "Gaussian", "chosen is the Gaussian: with so few tasks nothing richer can be judged"
-    if rough:
+    if rough and not forced:
         return "Gaussian", (
             "chosen is the Gaussian: one task says too little about theta for anything richer to "
             "be learned from so many tasks"
@@ -298,6 +310,6 @@ def choose(search: Search | None, few: bool, rough: bool) -> tuple[str, str]:
         return "Gaussian", "chosen is the Gaussian: nothing richer was tried"
     name, (gain, error) = search.candidates[search.best].name, search.gain
     figures = f"{gain:+.3f} +- {error:.3f} nats a task over the Gaussian on tasks held out in turn"
-    if search.pays:
+    if search.pays or forced:
         return name, f"chosen: the {name}, {figures}"
     return "Gaussian", f"chosen is the Gaussian: the best mixture ({name}) has {figures}"

@@ -60,7 +60,7 @@ class AbstractSource(abc.ABC):
         return self.num_tasks > self.sample.num_tasks
 
     @abc.abstractmethod
-    def rows_a_task(self) -> tuple[float, float, float]:
+    def rows_per_task(self) -> tuple[float, float, float]:
         """Least, median and most rows of a task."""
 
     @abc.abstractmethod
@@ -84,7 +84,7 @@ class InMemory(AbstractSource):
     def __init__(self, logs: AnyLogs) -> None:
         self.sample, self.num_tasks, self.num_rows = logs, logs.num_tasks, logs.num_rows
 
-    def rows_a_task(self) -> tuple[float, float, float]:
+    def rows_per_task(self) -> tuple[float, float, float]:
         counts = np.asarray(self.sample.counts, float)
         return float(counts.min()), float(np.median(counts)), float(counts.max())
 
@@ -123,7 +123,7 @@ class InShards(AbstractSource):
             logs.feature_names,
         )
 
-    def rows_a_task(self) -> tuple[float, float, float]:
+    def rows_per_task(self) -> tuple[float, float, float]:
         lengths, sizes = self.census.lengths, self.census.sizes
         middle = (self.num_tasks - 1) / 2
         ends = np.cumsum(sizes)

@@ -1,5 +1,6 @@
 """`learn`: from logs to a prior, by a ladder of families judged on tasks held out."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from .source import AbstractSource, InMemory, InShards
 
 HEDGE = 0.003
 FEWEST_TASKS = 10  # that can teach something, and be held out in turn
-UP_TO = ("gaussian", "mixture", "diffusion")
+FAMILIES = ("gaussian", "mixture", "diffusion")
 
 
 def learn(
@@ -29,10 +30,10 @@ def learn(
     *,
     seed: int = 0,
     hedge: float = HEDGE,
-    up_to: str = "diffusion",
+    families: Sequence[str] | None = None,
     simulate: bool = True,
     executor: AbstractExecutor | None = None,
-    keep: str | Path | None = None,
+    checkpoint_dir: str | Path | None = None,
     progress: bool | None = None,
 ) -> Learned:
     """Learn a prior from what past tasks have shown, and judge it on tasks held out.
@@ -52,12 +53,13 @@ def learn(
         seed: of everything random. Tasks are split by their labels, whatever the seed.
         hedge: share of a wide Gaussian mixed into the prior, so that a task unlike any before is
             learned instead of denied.
-        up_to: the last rung: "gaussian", "mixture" or "diffusion".
+        families: families to choose from, some of "gaussian", "mixture" and "diffusion"; all by
+            default.
         simulate: whether to simulate the regret of the families for the report.
         executor: where passes over the tasks run: `executors.Processes()`, `executors.Ray(...)`;
             by default in this process. The result does not depend on it.
-        keep: a folder in which every finished pass over shards is kept; a run that was ended goes
-            on from there.
+        checkpoint_dir: folder for every finished pass over shards; a run that was interrupted
+            resumes from there.
         progress: False shows nothing; by default a bar on a terminal.
 
     Returns:
@@ -72,12 +74,12 @@ def learn(
             f"`logs`: expected Logs, ShardedLogs or TaskStatistics, got {type(logs).__name__}; "
             "make them by dp.Logs(tasks, features, rewards), or fit a prior to parameters"
         )
-    if keep is not None and not isinstance(logs, ShardedLogs):
+    if checkpoint_dir is not None and not isinstance(logs, ShardedLogs):
         raise ValueError(
-            f"`keep`: expected none with {type(logs).__name__}, got {keep}; only passes over "
-            "shards are kept, so write some with dp.ShardedLogs.write"
+            f"`checkpoint_dir`: expected None with {type(logs).__name__}, got {checkpoint_dir}; "
+            "only passes over shards are saved, so write some with dp.ShardedLogs.write"
         )
-    choice("up_to", up_to, UP_TO)
+    allowed = frozenset(choice("families", name, FAMILIES) for name in families or FAMILIES)
     if not 0.0 <= hedge < 1.0:
         raise ValueError(f"`hedge`: expected a share in [0, 1), got {hedge:g}; 0.01 is usual")
     with progress_bar("learning", 24, visible=progress) as bar:
@@ -86,16 +88,18 @@ def learn(
             bar.describe(name)
             bar.advance()
 
-        cache = None if keep is None else ResultCache(keep)
+        cache = None if checkpoint_dir is None else ResultCache(checkpoint_dir)
         if not isinstance(logs, ShardedLogs):
             passes = Passes(executor or InProcess())
             return _prepared(InMemory(logs), likelihood, seed, hedge, passes).run(
-                up_to, simulate, advance
+                allowed, simulate, advance
             )
         passes = Passes(executor or InProcess(), bar.describe, cache, logs.digest)
         source = InShards(logs, likelihood, passes)
         try:
-            return _prepared(source, likelihood, seed, hedge, passes).run(up_to, simulate, advance)
+            return _prepared(source, likelihood, seed, hedge, passes).run(
+                allowed, simulate, advance
+            )
         finally:
             source.close()
 
