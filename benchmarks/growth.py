@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 import diffprior as dp
-from diffprior.files.atomic import write_whole
+from diffprior.files.atomic import write_atomic
 from diffprior.reporting.figures import DATA, MODEL, legend_below, new_figure, render
 
 from .distributions import clusters
@@ -151,7 +151,7 @@ def line_of_growth(points: np.ndarray) -> tuple[float, float]:
 
 
 def _draw(out: Path, found: dict[str, list[Measurement]]) -> None:
-    write_whole(out / "growth.png", render(lambda: growth_figure(found["growth"]), "png"))
+    write_atomic(out / "growth.png", render(lambda: growth_figure(found["growth"]), "png"))
 
 
 if __name__ == "__main__":

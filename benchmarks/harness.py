@@ -15,7 +15,7 @@ import typer
 import diffprior as dp
 from diffprior.checks import choice
 from diffprior.cli.options import friendly_errors, say, say_table
-from diffprior.files.atomic import write_whole
+from diffprior.files.atomic import write_atomic
 from diffprior.files.cache import ResultCache, array_digest
 from diffprior.progress import progress
 from diffprior.reporting.tables import Table
@@ -143,7 +143,7 @@ def run(bench: Bench, sections: Mapping[str, Section]) -> dict[str, list[Measure
             table(" ".join((sections[name].__doc__ or name).split()), rows, last.get(name, []))
         )
     numbers = {name: as_numbers(rows) for name, rows in {**last, **found}.items()}
-    write_whole(bench.folder / LAST_RUN, json.dumps(numbers, indent=1))
+    write_atomic(bench.folder / LAST_RUN, json.dumps(numbers, indent=1))
     return found
 
 
@@ -176,7 +176,7 @@ def as_numbers(rows: Iterable[Any]) -> list[dict[str, Any]]:
 def write_json(path: Path | None, content: Any) -> None:
     """Write numbers to a file and say so; nothing without a path."""
     if path is not None:
-        write_whole(path, json.dumps(content, indent=1))
+        write_atomic(path, json.dumps(content, indent=1))
         say(f"wrote {path}")
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import typer
 
 import diffprior as dp
-from diffprior.files.atomic import write_whole
+from diffprior.files.atomic import write_atomic
 from diffprior.reporting.figures import new_figure, render
 
 from .service import TASKS, make_store, resident_memory, running
@@ -50,8 +50,8 @@ def service(
                 row = {"minutes": passed, "memory_mb": process.memory()}
                 rows.append(row | dataclasses.asdict(found))
                 typer.echo(json.dumps(rows[-1]))
-                write_whole(out / "soak.json", json.dumps({"rate": rate, "readings": rows}))
-                write_whole(out / "soak.png", render(lambda: soak_figure(rows), "png"))
+                write_atomic(out / "soak.json", json.dumps({"rate": rate, "readings": rows}))
+                write_atomic(out / "soak.png", render(lambda: soak_figure(rows), "png"))
 
 
 def soak_figure(rows: list[dict[str, float]]) -> Any:

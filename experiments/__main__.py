@@ -224,7 +224,7 @@ def conduct(
         if json_file is not None:
             check_output("json", json_file)
         out.mkdir(parents=True, exist_ok=True)
-        from diffprior.files.atomic import write_whole
+        from diffprior.files.atomic import write_atomic
         from diffprior.files.cache import ResultCache
 
         from .report import REPORT
@@ -233,7 +233,7 @@ def conduct(
             result, tables = run(ResultCache(out / "kept", fresh=fresh), executor)
         if json_file is not None:
             numbers = json.dumps(dataclasses.asdict(result), indent=1)
-            write_whole(json_file, numbers)
+            write_atomic(json_file, numbers)
             say(f"wrote {json_file}")
         for table in tables:
             say_table(table)

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
-from diffprior.files.atomic import write_whole
+from diffprior.files.atomic import write_atomic
 
 VARIABLE = "DIFFPRIOR_DATA"
 TIMEOUT = 60.0  # seconds without an answer
@@ -96,5 +96,5 @@ def _fetch(file: DataFile, folder: Path) -> Path:
 
 def _written(path: Path, data: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, data)
+    write_atomic(path, data)
     return path

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from diffprior.files.atomic import write_whole
+from diffprior.files.atomic import write_atomic
 from diffprior.files.cache import Entry, ResultCache
 from diffprior.reporting.figures import render
 from diffprior.reporting.page import Block, Columns, Heading, Picture, page
@@ -34,7 +34,7 @@ def write_report(
     """Write the report, with settings, machine and times at its end; where it is."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / REPORT
-    write_whole(path, page(title, [*blocks, *closing(settings, cache.entries)]))
+    write_atomic(path, page(title, [*blocks, *closing(settings, cache.entries)]))
     return path
 
 

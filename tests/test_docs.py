@@ -87,11 +87,11 @@ def test_the_hedge_of_the_page_takes_a_learned_prior() -> None:
     page: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()):
         exec(compile(code.split("past = ")[0], "page", "exec"), page)
-    learned = dp.load(ROOT / "tests" / "data" / "v0.1.0" / "default.dprior")
+    learned = dp.load(ROOT / "tests" / "data" / "v0.2.0" / "learned")
     moments = learned.moments()
     theta = np.asarray(moments.mean) + 8 * np.sqrt(np.diagonal(moments.cov))
     wide = dp.GaussianPrior(np.asarray(moments.mean), 25 * np.asarray(moments.cov))
-    precision = jax.device_put(40 * np.eye(2))  # of forty rewards along each axis
+    precision = jax.device_put(40 * np.eye(3))  # of forty rewards along each axis
     law = page["Hedged"](learned, wide, 0.01).denoise(precision, precision @ theta)
     assert np.max(np.abs(np.asarray(law.mean) - theta)) < 0.2
     assert np.all(np.isfinite(law.cov)) and np.all(np.diagonal(law.cov) < 0.05)

@@ -2,7 +2,8 @@
 
 Whatever a user may pass by mistake (an array, a path, bytes) is rejected by the package, with a
 message that says what was expected. Such a message is tested, so the type checker must not come
-first: it leaves `ArrayLike`, paths and bytes alone and checks all other annotations.
+first: it leaves `ArrayLike`, paths and bytes alone, and `Self`, which it does not know, and checks
+all other annotations.
 """
 
 import os
@@ -24,12 +25,15 @@ LEFT_ALONE |= {np.number, os.PathLike, memoryview}
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with its annotations checked by beartype."""
     hints = getattr(function, "__annotations__", {})
-    loose = {name for name, hint in hints.items() if LEFT_ALONE & set(_members(hint))}
-    if loose - {"return"}:
-        function.__annotations__ = {
-            name: hint for name, hint in hints.items() if name == "return" or name not in loose
-        }
+    kept = {name: hint for name, hint in hints.items() if not _is_loose(name, hint)}
+    if len(kept) < len(hints):
+        function.__annotations__ = kept
     return beartype(function)
+
+
+def _is_loose(name: str, hint: Any) -> bool:
+    members = set(_members(hint))
+    return typing.Self in members or (name != "return" and bool(LEFT_ALONE & members))
 
 
 def _members(hint: Any) -> Iterator[Any]:

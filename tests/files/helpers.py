@@ -17,8 +17,8 @@ from cases import LIKELIHOODS, PRIORS, SAMPLERS, diffusion, network_denoiser, pr
 from diffprior.denoisers.corrected import CorrectedDenoiser, Correction
 from diffprior.denoisers.network import NetworkDenoiser
 from diffprior.denoisers.stagewise import StagewiseDenoiser
-from diffprior.files.cache import KeptArrays
-from diffprior.files.kinds import Kind
+from diffprior.files.base import Serializable
+from diffprior.files.cache import SavedArrays
 from diffprior.fitting.report import Candidate, FitReport, StageLoss
 from diffprior.mixture import GaussianMixture
 from diffprior.priors.diffusion import Metadata
@@ -111,20 +111,20 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "linucb": lambda: dp.LinUCB(_gaussian(), dp.Linear(0.3)),
     "epsilon": lambda: dp.EpsilonGreedy(_gaussian(), dp.Linear(0.3)),
     "uniform": lambda: dp.Uniform(dp.Poisson()),
-    "arrays": lambda: KeptArrays({"a": np.arange(3), "b": np.zeros((2, 0))}),
+    "arrays": lambda: SavedArrays({"a": np.arange(3), "b": np.zeros((2, 0))}),
     "bandit": lambda: bandit(dp.Exact(_gaussian())),
 }
 
 
 @functools.cache
-def example(name: str) -> Kind:
+def example(name: str) -> Serializable:
     """One of `EXAMPLES`, made when it is first asked for."""
     return EXAMPLES[name]()
 
 
 def contents(value: Any) -> Any:
     """All that an object holds, as tuples and dictionaries of values and arrays."""
-    if isinstance(value, Kind):
+    if isinstance(value, Serializable):
         return type(value).__name__, {k: contents(v) for k, v in value.file_fields().items()}
     if isinstance(value, tuple):
         return tuple(map(contents, value))

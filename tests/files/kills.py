@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from diffprior.files.cache import KeptArrays
+from diffprior.files.cache import SavedArrays
 
 
-def content(number: int) -> KeptArrays:
+def content(number: int) -> SavedArrays:
     """An object of half a megabyte that tells whether it is whole; JAX is not woken by it."""
-    return KeptArrays({"all": np.full(2**16, number, np.float64)})
+    return SavedArrays({"all": np.full(2**16, number, np.float64)})
 
 
 def save_for_ever(path: Path) -> None:
@@ -52,7 +52,7 @@ def main(folder: Path, count: int) -> dict[str, int]:
         found["killed"] += 1
         found["littered"] += len(list(folder.iterdir())) > 1
         try:
-            loaded = KeptArrays.load(path)
+            loaded = SavedArrays.load(path)
             whole = len(set(loaded.arrays["all"])) == 1
         except ValueError:
             whole = False

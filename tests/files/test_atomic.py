@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from diffprior.files import atomic
-from diffprior.files.atomic import write_whole
+from diffprior.files.atomic import write_atomic
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077])
 def test_a_new_file_follows_the_umask(tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
-        write_whole(tmp_path / "file", b"new")
+        write_atomic(tmp_path / "file", b"new")
     finally:
         os.umask(before)
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o666 & ~mask
@@ -30,7 +30,7 @@ def test_an_existing_file_keeps_its_mode(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     path.chmod(mode)
-    write_whole(path, "new")
+    write_atomic(path, "new")
     assert path.read_text() == "new" and path.stat().st_mode & 0o7777 == mode
 
 
@@ -41,7 +41,7 @@ def test_the_umask_of_the_process_is_left_alone(
         raise AssertionError("the umask belongs to all threads")
 
     monkeypatch.setattr(os, "umask", refuse)
-    write_whole(tmp_path / "file", b"new")
+    write_atomic(tmp_path / "file", b"new")
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     link.symlink_to(target)
     again.symlink_to(link)
     for text in ("new", "newer"):  # at first the link leads to nothing
-        write_whole(again, text)
+        write_atomic(again, text)
         assert link.is_symlink() and again.is_symlink() and target.read_text() == text
 
 
@@ -66,7 +66,7 @@ def test_a_failing_write_leaves_the_old_file(
 
     monkeypatch.setattr(atomic.os, step, fail)
     with pytest.raises(OSError, match="no space left"):
-        write_whole(path, "new")
+        write_atomic(path, "new")
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
@@ -76,10 +76,10 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     path.write_text("old")
     code = (
         "import resource, runpy, signal, sys\n"
-        "write_whole = runpy.run_path(sys.argv[2])['write_whole']\n"
+        "write_atomic = runpy.run_path(sys.argv[2])['write_atomic']\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-        "write_whole(sys.argv[1], b'x' * 100_000)"
+        "write_atomic(sys.argv[1], b'x' * 100_000)"
     )
     command = [sys.executable, "-c", code, str(path), atomic.__file__]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -90,7 +90,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["n" * 255, "ä" * 127, "a b\n.c"])
 def test_any_name_will_do(tmp_path: Path, name: str) -> None:
     for text in ("old", "new"):
-        write_whole(tmp_path / name, text)
+        write_atomic(tmp_path / name, text)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["new"]
 
 
@@ -98,11 +98,11 @@ def test_any_name_will_do(tmp_path: Path, name: str) -> None:
 def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
     if kind == "missing":
         with pytest.raises(FileNotFoundError, match="`path`: expected an existing folder"):
-            write_whole(tmp_path / "none" / "file", b"")
+            write_atomic(tmp_path / "none" / "file", b"")
         return
     path = tmp_path if kind == "folder" else Path("/dev/null")
     with pytest.raises(ValueError, match="`path`: expected a file, got a folder or device"):
-        write_whole(path, b"")
+        write_atomic(path, b"")
     assert kind == "folder" or Path("/dev/null").is_char_device()
 
 
@@ -123,12 +123,12 @@ def test_only_litter_of_the_same_file_is_removed(
     unlike = tmp_path / ".file.notes"
     for made in (busy, elsewhere, others, unlike):
         made.write_text("")
-    write_whole(path, b"")
+    write_atomic(path, b"")
     assert set(tmp_path.iterdir()) == {path, busy, elsewhere, others, unlike}
-    long_ago = time.time() - 2 * atomic.PATIENCE
+    long_ago = time.time() - 2 * atomic.STALE_SECONDS
     for made in (busy, elsewhere, others, unlike):
         os.utime(made, (long_ago, long_ago))
-    write_whole(path, b"")
+    write_atomic(path, b"")
     assert set(tmp_path.iterdir()) == {path, others, unlike}
 
 
@@ -138,7 +138,7 @@ def test_threads_may_write_the_same_file(tmp_path: Path) -> None:
 
     def write(text: str) -> None:
         for _ in range(10):
-            write_whole(path, text)
+            write_atomic(path, text)
 
     threads = [threading.Thread(target=write, args=(text,)) for text in texts]
     for thread in threads:

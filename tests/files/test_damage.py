@@ -37,7 +37,7 @@ def test_flipped_bits_of_large_arrays_are_refused() -> None:
     for _ in range(100):
         damaged = bytearray(blob)
         damaged[rng.randrange(header, len(blob))] ^= 1 << rng.randrange(8)
-        with pytest.raises(ValueError, match="the checksum of '.*' is another"):
+        with pytest.raises(ValueError, match="wrong checksum of '"):
             dp.load_bytes(bytes(damaged))
 
 
@@ -54,11 +54,16 @@ class Trap:
 def test_no_code_is_run(tmp_path: Path) -> None:
     trap, path = tmp_path / "sprung", tmp_path / "file"
     path.write_bytes(pickle.dumps(Trap(trap)))
-    with pytest.raises(ValueError, match="`path`: .*is not a whole file of diffprior"):
+    with pytest.raises(ValueError, match="`path`: .*is not a complete diffprior file"):
         dp.load(path)
-    for name in ("os.system", "builtins.eval", "diffprior.files.atomic.write_whole", "Kind"):
+    for name in (
+        "os.system",
+        "builtins.eval",
+        "diffprior.files.atomic.write_atomic",
+        "Serializable",
+    ):
         forgery = forged(SMALL.to_bytes(), lambda _, a, n=name: a["object"].update(kind=n))
-        with pytest.raises(ValueError, match=f"speaks of a class '{name}' that is not defined"):
+        with pytest.raises(ValueError, match=f"names a class '{name}' that is not defined"):
             dp.load_bytes(forgery)
     assert not trap.exists()
 
@@ -120,10 +125,10 @@ FORGED_NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "field", "new", "message"), FORGED_NUMBERS)
-def test_forged_numbers_are_refused(name: str, field: str, new: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f"`blob`: .*{message}"):
-        dp.load_bytes(values(example(name).to_bytes(), field, new))
+def test_forged_numbers_are_rejected() -> None:
+    for name, field, new, message in FORGED_NUMBERS:
+        with pytest.raises(ValueError, match=f"`blob`: .*{message}"):
+            dp.load_bytes(values(example(name).to_bytes(), field, new))
 
 
 Change = Callable[[dict[str, Any], dict[str, Any]], Any]
@@ -149,7 +154,7 @@ FORGED_HEADERS: list[tuple[str, Change, str]] = [
     ("learned", lambda h, a: a["object"].update(kind=["x"]), "class .* not defined"),
     ("learned", lambda h, a: a["object"].update(kind="AbstractPrior"), "not defined"),
     ("learned", lambda h, a: a.update(object=[]), "belong to no object"),
-    ("learned", lambda h, a: a.update(format=3), "is of format 3, not 2"),
+    ("learned", lambda h, a: a.update(format=3), "has format 3, expected 2"),
     ("learned", lambda h, a: a["object"].update(fields=[]), "has no meaning at ''"),
     ("logistic-evidence", lambda h, a: fields(a).update(num_rows=-5), "expected 0 to 128, got -5"),
     ("logistic-evidence", lambda h, a: fields(a).update(num_rows="abc"), "num_rows is 'abc'"),
@@ -163,39 +168,53 @@ FORGED_HEADERS: list[tuple[str, Change, str]] = [
     ("particle-filter", lambda h, a: fields(a).update(num_rounds=-1), "`num_rounds`"),
     ("gaussian", lambda h, a: fields(a).update(mean="abc"), "belong to no object"),
     ("gaussian", lambda h, a: fields(a).update(mean={"array": "cov"}), "no meaning at 'mean'"),
-    ("gaussian", lambda h, a: h["mean"].update(dtype="I32"), "another size|mean is"),
+    ("gaussian", lambda h, a: h["mean"].update(dtype="I32"), "bytes of arrays|mean is"),
     ("gaussian", lambda h, a: h["mean"].update(dtype="(20000,10000)f8"), "has dtype"),
     ("gaussian", lambda h, a: h["mean"].update(dtype=["F64"]), "has dtype"),
-    ("gaussian", lambda h, a: h["mean"].update(shape=[-3]), "no proper shape"),
-    ("gaussian", lambda h, a: h["mean"].update(shape=[True]), "no proper shape"),
-    ("gaussian", lambda h, a: h["mean"].update(shape=[10**30]), "no proper shape"),
-    ("gaussian", lambda h, a: h["mean"].update(shape=[3] + 9 * [1]), "no proper shape"),
+    ("gaussian", lambda h, a: h["mean"].update(shape=[-3]), "no valid shape"),
+    ("gaussian", lambda h, a: h["mean"].update(shape=[True]), "no valid shape"),
+    ("gaussian", lambda h, a: h["mean"].update(shape=[10**30]), "no valid shape"),
+    ("gaussian", lambda h, a: h["mean"].update(shape=[3] + 9 * [1]), "mean is an array"),
     ("gaussian", lambda h, a: h["mean"].update(shape=[3, 1]), "mean is an array"),
-    ("gaussian", lambda h, a: h["mean"].update(shape=[3, 10**9]), "of another size"),
-    ("gaussian", lambda h, a: h["mean"].update(data_offsets=[0, 1]), "another size"),
-    ("gaussian", lambda h, a: h["mean"].update(data_offsets="x"), "no proper shape"),
-    ("gaussian", lambda h, a: h.pop("mean"), "leave gaps|are listed"),
-    ("gaussian", lambda h, a: h.update(mean=h["cov"]), "overlap"),
-    ("gaussian", lambda h, a: h.update(mean=3), "is not described"),
+    ("gaussian", lambda h, a: h["mean"].update(shape=[3, 10**9]), "bytes of arrays"),
+    ("gaussian", lambda h, a: h["mean"].update(data_offsets=[0, 1]), "invalid"),
+    (
+        "gaussian",
+        lambda h, a: h["mean"].update(data_offsets="x"),
+        "invalid|deserializing|without checksums",
+    ),
+    ("gaussian", lambda h, a: h.pop("mean"), "bytes of arrays"),
+    ("gaussian", lambda h, a: h.update(mean=h["cov"]), "bytes of arrays"),
+    ("gaussian", lambda h, a: h.update(mean=3), "has no description"),
 ]
 
 
-@pytest.mark.parametrize(("name", "change", "message"), FORGED_HEADERS)
-def test_forged_headers_are_refused(name: str, change: Change, message: str) -> None:
-    with pytest.raises(ValueError, match=f"`blob`: .*({message})"):
-        dp.load_bytes(forged(example(name).to_bytes(), change))
+def test_forged_headers_are_rejected() -> None:
+    for name, change, message in FORGED_HEADERS:
+        with pytest.raises(ValueError, match=f"`blob`: .*({message})"):
+            dp.load_bytes(forged(example(name).to_bytes(), change))
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["[]", "3", "null", '"kind"', "{", '{"a":1,"a":2}', '{"a":NaN}', "[" * 100_000, "\ud800"],
-)
-def test_a_header_that_is_no_table_is_refused(text: str) -> None:
-    raw = text.encode(errors="surrogatepass")
-    with pytest.raises(ValueError, match="`blob`: this is not a whole file"):
-        dp.load_bytes(len(raw).to_bytes(8, "little") + raw)
-    with pytest.raises(ValueError, match="`blob`: this "):
-        dp.load_bytes(put_together({}, text, b""))
+NO_OBJECTS = [
+    "[]",
+    "3",
+    "null",
+    '"kind"',
+    "{",
+    '{"a":1,"a":2}',
+    '{"a":NaN}',
+    "[" * 100_000,
+    "\ud800",
+]
+
+
+def test_a_header_that_is_no_object_is_rejected() -> None:
+    for text in NO_OBJECTS:
+        raw = text.encode(errors="surrogatepass")
+        with pytest.raises(ValueError, match="`blob`: this is not a complete diffprior file"):
+            dp.load_bytes(len(raw).to_bytes(8, "little") + raw)
+        with pytest.raises(ValueError, match="`blob`: this "):
+            dp.load_bytes(put_together({}, text, b""))
 
 
 def test_shapes_must_agree_within_an_object() -> None:
@@ -233,34 +252,15 @@ def test_parts_must_fit_together() -> None:
 # ---- all of it in one process of its own, without checked annotations, where memory is measured
 
 
-@pytest.fixture(scope="module")
-def report() -> dict[str, Any]:
-    """What `probe.py` found."""
+def test_every_malicious_file_is_rejected_in_little_time_and_memory() -> None:
+    """Flipped, truncated and crafted files, and files that claim to be large."""
     command = [sys.executable, str(Path(__file__).with_name("probe.py"))]
-    return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-
-
-@pytest.mark.parametrize("name", ["gaussian", "bandit"])
-def test_every_flipped_byte_is_refused(report: dict[str, Any], name: str) -> None:
-    assert report[f"flipped {name}"] == {"tried": report[f"flipped {name}"]["tried"], "loaded": []}
-    assert report[f"flipped {name}"]["tried"] > 900
-
-
-@pytest.mark.parametrize("name", ["gaussian", "bandit"])
-def test_every_truncation_is_refused(report: dict[str, Any], name: str) -> None:
-    assert report[f"truncated {name}"]["loaded"] == []
-    assert report[f"truncated {name}"]["tried"] > 450
-
-
-def test_crafted_headers_are_refused_or_harmless(report: dict[str, Any]) -> None:
-    """What loads can be saved again and is then the same."""
-    crafted = report["crafted"]
+    report = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    for name in ("gaussian", "bandit"):
+        for damage, least in (("flipped", 900), ("truncated", 450)):
+            found = report[f"{damage} {name}"]
+            assert found["tried"] > least and found["loaded"] == [], (damage, name)
+    crafted = report["crafted"]  # what loads can be saved again and is then the same
     assert crafted["tried"] == 1000 and crafted["loaded"] < 200 and crafted["changed"] == 0
-
-
-def test_bombs_are_refused(report: dict[str, Any]) -> None:
     assert report["bombs"]["tried"] == 10 and report["bombs"]["loaded"] == []
-
-
-def test_damage_costs_little(report: dict[str, Any]) -> None:
     assert report["megabytes"] < 100 and report["seconds"] < 60

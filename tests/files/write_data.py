@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import diffprior as dp
 from files.helpers import EXAMPLES, bandit, example
 
-LEFT_OUT = ("arrays",)  # results of experiments, which are not kept for ever
+EXCLUDED = ("arrays",)  # checkpoints, which are not read by later versions
 
 
 def meaning(value: Any) -> Any:
@@ -47,7 +47,7 @@ def _plain(numbers: Any) -> Any:
 
 def objects() -> dict[str, Any]:
     """What is written: the examples, and bandits of learned priors."""
-    kept = {name: example(name) for name in EXAMPLES if name not in LEFT_OUT}
+    kept = {name: example(name) for name in EXAMPLES if name not in EXCLUDED}
     learned = kept["learned"]
     return kept | {"learned-bandit": bandit(dp.EvidenceDPS(learned, steps=3))}
 

@@ -133,7 +133,7 @@ def test_the_manifest_is_written_last(tmp_path: Path, monkeypatch: pytest.Monkey
     def fail(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(sharding, "write_whole", fail)
+    monkeypatch.setattr(sharding, "write_atomic", fail)
     with pytest.raises(OSError, match="no space"):
         sharded(tmp_path / "logs.parquet", 10)
     with pytest.raises(ValueError, match="found no _shards.json"):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ..checks import choice
 from ..evidence.base import AbstractEvidence
 from ..evidence.rows import capacity_for, small_room
-from ..files.atomic import AnyPath, write_whole
+from ..files.atomic import AnyPath, write_atomic
 from ..files.base import Serializable, from_bytes, from_path, kinds_in, to_bytes
 from .agents import AbstractAgent
 from .choose import known_prior
@@ -66,7 +66,7 @@ class AbstractStoredBandit(abc.ABC, Serializable):
             ValueError: A class of one's own holds what cannot be kept, such as a function.
             OSError: The file cannot be written; an old one is then as it was.
         """
-        write_whole(path, self.to_bytes(prior=prior))
+        write_atomic(path, self.to_bytes(prior=prior))
 
     @classmethod
     def from_bytes(

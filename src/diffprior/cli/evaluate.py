@@ -80,7 +80,7 @@ def evaluate_prior(
         import numpy as np
 
         from ..evaluate import compare, predictive_check
-        from ..files.atomic import write_whole
+        from ..files.atomic import write_atomic
         from ..logs.logs import Logs
         from ..progress import progress
 
@@ -104,7 +104,7 @@ def evaluate_prior(
         typer.echo(f"{comparison}\n\nnext reward under {prior.stem}\n{check}")
         if json_file is not None:
             found = {"log_evidence": comparison.to_dict(), "next_reward": check.to_dict()}
-            write_whole(json_file, json.dumps(found, indent=1) + "\n")
+            write_atomic(json_file, json.dumps(found, indent=1) + "\n")
             say(f"wrote {json_file}")
 
 
@@ -124,12 +124,12 @@ def evaluate_policy(
         if json_file is not None:
             check_output("json", json_file, prior, log)
         from ..evaluate import LoggedDecisions, off_policy
-        from ..files.atomic import write_whole
+        from ..files.atomic import write_atomic
 
         model = make_likelihood(likelihood, noise_std, dispersion)
         decisions = LoggedDecisions.read(log)
         found = off_policy(load_prior(prior), decisions, model, num_draws=num_draws, seed=seed)
         typer.echo(str(found))
         if json_file is not None:
-            write_whole(json_file, json.dumps(found.to_dict(), indent=1) + "\n")
+            write_atomic(json_file, json.dumps(found.to_dict(), indent=1) + "\n")
             say(f"wrote {json_file}")

@@ -155,14 +155,14 @@ def write_parameters(path: Path, rows: "np.ndarray", names: Sequence[str] = ()) 
     """
     import numpy as np
 
-    from ..files.atomic import write_whole
+    from ..files.atomic import write_atomic
 
     content = io.BytesIO()
     if path.suffix.lower() == ".npy":
         np.save(content, rows)
     else:
         np.savetxt(content, rows, delimiter=",", header=",".join(names), comments="")
-    write_whole(path, content.getvalue())
+    write_atomic(path, content.getvalue())
 
 
 def _is_number(text: str) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from ..checks import is_traced, on_device, positive_int, whole_number
-from ..files.kinds import field_hints
+from ..files.base import field_hints
 from ..gaussian import Gaussian
 from ..linalg import cholesky, log_det_from_tril, solve_lower
 from .base import AbstractEvidence, AbstractLikelihood, Rows, inverse_temperature

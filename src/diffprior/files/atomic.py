@@ -1,4 +1,4 @@
-"""Files written whole or not at all."""
+"""Files written atomically: completely, or not at all."""
 
 import contextlib
 import hashlib
@@ -13,14 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-PATIENCE = 60.0  # seconds after which a temporary file that nobody writes to is litter
-LONGEST_NAME = 150  # bytes of a file's name that fit beside what a temporary name adds
+STALE_SECONDS = 60.0  # after which a temporary file that nobody writes to is removed
+MAX_NAME_BYTES = 150  # of a file's name that fit beside what a temporary name adds
 
 AnyPath = str | os.PathLike[str]
 
 
 def _host() -> str:
-    """What tells where a process number means something: the machine, and the container on it."""
+    """The machine and the container on it, within which a process id is unique."""
     try:
         container = os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -31,8 +31,8 @@ def _host() -> str:
 HOST = _host()
 
 
-def write_whole(path: AnyPath, content: bytes | str) -> None:
-    """Write a file so that whoever reads it finds the old content or the new, never a part.
+def write_atomic(path: AnyPath, content: bytes | str) -> None:
+    """Write a file so that a reader finds the old content or the new, never a part.
 
     Args:
         path: Where to write; the folder must exist.
@@ -41,23 +41,23 @@ def write_whole(path: AnyPath, content: bytes | str) -> None:
     Raises:
         FileNotFoundError: If there is no such folder.
         ValueError: If the path is that of a folder or a device.
-        OSError: If writing fails, for instance on a full disk; the old file is then as it was.
+        OSError: If writing fails, for instance on a full disk; the old file is then unchanged.
     """
-    with writing_whole(path) as file:
+    with atomic_writer(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
-def writing_whole(path: AnyPath) -> Iterator[BinaryIO]:
-    """As `write_whole`, for content that is written piece by piece to the file that it yields.
+def atomic_writer(path: AnyPath) -> Iterator[BinaryIO]:
+    """As `write_atomic`, for content that is written piece by piece to the file that it yields.
 
     The content goes to a temporary file in the same folder, which then takes the file's place. An
     existing file keeps its permissions, a new one gets those of the umask, and a symbolic link
-    stays one. What killed processes left behind while writing the same file is removed.
+    stays one. Temporary files that killed processes left of the same file are removed.
     """
     target = Path(os.path.realpath(path))
     found = _status(target)
-    _remove_litter(target)
+    _remove_stale(target)
     temporary = target.with_name(f"{_prefix(target)}{HOST}-{os.getpid()}-{secrets.token_hex(4)}")
     mode = 0o666 if found is None else stat.S_IMODE(found.st_mode) & 0o777
     binary = getattr(os, "O_BINARY", 0)  # on Windows
@@ -78,7 +78,7 @@ def writing_whole(path: AnyPath) -> Iterator[BinaryIO]:
 
 
 def _status(target: Path) -> os.stat_result | None:
-    """The status of the file, None if there is none; what cannot be replaced is refused."""
+    """The status of the file, None if there is none; a folder or device is rejected."""
     if not target.parent.is_dir():
         raise FileNotFoundError(
             f"`path`: expected an existing folder, found none at {target.parent}; create it first"
@@ -102,11 +102,11 @@ def _keep_permissions(handle: int, found: os.stat_result) -> None:
 
 def _prefix(target: Path) -> str:
     name = os.fsencode(target.name)
-    short = name if len(name) <= LONGEST_NAME else hashlib.sha256(name).hexdigest().encode()
+    short = name if len(name) <= MAX_NAME_BYTES else hashlib.sha256(name).hexdigest().encode()
     return f".{os.fsdecode(short)}.writing-"
 
 
-def _remove_litter(target: Path) -> None:
+def _remove_stale(target: Path) -> None:
     """Remove temporary files of this target that no living process writes to."""
     prefix = _prefix(target)
     left: list[str] = []
@@ -114,12 +114,12 @@ def _remove_litter(target: Path) -> None:
         left = [entry.path for entry in entries if entry.name.startswith(prefix)]
     for path in left:
         with contextlib.suppress(OSError):
-            if _is_litter(path, path.rpartition(prefix)[2]):
+            if _is_stale(path, path.rpartition(prefix)[2]):
                 os.unlink(path)
 
 
-def _is_litter(path: str, owner: str) -> bool:
-    """Whether the process that made a temporary file is gone, or has not written for long."""
+def _is_stale(path: str, owner: str) -> bool:
+    """Whether the process that made a temporary file is gone, or stopped writing long ago."""
     host, _, rest = owner.partition("-")
     process = rest.partition("-")[0]
     if host == HOST and process.isdecimal() and sys.platform != "win32":
@@ -129,7 +129,7 @@ def _is_litter(path: str, owner: str) -> bool:
             return True
         except (PermissionError, OverflowError):
             pass
-    return time.time() - os.stat(path).st_mtime > PATIENCE
+    return time.time() - os.stat(path).st_mtime > STALE_SECONDS
 
 
 def _sync_folder(folder: Path) -> None:

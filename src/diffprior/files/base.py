@@ -1,21 +1,48 @@
-"""What every kept object can do: be written to bytes or a file, and be read from them."""
+"""Objects that can be saved: their schema, and how they become bytes and are read back safely.
 
+An object is a JSON tree and named arrays. An array is named by the path of fields that leads to it,
+so that a file cannot swap fields. Classes are looked up by name among those that are defined;
+nothing in a file is run or imported.
+"""
+
+import dataclasses
+import functools
+import importlib
+import inspect
 import io
+import json
 import os
 import stat
+import types
+import typing
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
-from .atomic import AnyPath, write_whole
-from .codec import Source, decode, decode_kind, digest_of, encode
-from .container import write_container
-from .kinds import Kind, kind_of
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import AbstractArray
 
+from ..checks import on_device
+from .atomic import AnyPath, write_atomic
+from .container import ArraySpec, Header, checksum, read_arrays, read_header, write_container
+
+NON_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+Bytes = bytes | bytearray | memoryview
 T = TypeVar("T")
 
 
-class Serializable(Kind):
-    """Can be kept: `save` and `load`, `to_bytes` and `from_bytes`, and a `digest`."""
+class Serializable:
+    """An object that can be saved; the defaults serve every dataclass and Equinox module.
+
+    `file_version` counts the schema, one up whenever fields change in a way that a default cannot
+    make up for; `upgrade` then converts older fields. `former_kinds` are names that the class had
+    in older files, and no file of the class is longer than `max_bytes`.
+    """
+
+    file_version: ClassVar[int] = 1
+    former_kinds: ClassVar[tuple[str, ...]] = ()
+    max_bytes: ClassVar[int] = 2**30
 
     def to_bytes(self) -> bytes:
         """The object as bytes: safetensors with a JSON header and checksums. Never code.
@@ -24,12 +51,12 @@ class Serializable(Kind):
             What `from_bytes` and `diffprior.load_bytes` read, in any process and precision.
 
         Raises:
-            ValueError: If the object holds what cannot be kept, such as a function or NaN.
+            ValueError: If the object holds what cannot be saved, such as a function or NaN.
         """
         return to_bytes(self)
 
     @classmethod
-    def from_bytes(cls: type[T], blob: Any) -> T:
+    def from_bytes(cls, blob: Bytes) -> Self:
         """The object that `to_bytes` wrote.
 
         Args:
@@ -41,21 +68,21 @@ class Serializable(Kind):
         return from_bytes(blob, cls)
 
     def save(self, path: AnyPath) -> None:
-        """Write the object to a file, whole or not at all.
+        """Write the object to a file, atomically.
 
         Args:
             path: Where to write. The folder must exist; an existing file is replaced and keeps its
                 permissions, and a symbolic link stays one.
 
         Raises:
-            ValueError: If the object holds what cannot be kept, such as a function or NaN.
-            OSError: If the file cannot be written; the old one is then as it was.
+            ValueError: If the object holds what cannot be saved, such as a function or NaN.
+            OSError: If the file cannot be written; the old one is then unchanged.
         """
-        write_whole(path, to_bytes(self))
+        write_atomic(path, to_bytes(self))
 
     @classmethod
-    def load(cls: type[T], path: AnyPath) -> T:
-        """Read what `save` wrote, in this version or an earlier one.
+    def load(cls, path: AnyPath) -> Self:
+        """Read what `save` wrote, in this version or an earlier one since 0.2.0.
 
         Args:
             path: The file; it may come from anywhere, nothing in it is run.
@@ -68,8 +95,40 @@ class Serializable(Kind):
 
     @property
     def digest(self) -> str:
-        """Hexadecimal digits that tell this object from others, in every process and precision."""
+        """Hexadecimal digits that identify this object, in every process and precision."""
         return digest_of(self)
+
+    @classmethod
+    def file_hints(cls) -> dict[str, object]:
+        """The fields that are saved, and the type of each."""
+        return field_hints(cls)  # type: ignore[arg-type]
+
+    def file_fields(self) -> dict[str, object]:
+        """The fields that are saved, and the value of each."""
+        return {name: getattr(self, name) for name in self.file_hints()}
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Self:
+        """An object with these fields. A module is filled, not initialized, as JAX does."""
+        if not issubclass(cls, eqx.Module):
+            return cls(**fields)
+        instance = object.__new__(cls)
+        for name, value in fields.items():
+            object.__setattr__(instance, name, value)
+        return instance
+
+    @classmethod
+    def upgrade(cls, fields: dict[str, Any], version: int) -> dict[str, Any]:
+        """Fields of this version from those of an older one."""
+        return fields
+
+    def validate(self) -> None:
+        """Reject fields that no valid object has; by default, numbers that are not finite.
+
+        Raises:
+            ValueError: If a field holds what the class never would.
+        """
+        require_finite(self.file_fields())
 
 
 def load(path: AnyPath) -> Any:
@@ -85,11 +144,10 @@ def load(path: AnyPath) -> Any:
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged, or of another program.
     """
-    kind: Any = _read_path(path, decode_kind)
-    return kind.load(path)
+    return _read_path(path, _decode_class).load(path)
 
 
-def load_bytes(blob: Any) -> Any:
+def load_bytes(blob: Bytes) -> Any:
     """Read whatever kind of object is in these bytes.
 
     Args:
@@ -101,23 +159,81 @@ def load_bytes(blob: Any) -> Any:
     Raises:
         ValueError: If the bytes are damaged, or of another program.
     """
-    kind: Any = _read_blob(blob, decode_kind)
-    return kind.from_bytes(blob)
+    return _read_bytes(blob, _decode_class).from_bytes(blob)
 
 
-def to_bytes(value: Kind, apart: tuple[Kind, ...] = ()) -> bytes:
-    """An object as bytes, in which the objects `apart` are named by their digests only."""
-    arrays: dict[str, Any] = {}
-    digests = {id(part): digest_of(part) for part in apart}
-    return write_container({"object": encode(value, "", arrays, digests)}, arrays)
+def to_bytes(value: Serializable, by_digest: tuple[Serializable, ...] = ()) -> bytes:
+    """An object as bytes, in which the objects `by_digest` are named by their digests only."""
+    arrays: dict[str, np.ndarray] = {}
+    digests = {id(part): digest_of(part) for part in by_digest}
+    return write_container({"object": _encode(value, "", arrays, digests)}, arrays)
 
 
-def kinds_in(value: Kind) -> tuple[type[Kind], ...]:
-    """The classes of an object and of all that it holds, as `copyreg` wants to know of them."""
-    found, left = {type(value)}, [value.file_fields()]
+def from_bytes(
+    blob: Bytes,
+    kind: type[T],
+    parts: tuple[Serializable, ...] = (),
+    changes: Mapping[str, object] | None = None,
+) -> T:
+    """The object in these bytes; `parts` were named by digest, `changes` are fields to replace."""
+    return _read_bytes(blob, _decoder(kind, parts, changes))
+
+
+def from_path(
+    path: AnyPath,
+    kind: type[T],
+    parts: tuple[Serializable, ...] = (),
+    changes: Mapping[str, object] | None = None,
+) -> T:
+    """The object in this file; `parts` were named by digest, `changes` are fields to replace."""
+    return _read_path(path, _decoder(kind, parts, changes))
+
+
+# ---- classes and their schemas
+
+
+class Node(NamedTuple):
+    """An object that has not been built yet: its class, and its fields as of a version."""
+
+    cls: type[Serializable]
+    version: int
+    fields: dict[str, Any]
+
+
+def kind_of(cls: type) -> str:
+    """The name of a class in files; with its module in front unless it is one of ours."""
+    own = cls.__module__.split(".")[0] == __name__.split(".")[0]
+    return cls.__qualname__ if own else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def known_kinds() -> dict[str, type[Serializable]]:
+    """Every class that has instances, by its kind and former kinds; of two, the later one."""
+    found: dict[str, type[Serializable]] = {}
+    left: list[type[Serializable]] = [Serializable]
+    while left:
+        cls = left.pop(0)
+        kind = kind_of(cls)
+        if any(kind_of(base) == kind for base in cls.__bases__):
+            continue  # Equinox makes such a subclass for the time of initialization
+        found[kind] = cls
+        found |= {name: cls for name in cls.__dict__.get("former_kinds", ())}
+        left += cls.__subclasses__()
+    return {kind: cls for kind, cls in found.items() if _has_instances(cls)}
+
+
+def import_kinds() -> None:
+    """Import every public name of the package, and so each of our classes that files name."""
+    package = importlib.import_module(__name__.split(".")[0])
+    for name in package.__all__:
+        getattr(package, name)
+
+
+def kinds_in(value: Serializable) -> tuple[type[Serializable], ...]:
+    """The classes of an object and of all that it holds, which `pickle` must import."""
+    found, left = {type(value)}, [*value.file_fields().values()]
     while left:
         item = left.pop()
-        if isinstance(item, Kind):
+        if isinstance(item, Serializable):
             found.add(type(item))
             item = item.file_fields()
         if isinstance(item, dict | tuple):
@@ -125,34 +241,224 @@ def kinds_in(value: Kind) -> tuple[type[Kind], ...]:
     return tuple(sorted(found, key=kind_of))
 
 
-def from_bytes(
-    blob: Any, kind: Any, parts: tuple[Kind, ...] = (), changes: Mapping[str, Any] | None = None
-) -> Any:
-    """The object in these bytes; `parts` were named by digest, `changes` are fields to replace."""
-    return _read_blob(blob, _decoder(kind, parts, changes))
+def _has_instances(cls: type[Serializable]) -> bool:
+    own_hints = cls.file_hints.__func__ is not Serializable.file_hints.__func__  # type: ignore[attr-defined]
+    return (dataclasses.is_dataclass(cls) or own_hints) and not inspect.isabstract(cls)
 
 
-def from_path(
-    path: AnyPath, kind: Any, parts: tuple[Kind, ...] = (), changes: Mapping[str, Any] | None = None
+def require_finite(fields: Mapping[str, object]) -> None:
+    """Reject floating-point arrays among the fields that hold NaN or infinity."""
+    for name, value in fields.items():
+        is_float = isinstance(value, jax.Array | np.ndarray) and value.dtype.kind == "f"
+        if is_float and not np.all(np.isfinite(value)):  # type: ignore[call-overload]
+            raise ValueError(f"`{name}`: expected finite numbers, got NaN or infinity")
+
+
+@functools.cache
+def field_hints(cls: type) -> dict[str, object]:
+    """The annotation of every field; Any where a name in it cannot be resolved."""
+    try:
+        hints = typing.get_type_hints(cls)
+    except (NameError, TypeError, AttributeError):
+        hints = {}
+    return {field.name: hints.get(field.name, Any) for field in _dataclass_fields(cls)}
+
+
+def _dataclass_fields(cls: Any) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+
+
+def check_fields(cls: type, hints: Mapping[str, object], fields: Mapping[str, object]) -> None:
+    """Reject fields of other names, types, dtypes or shapes than the annotations say.
+
+    An axis name means the same length in all fields of an object.
+
+    Raises:
+        ValueError: If a field does not match.
+    """
+    if fields.keys() != hints.keys():
+        odd = sorted(fields.keys() ^ hints.keys())
+        raise ValueError(f"has fields {odd} missing or unknown in a {cls.__name__}")
+    axes: dict[str, int] = {}
+    for name, value in fields.items():
+        if not _matches(hints[name], value, axes):
+            raise ValueError(f"has a {cls.__name__} whose {name} is {_describe(value)}")
+
+
+def _matches(hint: Any, value: Any, axes: dict[str, int]) -> bool:
+    """Whether a value, spec or node matches an annotation; `axes` are the named lengths so far."""
+    if hint is Any:
+        return True
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_matches(option, value, axes) for option in args)
+    if origin is typing.Literal:
+        return any(type(value) is type(option) and value == option for option in args)
+    if origin is tuple or hint is tuple:
+        return type(value) is tuple and _matches_each(args, value, axes)
+    if origin is dict or hint is dict:
+        return isinstance(value, dict)
+    if isinstance(hint, type) and issubclass(hint, AbstractArray):
+        return _is_array(value) and _matches_array(hint, value, axes)
+    if hint in (jax.Array, np.ndarray):
+        return _is_array(value)
+    if hint is None or hint is type(None):
+        return value is None
+    if hint in (bool, int, float, str):
+        return type(value) is hint or (hint is float and type(value) is int)
+    if isinstance(hint, type):
+        return issubclass(value.cls, hint) if isinstance(value, Node) else isinstance(value, hint)
+    return False
+
+
+def _matches_each(args: tuple[Any, ...], values: tuple[Any, ...], axes: dict[str, int]) -> bool:
+    if len(args) == 2 and args[1] is Ellipsis:
+        args = args[:1] * len(values)
+    pairs = zip(args, values, strict=False)
+    return not args or (
+        len(args) == len(values) and all(_matches(hint, value, axes) for hint, value in pairs)
+    )
+
+
+def _matches_array(hint: Any, value: Any, axes: dict[str, int]) -> bool:
+    """Whether dtype and shape are those of a jaxtyping annotation, given the axes so far."""
+    spec = ArraySpec(tuple(value.shape), np.dtype(value.dtype))
+    if not isinstance(spec, hint.dtype[ArraySpec, hint.dim_str]):
+        return False
+    names = hint.dim_str.split()
+    many = next((i for i, name in enumerate(names) if name[0] in "*."), len(names))
+    last = len(names) - many - 1
+    found = list(zip(names[:many], spec.shape, strict=False))
+    found += zip(names[many + 1 :], spec.shape[len(spec.shape) - last :], strict=False)
+    return all(axes.setdefault(name, n) == n for name, n in found if name.isidentifier())
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(value, ArraySpec | jax.Array | np.ndarray)
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, ArraySpec):
+        return f"an array of {value.dtype} of shape {value.shape}"
+    return f"a {value.cls.__name__}" if isinstance(value, Node) else f"{value!r:.60}"
+
+
+# ---- objects to a JSON tree and arrays, and digests
+
+
+def _encode(
+    value: Any, path: str, arrays: dict[str, np.ndarray], digests: Mapping[int, str]
 ) -> Any:
-    """The object in this file; `parts` were named by digest, `changes` are fields to replace."""
-    return _read_path(path, _decoder(kind, parts, changes))
+    """`value` as JSON; its arrays are put into `arrays` under names that begin with `path`."""
+    if isinstance(value, Serializable):
+        return _encode_object(value, path, arrays, digests)
+    if isinstance(value, np.ndarray):
+        arrays[path] = value
+        return {"array": "numpy"}
+    if isinstance(value, jax.Array):
+        arrays[path] = _compact(np.asarray(value))
+        return {"array": "jax"}
+    if type(value) is tuple:
+        return [_encode(item, f"{path}.{i}", arrays, digests) for i, item in enumerate(value)]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {"dict": {k: _encode(v, f"{path}.{k}", arrays, digests) for k, v in value.items()}}
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float) and value - value != 0:
+        return {"float": repr(value)}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(
+        f"`save`: expected numbers, arrays, tuples and objects of diffprior, got "
+        f"{type(value).__name__} at {path}; save such an object elsewhere"
+    )
+
+
+def _compact(array: np.ndarray) -> np.ndarray:
+    """Doubles that singles hold exactly, as singles; JAX will read them in its own precision."""
+    if array.dtype != np.float64:
+        return array
+    with np.errstate(over="ignore"):
+        single = array.astype(np.float32)
+    return single if np.array_equal(single, array, equal_nan=True) else array
+
+
+def _encode_object(
+    value: Serializable, path: str, arrays: dict[str, np.ndarray], digests: Mapping[int, str]
+) -> Any:
+    cls = type(value)
+    if id(value) in digests:
+        return {"kind": kind_of(cls), "digest": digests[id(value)]}
+    fields = value.file_fields()
+    inside = f"{path}." if path else ""
+    encoded = {name: _encode(v, inside + name, arrays, digests) for name, v in fields.items()}
+    try:
+        check_fields(cls, cls.file_hints(), fields)
+        value.validate()
+    except ValueError as error:
+        raise ValueError(f"`save`: {path or 'the object'} {error}; it cannot be saved") from error
+    return {"kind": kind_of(cls), "version": cls.file_version, "fields": encoded}
+
+
+def digest_of(value: Serializable) -> str:
+    """Hexadecimal digits that identify an object, the same in every process.
+
+    Numbers count in single precision; fields that do not enter a comparison or have their default
+    value do not count: so that neither the precision nor a field that is added later matters.
+    """
+    return checksum(json.dumps(digest_content(value), sort_keys=True).encode())
+
+
+def digest_content(value: Any) -> Any:
+    """What a digest is computed from, as JSON."""
+    if isinstance(value, Serializable):
+        skipped = {field.name for field in _dataclass_fields(value) if _is_skipped(field, value)}
+        fields = value.file_fields().items()
+        return [kind_of(type(value)), {k: digest_content(v) for k, v in fields if k not in skipped}]
+    if isinstance(value, jax.Array | np.ndarray):
+        array = np.asarray(value)
+        wide = {"f": "<f4", "i": "<i8", "u": "<u8", "b": "|b1"}[array.dtype.kind]
+        with np.errstate(over="ignore"):
+            data = array.astype(wide).tobytes()
+        return ["array", wide, list(array.shape), checksum(data)]
+    if isinstance(value, tuple):
+        return [digest_content(item) for item in value]
+    if isinstance(value, dict):
+        return {key: digest_content(item) for key, item in value.items()}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _is_skipped(field: dataclasses.Field[Any], value: object) -> bool:
+    held = getattr(value, field.name, None)
+    is_default = not _is_array(held) and not _is_array(field.default) and held == field.default
+    return not field.compare or is_default
+
+
+# ---- bytes to objects
+
+
+class _Source(NamedTuple):
+    """Bytes to be read, and what was passed beside them."""
+
+    stream: io.BufferedIOBase
+    size: int
+    parts: Mapping[str, Serializable] = {}  # objects that the bytes may name by digest
+    changes: Mapping[str, object] = {}  # fields to be replaced in the outermost object
 
 
 def _decoder(
-    kind: Any, parts: tuple[Kind, ...], changes: Mapping[str, Any] | None
-) -> Callable[[Source], Any]:
+    kind: type[T], parts: tuple[Serializable, ...], changes: Mapping[str, object] | None
+) -> Callable[[_Source], T]:
     given = {digest_of(part): part for part in parts}
-    return lambda source: decode(source._replace(parts=given, changes=changes or {}), kind)
+    return lambda source: _decode(source._replace(parts=given, changes=changes or {}), kind)
 
 
-def _read_blob(blob: Any, read: Callable[[Source], Any]) -> Any:
+def _read_bytes(blob: Bytes, read: Callable[[_Source], T]) -> T:
     if not isinstance(blob, bytes | bytearray | memoryview):
         raise ValueError(f"`blob`: expected bytes, got {type(blob).__name__}; or `load` a path")
-    return _explain("`blob`: this", Source(io.BytesIO(blob), len(blob)), read)
+    return _explain("`blob`: this", _Source(io.BytesIO(blob), len(blob)), read)
 
 
-def _read_path(path: AnyPath, read: Callable[[Source], Any]) -> Any:
+def _read_path(path: AnyPath, read: Callable[[_Source], T]) -> T:
     if not isinstance(path, str | os.PathLike):  # a number would be taken for an open file
         raise ValueError(
             f"`path`: expected the path of a file, got {type(path).__name__}; pass a string or Path"
@@ -166,12 +472,142 @@ def _read_path(path: AnyPath, read: Callable[[Source], Any]) -> Any:
     if not stat.S_ISREG(found.st_mode):
         raise ValueError(f"`path`: expected a file, got a folder or device at {path}; check it")
     with open(path, "rb") as file:
-        return _explain(f"`path`: {path}", Source(file, os.fstat(file.fileno()).st_size), read)
+        return _explain(f"`path`: {path}", _Source(file, os.fstat(file.fileno()).st_size), read)
 
 
-def _explain(where: str, source: Source, read: Callable[[Source], Any]) -> Any:
-    """What `read` returns; its refusals say which bytes they are about."""
+def _explain(where: str, source: _Source, read: Callable[[_Source], T]) -> T:
+    """What `read` returns; its errors say which bytes they are about."""
     try:
         return read(source)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} {error}") from error
+
+
+def _decode_class(source: _Source) -> type[Serializable]:
+    """The class of the object in these bytes."""
+    return _parse(source, read_header(source.stream, source.size)).cls
+
+
+def _decode(source: _Source, wanted: type[T]) -> T:
+    """The object in these bytes; schema and sizes are checked before any array is read."""
+    header = read_header(source.stream, source.size)
+    node = _parse(source, header)
+    if not issubclass(node.cls, wanted):
+        name = node.cls.__name__
+        raise ValueError(f"holds a {name}, not a {wanted.__name__}; read it with {name}.load")
+    if source.size > node.cls.max_bytes:
+        raise ValueError(f"is longer than the {node.cls.max_bytes} bytes of a {node.cls.__name__}")
+    _check_schema(node)
+    changed = node._replace(fields=node.fields | dict(source.changes))
+    found: T = _build(changed, "", read_arrays(source.stream, header))
+    return found
+
+
+def _parse(source: _Source, header: Header) -> Node:
+    """The outermost object, with specs instead of arrays; every array belongs to one field."""
+    claimed: set[str] = set()
+    known = known_kinds()
+
+    def parse(node: Any, path: str) -> Any:
+        if isinstance(node, list):
+            return tuple(parse(item, f"{path}.{i}") for i, item in enumerate(node))
+        if not isinstance(node, dict):
+            return node
+        if node in ({"array": "jax"}, {"array": "numpy"}) and path in header.arrays:
+            claimed.add(path)
+            return header.arrays[path]._replace(on_device=node["array"] == "jax")
+        if node.keys() == {"float"} and str(node["float"]) in NON_FINITE:
+            return NON_FINITE[node["float"]]
+        if node.keys() == {"dict"} and isinstance(node["dict"], dict):
+            return {key: parse(item, f"{path}.{key}") for key, item in node["dict"].items()}
+        if node.keys() == {"kind", "digest"}:
+            return _part(node["kind"], node["digest"], source.parts)
+        if node.keys() == {"kind", "version", "fields"} and isinstance(node["fields"], dict):
+            inside = f"{path}." if path else ""
+            fields = {name: parse(item, inside + name) for name, item in node["fields"].items()}
+            return _node(known, node["kind"], node["version"], fields)
+        raise ValueError(f"has no meaning at {path!r}; it was altered; save it again")
+
+    root = parse(header.about.get("object"), "")
+    if not isinstance(root, Node) or claimed != header.arrays.keys():
+        raise ValueError("holds arrays that belong to no object; it was altered; save it again")
+    return root
+
+
+def _node(
+    known: dict[str, type[Serializable]], kind: Any, version: Any, fields: dict[str, Any]
+) -> Node:
+    """A node of a known kind and version; fields added since then have their defaults."""
+    if isinstance(kind, str) and kind not in known:
+        import_kinds()  # of our own classes, those that have not been used yet
+        known |= known_kinds()
+    cls = known.get(kind) if isinstance(kind, str) else None
+    if cls is None:
+        raise ValueError(
+            f"names a class {kind!r:.80} that is not defined here; import the module that "
+            "defines it, or upgrade diffprior"
+        )
+    if type(version) is not int or not 1 <= version <= cls.file_version:
+        raise ValueError(
+            f"holds a {cls.__name__} of version {version!r:.20}, this program knows versions up to "
+            f"{cls.file_version}; upgrade diffprior"
+        )
+    missing = dataclasses.MISSING
+    added = {f.name: f.default for f in _dataclass_fields(cls) if f.default is not missing}
+    return Node(cls, version, added | fields)
+
+
+def _part(kind: Any, digest: Any, parts: Mapping[str, Serializable]) -> Serializable:
+    if not isinstance(digest, str) or digest not in parts:
+        given = ", ".join(parts) or "none"
+        raise ValueError(
+            f"names a {kind!r:.80} of digest {digest!r:.40} instead of holding it, got {given}; "
+            "pass the same object, loaded from its own file"
+        )
+    return parts[digest]
+
+
+def _check_schema(value: Any) -> None:
+    """Check every node of the present version; older ones after they have been upgraded."""
+    if isinstance(value, Node):
+        if value.version == value.cls.file_version:
+            check_fields(value.cls, value.cls.file_hints(), value.fields)
+        _check_schema(value.fields)
+    elif isinstance(value, dict) or type(value) is tuple:
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_schema(item)
+
+
+def _build(value: Any, path: str, arrays: Mapping[str, np.ndarray]) -> Any:
+    if isinstance(value, ArraySpec):
+        return _placed(arrays[path]) if value.on_device else arrays[path]
+    if isinstance(value, Node):
+        inside = f"{path}." if path else ""
+        fields = {name: _build(item, inside + name, arrays) for name, item in value.fields.items()}
+        return _make(value.cls, value.version, fields)
+    if isinstance(value, tuple):
+        return tuple(_build(item, f"{path}.{i}", arrays) for i, item in enumerate(value))
+    if isinstance(value, dict):
+        return {key: _build(item, f"{path}.{key}", arrays) for key, item in value.items()}
+    return value
+
+
+def _make(cls: type[Serializable], version: int, fields: dict[str, Any]) -> Serializable:
+    """A valid object with these fields."""
+    try:
+        if version < cls.file_version:
+            fields = cls.upgrade(fields, version)
+            check_fields(cls, cls.file_hints(), fields)
+        found = cls.from_fields(fields)
+        found.validate()
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"does not describe a {cls.__name__} ({error}); save it again") from error
+    return found
+
+
+def _placed(array: np.ndarray) -> jax.Array:
+    """An array on the device, in the precision of this process."""
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    if array.dtype.kind in "iu" and not np.array_equal(array.astype(dtype), array):
+        raise ValueError(f"holds integers beyond {dtype}; set jax_enable_x64")
+    return on_device(array.astype(dtype) if array.dtype.kind in "iu" else array)

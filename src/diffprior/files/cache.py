@@ -1,4 +1,4 @@
-"""Results kept in files, so that a rerun does only what is missing or what has changed."""
+"""Results saved in files, so that a rerun computes only what is missing or has changed."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from .atomic import write_whole
+from .atomic import write_atomic
 from .base import Serializable
 from .base import load as load_any
 
@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
-class KeptArrays(Serializable):
+class SavedArrays(Serializable):
     """Arrays by name."""
 
     arrays: dict[str, np.ndarray]
@@ -48,8 +48,8 @@ class ResultCache:
     read counts as missing.
 
     Args:
-        folder: Where the files are; it is made when needed.
-        fresh: Compute again what earlier runs have kept.
+        folder: Where the files are; it is created when needed.
+        fresh: Compute again what earlier runs have saved.
     """
 
     def __init__(self, folder: str | Path, *, fresh: bool = False) -> None:
@@ -67,7 +67,7 @@ class ResultCache:
         settings: Mapping[str, Any],
         compute: Callable[[], Result],
     ) -> Result:
-        """A flat dataclass of plain numbers and lists, kept as JSON."""
+        """A flat dataclass of plain numbers and lists, saved as JSON."""
 
         def load(path: Path) -> tuple[Result, float]:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -75,7 +75,7 @@ class ResultCache:
 
         def save(path: Path, result: Result, seconds: float) -> None:
             content = dataclasses.asdict(result)  # type: ignore[call-overload]
-            write_whole(path, json.dumps({"name": name, "seconds": seconds, "result": content}))
+            write_atomic(path, json.dumps({"name": name, "seconds": seconds, "result": content}))
 
         return self._get(name, settings, ".json", compute, load, save)
 
@@ -87,24 +87,24 @@ class ResultCache:
     ) -> dict[str, np.ndarray]:
         """Arrays by name."""
         settings = {"arrays": True, **settings}
-        kept = self.object(name, settings, lambda: KeptArrays(compute()))
+        kept = self.object(name, settings, lambda: SavedArrays(compute()))
         return kept.arrays
 
     def object(self, name: str, settings: Mapping[str, Any], compute: Callable[[], Kept]) -> Kept:
-        """What has a file format, such as a prior."""
+        """An object with a file format, such as a prior."""
 
         def load(path: Path) -> tuple[Kept, float]:
             seconds = float(path.with_suffix(".seconds").read_text(encoding="utf-8"))
             return load_any(path), seconds
 
         def save(path: Path, result: Kept, seconds: float) -> None:
-            write_whole(path.with_suffix(".seconds"), repr(seconds))
+            write_atomic(path.with_suffix(".seconds"), repr(seconds))
             result.save(path)
 
         return self._get(name, settings, ".kept", compute, load, save)
 
     def holds(self, part: Callable[[], Any]) -> bool:
-        """Whether all results that a function asks this cache for are kept; none is computed."""
+        """Whether all results that a function asks this cache for are saved; none is computed."""
         entries, self._only_look = list(self.entries), True
         try:
             part()
@@ -115,12 +115,12 @@ class ResultCache:
         return True
 
     def adopt(self, files: Mapping[str, bytes]) -> None:
-        """Keep results that the cache of another process has kept, as computed in this run."""
+        """Save results of the cache of another process, as computed in this run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             path = self.folder / name
             if path not in self._seen or not path.is_file():
-                write_whole(path, content)
+                write_atomic(path, content)
             self._seen.add(path)
             self._adopted.add(path)
 
@@ -130,7 +130,7 @@ class ResultCache:
         self._seen, self._adopted = set(), set()
 
     def files(self, pattern: str = "*") -> dict[str, bytes]:
-        """The files of kept results that may be used, by name."""
+        """The files of saved results that may be used, by name."""
         return {
             path.name: path.read_bytes()
             for path in sorted(self.folder.glob(pattern))
@@ -182,18 +182,18 @@ class ResultCache:
 
 
 class _MissingError(Exception):
-    """A result is not kept."""
+    """A result is not saved."""
 
 
 def array_digest(array: np.ndarray) -> str:
-    """What tells an array of numbers from others."""
+    """Hexadecimal digits that identify an array of numbers."""
     numbers = np.ascontiguousarray(array, np.float64)
     return hashlib.sha256(repr(numbers.shape).encode() + numbers.tobytes()).hexdigest()
 
 
 @functools.cache
 def source_digest(package: Path = PACKAGE) -> str:
-    """What tells the source files of a package from any others."""
+    """Hexadecimal digits that identify the source files of a package."""
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         content = path.read_bytes()

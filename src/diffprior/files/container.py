@@ -1,9 +1,7 @@
-"""Named arrays and a table about them as bytes: a safetensors file with checksums.
+"""Named arrays and a JSON object about them as bytes: a safetensors file with checksums.
 
-Layout, all that another program must know: eight bytes with the length of the header, little end
-first; the header, JSON; the arrays, without gaps. The header lists dtype, shape and place of every
-array, and under `__metadata__` has `diffprior`, JSON in a string, and `checksum`, the BLAKE2b of
-the header with an empty string in place of this checksum.
+The header of the file has `diffprior` under `__metadata__`, JSON in a string with a checksum of
+every array, and `checksum`, the BLAKE2b of the header with an empty string in its place.
 """
 
 import hashlib
@@ -13,10 +11,11 @@ from io import BufferedIOBase
 from typing import Any, NamedTuple
 
 import numpy as np
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save
 
-FORMAT = 2  # of the container; the format of version 0.1.0 had no number
+FORMAT = 2  # version of this layout
 MAX_HEADER = 2**20  # bytes; parsed, they take some twenty times as much memory
-MAX_AXES = 8
 DTYPES = {
     name: np.dtype(code)
     for name, code in {
@@ -29,134 +28,144 @@ DTYPES = {
         "BOOL": "|b1",
     }.items()
 }
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_FOREIGN = "is not a whole file of diffprior ({}); copy it again or save it anew"
+_INVALID = "is not a complete diffprior file ({}); copy it again or save it again"
 
 
-class Tensor(NamedTuple):
-    """An array as the header describes it."""
+class ArraySpec(NamedTuple):
+    """Shape and dtype of an array that has not been read yet."""
 
-    dtype: np.dtype
     shape: tuple[int, ...]
-    start: int
-    stop: int
+    dtype: np.dtype[Any]
+    on_device: bool = True
 
 
 class Header(NamedTuple):
-    """What is in a file, before any array is read."""
+    """The content of a file before any array is read."""
 
     about: dict[str, Any]
-    tensors: dict[str, Tensor]
+    arrays: dict[str, ArraySpec]
+    raw: bytes
 
 
-def checksum(data: bytes | memoryview) -> str:
-    """Thirty-two hexadecimal digits that change with the data."""
+def checksum(data: bytes | bytearray) -> str:
+    """Thirty-two hexadecimal digits of BLAKE2b."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def write_container(about: dict[str, Any], arrays: dict[str, np.ndarray]) -> bytes:
+def write_container(about: dict[str, object], arrays: dict[str, np.ndarray]) -> bytes:
     """The bytes of a file with these arrays; `about` is what JSON can hold.
 
     Raises:
-        ValueError: If an array is of a dtype that no file holds, or the header too long.
+        ValueError: An array has a dtype that no file holds, or the header is too long.
     """
-    stored = {name: _stored(name, array) for name, array in sorted(arrays.items())}
-    order = sorted(stored, key=lambda name: -stored[name].dtype.itemsize)  # keeps them aligned
-    blobs = {name: stored[name].tobytes() for name in order}
-    about = about | {"checksums": {name: checksum(blob) for name, blob in blobs.items()}}
-    header: dict[str, Any] = {
-        "__metadata__": {"checksum": "", "diffprior": _json(about | {"format": FORMAT})}
-    }
-    start = 0
-    for name, blob in blobs.items():
-        header[name] = {
-            "dtype": _NAMES[stored[name].dtype],
-            "shape": list(stored[name].shape),
-            "data_offsets": [start, start + len(blob)],
-        }
-        start += len(blob)
-    text = _json(header)
-    sealed = text.replace('""', f'"{checksum(text.encode())}"', 1).encode()
-    sealed += b" " * (-len(sealed) % 8)
-    if len(sealed) > MAX_HEADER:
+    stored = {name: _storable(name, array) for name, array in sorted(arrays.items())}
+    blob = save(stored)
+    end = 8 + int.from_bytes(blob[:8], "little")
+    sums = {name: checksum(array.tobytes()) for name, array in stored.items()}
+    text = _json(about | {"checksums": sums, "format": FORMAT})
+    plain = _json({"__metadata__": {"checksum": "", "diffprior": text}, **json.loads(blob[8:end])})
+    header = plain.replace('""', f'"{checksum(plain.encode())}"', 1).encode()
+    header += b" " * (-len(header) % 8)
+    if len(header) > MAX_HEADER:
         raise ValueError(
-            f"`save`: expected at most {MAX_HEADER} bytes besides arrays, got {len(sealed)}; "
-            "keep long tuples as arrays"
+            f"`save`: expected at most {MAX_HEADER} bytes besides arrays, got {len(header)}; "
+            "store long tuples as arrays"
         )
-    return b"".join([len(sealed).to_bytes(8, "little"), sealed, *blobs.values()])
+    return b"".join([len(header).to_bytes(8, "little"), header, blob[end:]])
 
 
 def read_header(stream: BufferedIOBase, size: int) -> Header:
-    """The header of `size` bytes, every number in it checked against the others.
+    """The header of `size` bytes, checked before any array is read.
 
     Raises:
-        ValueError: If the bytes are not a whole file, or one that was altered.
+        ValueError: The bytes are not a complete file, or were altered.
     """
-    length = int.from_bytes(stream.read(8), "little")
+    start = stream.read(8)
+    length = int.from_bytes(start, "little")
     if size < 8 or not 2 <= length <= min(MAX_HEADER, size - 8):
-        raise ValueError(_FOREIGN.format("no header of a fitting length"))
-    table, text = _table(raw := stream.read(length)), raw.rstrip(b" ")
+        raise ValueError(_INVALID.format("no header of a valid length"))
+    raw = stream.read(length)
+    table = _parse_json(raw)
     metadata = table.pop("__metadata__", None)
     if not isinstance(metadata, dict) or not isinstance(metadata.get("diffprior"), str):
-        raise ValueError(_FOREIGN.format("written by another program"))
-    about = _table(metadata["diffprior"])
-    sealed = metadata.get("checksum")
-    if "format" in about and about["format"] != FORMAT:
-        raise ValueError(f"is of format {about['format']!r}, not {FORMAT}; upgrade diffprior")
-    expected = checksum(text.replace(str(sealed).encode(), b"", 1))
-    if ("format" in about or sealed is not None) and sealed != expected:
-        raise ValueError(_FOREIGN.format("the checksum of the header is another"))
-    return Header(about, _tensors(table, size - 8 - length))
+        raise ValueError(_INVALID.format("written by another program"))
+    about, seal = _parse_json(metadata["diffprior"]), str(metadata.get("checksum"))
+    if about.get("format") != FORMAT:
+        raise ValueError(
+            f"has format {about.get('format')!r:.20}, expected {FORMAT}; upgrade diffprior, or "
+            "save it with version 0.2.0 if it is older"
+        )
+    if seal != checksum(raw.rstrip(b" ").replace(seal.encode(), b"", 1)):
+        raise ValueError(_INVALID.format("wrong checksum of the header"))
+    specs = {name: _spec(name, entry) for name, entry in table.items()}
+    listed = sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in specs.values())
+    if listed != size - 8 - length:
+        raise ValueError(_INVALID.format(f"{size - 8 - length} bytes of arrays, not {listed}"))
+    return Header(about, specs, start + raw)
 
 
 def read_arrays(stream: BufferedIOBase, header: Header) -> dict[str, np.ndarray]:
     """The arrays that follow the header, each checked against its checksum.
 
     Raises:
-        ValueError: If the bytes end early or were altered.
+        ValueError: The bytes end early or were altered.
     """
     checksums = header.about.get("checksums")
-    if "format" in header.about and not (
-        isinstance(checksums, dict) and checksums.keys() == header.tensors.keys()
-    ):
-        raise ValueError(_FOREIGN.format("arrays without checksums"))
+    if not isinstance(checksums, dict) or checksums.keys() != header.arrays.keys():
+        raise ValueError(_INVALID.format("arrays without checksums"))
+    try:
+        entries = deserialize(header.raw + stream.read())
+    except SafetensorError as error:
+        raise ValueError(_INVALID.format(str(error))) from error
     found = {}
-    for name, tensor in sorted(header.tensors.items(), key=lambda item: item[1].start):
-        data = stream.read(tensor.stop - tensor.start)
-        if len(data) != tensor.stop - tensor.start:
-            raise ValueError(_FOREIGN.format("it ends early"))
-        if isinstance(checksums, dict) and checksums[name] != checksum(data):
-            raise ValueError(_FOREIGN.format(f"the checksum of {name!r} is another"))
-        if tensor.dtype.kind == "b" and data.translate(None, b"\0\1"):
-            raise ValueError(_FOREIGN.format(f"{name!r} holds more than true and false"))
-        found[name] = np.frombuffer(data, tensor.dtype).reshape(tensor.shape)
+    for name, entry in entries:
+        data, spec = entry["data"], header.arrays[name]
+        if checksums[name] != checksum(data):
+            raise ValueError(_INVALID.format(f"wrong checksum of {name!r}"))
+        if spec.dtype.kind == "b" and data.translate(None, b"\0\1"):
+            raise ValueError(_INVALID.format(f"{name!r} holds more than true and false"))
+        array = np.frombuffer(data, spec.dtype).reshape(spec.shape)
+        array.flags.writeable = False
+        found[name] = array
     return found
 
 
-def _stored(name: str, array: np.ndarray) -> np.ndarray:
-    """The array, little end first."""
+def _storable(name: str, array: np.ndarray) -> np.ndarray:
+    """The array in little-endian order and contiguous."""
     little = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
-    if little.dtype not in _NAMES:
-        held = ", ".join(dtype.name for dtype in DTYPES.values())
+    if little.dtype not in DTYPES.values():
+        names = ", ".join(dtype.name for dtype in DTYPES.values())
         raise ValueError(
-            f"`save`: expected arrays of {held}, got {array.dtype} at {name}; convert it"
+            f"`save`: expected arrays of {names}, got {array.dtype} at {name}; convert it"
         )
     return little
 
 
-def _json(value: Any) -> str:
+def _spec(name: str, entry: Any) -> ArraySpec:
+    """What the header says of one array; places and sizes are checked by safetensors."""
+    if not isinstance(entry, dict):
+        raise ValueError(_INVALID.format(f"{name!r} has no description"))
+    code, shape = entry.get("dtype"), entry.get("shape")
+    if not isinstance(code, str) or code not in DTYPES:
+        raise ValueError(_INVALID.format(f"{name!r} has dtype {code!r:.40}"))
+    if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**40 for n in shape):
+        raise ValueError(_INVALID.format(f"{name!r} has no valid shape"))
+    return ArraySpec(tuple(shape), DTYPES[code])
+
+
+def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
-def _table(text: bytes | str) -> dict[str, Any]:
+def _parse_json(text: bytes | str) -> dict[str, Any]:
     """A JSON object, in which no key comes twice."""
     try:
         text = text.decode() if isinstance(text, bytes) else text
-        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
-        raise ValueError(_FOREIGN.format("its header is not JSON")) from error
+        raise ValueError(_INVALID.format("its header is not JSON")) from error
     if not isinstance(found, dict):
-        raise ValueError(_FOREIGN.format("its header is no table"))
+        raise ValueError(_INVALID.format("its header is not an object"))
     return found
 
 
@@ -167,37 +176,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse_constant(text: str) -> None:
+def _reject_constant(text: str) -> None:
     raise ValueError(f"{text} is not JSON")
-
-
-def _tensors(table: dict[str, Any], size: int) -> dict[str, Tensor]:
-    """The arrays that the header lists, which fill `size` bytes without gap or overlap."""
-    tensors = {name: _tensor(name, entry) for name, entry in table.items()}
-    place = 0
-    for tensor in sorted(tensors.values(), key=lambda tensor: (tensor.start, tensor.stop)):
-        if tensor.start != place:
-            raise ValueError(_FOREIGN.format("arrays overlap or leave gaps"))
-        place = tensor.stop
-    if place != size:
-        raise ValueError(_FOREIGN.format(f"{size} bytes of arrays where {place} are listed"))
-    return tensors
-
-
-def _tensor(name: str, entry: Any) -> Tensor:
-    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
-        raise ValueError(_FOREIGN.format(f"{name!r} is not described"))
-    code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(code, str) or code not in DTYPES:
-        raise ValueError(_FOREIGN.format(f"{name!r} has dtype {code!r}"))
-    if not (_counts(shape) and len(shape) <= MAX_AXES and _counts(offsets) and len(offsets) == 2):
-        raise ValueError(_FOREIGN.format(f"{name!r} has no proper shape and place"))
-    start, stop = offsets
-    if stop - start != math.prod(shape) * DTYPES[code].itemsize:
-        raise ValueError(_FOREIGN.format(f"{name!r} has a shape of another size than its place"))
-    return Tensor(DTYPES[code], tuple(shape), start, stop)
-
-
-def _counts(value: Any) -> bool:
-    """Whether `value` is a list of sizes that memory could have."""
-    return isinstance(value, list) and all(type(n) is int and 0 <= n < 2**40 for n in value)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..extras import require
-from ..files.atomic import write_whole
+from ..files.atomic import write_atomic
 from ..reporting.figures import picture
 from ..reporting.page import Block, Callout, Heading, Text, page
 from ..reporting.tables import Table, plus_minus
@@ -80,7 +80,7 @@ class LearningReport:
 
     def to_json(self, path: str | Path) -> None:
         """Write `to_dict` to the file at `path`."""
-        write_whole(path, json.dumps(self.to_dict(), indent=2) + "\n")
+        write_atomic(path, json.dumps(self.to_dict(), indent=2) + "\n")
 
     def to_html(self, path: str | Path) -> None:
         """Write one self-contained page with tables and figures to `path`.
@@ -89,7 +89,7 @@ class LearningReport:
             ImportError: Matplotlib or Jinja2 is missing.
         """
         require("plot", "matplotlib", "jinja2")
-        write_whole(path, page("Does a learned prior pay on these tasks?", _blocks(self)))
+        write_atomic(path, page("Does a learned prior pay on these tasks?", _blocks(self)))
 
     def __str__(self) -> str:
         """The report for a terminal."""

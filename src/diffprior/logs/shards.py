@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Int, UInt64
 
 from ..checks import positive_int
-from ..files.atomic import write_whole
+from ..files.atomic import write_atomic
 from .labels import label_hashes
 from .logs import Logs
 from .streams import BATCH_ROWS, INTERCEPT, Columns
@@ -183,7 +183,7 @@ def write_shards(
         "num_rows": num_rows,
         "files": [path.name for path in written],
     }
-    write_whole(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 
 def _parquet_files(source: Path, task: str) -> list[Path]:

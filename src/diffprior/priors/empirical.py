@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from ..checks import positive_int, real_array
 from ..evidence.base import AbstractEvidence
-from ..files.kinds import require_finite
+from ..files.base import require_finite
 from ..fitting.samples import checked_samples
 from ..gaussian import Gaussian
 from ..mixture import log_normalize, pick

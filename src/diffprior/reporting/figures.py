@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..extras import require
-from ..files.atomic import write_whole
+from ..files.atomic import write_atomic
 from .page import Picture
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def save_prior_figure(
 ) -> None:
     """Save `prior_figure` to a .png, .pdf or .svg file."""
     file_format = path.suffix.lower().lstrip(".")
-    write_whole(path, render(lambda: prior_figure(data, draws, names), file_format))
+    write_atomic(path, render(lambda: prior_figure(data, draws, names), file_format))
 
 
 def prior_figure(

@@ -12,7 +12,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from ..checks import choice
-from ..files.atomic import writing_whole
+from ..files.atomic import atomic_writer
 from ..logs.decisions import LoggedDecision, counted_propensity
 from ..logs.writers import FORMATS
 from .catalog import Catalog
@@ -73,7 +73,7 @@ def export(database: Database, model: str, format: str, path: Path) -> Exported:
     dim = catalog.versions_of(model)[0].dim
     num_draws = {v.version: v.settings.propensity_draws for v in catalog.versions_of(model)}
     exported = Exported()
-    with writing_whole(path) as file, contextlib.closing(kind(file, dim)) as writer:
+    with atomic_writer(path) as file, contextlib.closing(kind(file, dim)) as writer:
         for row in _rows(database, model):
             exported.num_decisions += 1
             why = _why_not(row, dim, propensity_needed=format != "parquet")
