@@ -217,7 +217,7 @@ def conduct(
 ) -> None:
     """Check what an experiment needs, run it, and say where its results are."""
     with friendly_errors():
-        from diffprior.extras import require
+        from diffprior.checks import require
 
         require("experiments", "matplotlib", "ot")
         check_cluster(ray)

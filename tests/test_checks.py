@@ -149,3 +149,11 @@ def test_no_folder_is_refused(folder: object) -> None:
     with pytest.raises(ValueError, match="^`folder`: expected the path of a folder, got"):
         dp.keep_compiled(folder)
     assert jax.config.jax_compilation_cache_dir == before
+
+
+def test_missing_libraries_are_named_with_their_extra() -> None:
+    checks.require("plot", "json")
+    with pytest.raises(
+        ImportError, match=r"expected nothere to be.*pip install 'diffprior\[plot]'"
+    ):
+        checks.require("plot", "json", "nothere")

@@ -23,8 +23,6 @@ PACKAGE = ROOT / "src" / "diffprior"
 FOLDERS = (
     "threefry",
     "checks",
-    "representation",
-    "extras",
     "progress",
     "files",
     "reporting",

@@ -1,20 +1,25 @@
-"""What users pass in, checked at the door: messages name the argument, what came and the fix."""
+"""Arguments checked at the public boundary; optional libraries; one-line representations.
 
-from typing import Any
+A message names the argument, what was expected, what came and the fix.
+"""
+
+import dataclasses
+import importlib.util
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
-EIGENVALUES_UP_TO = 256  # parameters, whose eigenvalues are found in no time
-FLOATS: dict[Any, np.dtype] = {True: np.dtype(np.float64), False: np.dtype(np.float32)}
+MAX_EIGENVALUES = 256  # parameters up to which eigenvalues take no noticeable time
+FLOATS: dict[object, np.dtype] = {True: np.dtype(np.float64), False: np.dtype(np.float32)}
 SURELY_FINITE = 1e37  # a sum of squares below which every number is finite in any precision
 Size = int | str  # an exact length, or a name for a length that is free
 
 
-def is_traced(*values: Any) -> bool:
-    """Whether any value is inside a transformation, where numbers cannot be looked at."""
+def is_traced(*values: object) -> bool:
+    """Whether any value is inside a transformation, where numbers are not known."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
@@ -37,14 +42,14 @@ def in_default_precision(numbers: np.ndarray | Array) -> np.ndarray | Array:
 
 
 def real_array(
-    name: str, value: Any, shape: tuple[Size, ...], fix: str = "check its shape"
+    name: str, value: ArrayLike, shape: tuple[Size, ...], fix: str = "check its shape"
 ) -> Float[Array, "..."]:
     """`value` as a floating-point JAX array of the given shape; finite where that can be seen."""
     return on_device(real_numbers(name, value, shape, fix))
 
 
 def real_numbers(
-    name: str, value: Any, shape: tuple[Size, ...], fix: str = "check its shape"
+    name: str, value: ArrayLike, shape: tuple[Size, ...], fix: str = "check its shape"
 ) -> np.ndarray | Array:
     """`value` as checked numbers: a NumPy array, or a tracer where it is being traced."""
     if isinstance(value, jax.core.Tracer):
@@ -55,7 +60,7 @@ def real_numbers(
     _check_real(name, array.dtype)
     _check_shape(name, array.shape, shape, fix)
     ordinary = array.dtype.char in "fd"
-    if ordinary and np.vdot(array, array) < SURELY_FINITE:  # sooner than a look at each number
+    if ordinary and np.vdot(array, array) < SURELY_FINITE:  # faster than a test of each number
         return array
     with np.errstate(over="ignore"):
         if not ordinary:  # longdouble is not known to JAX
@@ -69,7 +74,7 @@ def real_numbers(
     return array
 
 
-def _as_array(name: str, value: Any, fix: str) -> np.ndarray:
+def _as_array(name: str, value: ArrayLike, fix: str) -> np.ndarray:
     if isinstance(value, np.ma.MaskedArray) and np.any(np.ma.getmaskarray(value)):
         count = int(np.sum(np.ma.getmaskarray(value)))
         raise ValueError(
@@ -91,20 +96,22 @@ def _floats(array: np.ndarray) -> bool:
 
 
 def default_float() -> np.dtype:
-    """The precision that JAX works in: as `jax.dtypes.canonicalize_dtype(float)`, only sooner."""
+    """The precision that JAX works in: as `jax.dtypes.canonicalize_dtype(float)`, but faster."""
     return FLOATS[jax.config.jax_enable_x64]  # type: ignore[attr-defined]
 
 
 def _check_shape(name: str, got: tuple[int, ...], expected: tuple[Size, ...], fix: str) -> None:
     fits = len(got) == len(expected)
-    for length, size in zip(got, expected, strict=False):  # a loop, since it is quicker than all()
+    for length, size in zip(got, expected, strict=False):  # a loop, since it is faster than all()
         fits = fits and (length == size or isinstance(size, str))
     if not fits:
         wanted = ", ".join(map(str, expected)) + ("," if len(expected) == 1 else "")
         raise ValueError(f"`{name}`: expected shape ({wanted}), got {tuple(got)}; {fix}")
 
 
-def positive(name: str, value: Any, fix: str = "pass a number above zero") -> Float[Array, ""]:
+def positive(
+    name: str, value: ArrayLike, fix: str = "pass a number above zero"
+) -> Float[Array, ""]:
     """`value` as a positive scalar, large enough that compiled programs do not take it for 0."""
     scalar = real_numbers(name, value, (), "pass a single number")
     smallest = np.finfo(default_float()).tiny
@@ -116,14 +123,14 @@ def positive(name: str, value: Any, fix: str = "pass a number above zero") -> Fl
     return on_device(scalar)
 
 
-def positive_int(name: str, value: Any, fix: str = "pass a whole number of at least 1") -> int:
+def positive_int(name: str, value: object, fix: str = "pass a whole number of at least 1") -> int:
     """`value` as a positive integer."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ValueError(f"`{name}`: expected a positive integer, got {value!r}; {fix}")
     return int(value)
 
 
-def whole_number(name: str, value: Any, fix: str = "pass a whole number, or 0") -> int:
+def whole_number(name: str, value: object, fix: str = "pass a whole number, or 0") -> int:
     """`value` as an integer that is not negative."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
         raise ValueError(f"`{name}`: expected a whole number, got {value!r}; {fix}")
@@ -138,7 +145,7 @@ def choice(name: str, value: str, options: tuple[str, ...]) -> str:
     return value
 
 
-def covariance(name: str, value: Any, shape: tuple[Size, ...]) -> Float[Array, "*n d d"]:
+def covariance(name: str, value: ArrayLike, shape: tuple[Size, ...]) -> Float[Array, "*n d d"]:
     """`value` as one or more symmetric positive definite matrices."""
     cov = real_array(name, value, shape, "pass a square matrix, one row for each parameter")
     if is_traced(cov):
@@ -171,8 +178,8 @@ def _smallest_scaled_eigenvalue(matrices: np.ndarray) -> float:
     return float(np.min(np.linalg.eigvalsh(correlations)))
 
 
-def plausible_covariance(name: str, value: Any) -> None:
-    """Refuse matrices that no rounding makes of a covariance: asymmetric, or clearly negative."""
+def plausible_covariance(name: str, value: ArrayLike) -> None:
+    """Reject matrices that are no rounded covariance: asymmetric, or clearly negative."""
     matrices = np.asarray(value, dtype=np.float64)
     scale = np.max(np.abs(matrices), initial=0.0)
     if not np.allclose(matrices, np.swapaxes(matrices, -1, -2), rtol=1e-3, atol=1e-3 * scale):
@@ -182,10 +189,53 @@ def plausible_covariance(name: str, value: Any) -> None:
     bound = stds[..., :, None] * stds[..., None, :]
     smallest = np.min(variances, initial=0.0)
     possible = smallest >= -1e-6 * scale and np.all(np.abs(matrices) <= bound + 1e-3 * scale)
-    if matrices.shape[-1] <= EIGENVALUES_UP_TO:
+    if matrices.shape[-1] <= MAX_EIGENVALUES:
         smallest = np.min(np.linalg.eigvalsh(matrices), initial=smallest)
     if not possible or smallest < -1e-3 * scale:
         raise ValueError(
             f"`{name}`: expected no negative eigenvalue, got {smallest:.2g}; "
             "no covariance or precision has one"
         )
+
+
+def require(extra: str, *modules: str) -> None:
+    """Check that the libraries of an extra are installed.
+
+    Args:
+        extra: Name of the extra in `pip install 'diffprior[...]'`.
+        modules: The modules that will be imported.
+
+    Raises:
+        ImportError: Some are missing; the message names them and the command that installs them.
+    """
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing:
+        raise ImportError(
+            f"`{extra}`: expected {', '.join(missing)} to be installed, found nothing; "
+            f"`pip install 'diffprior[{extra}]'` installs it"
+        )
+
+
+def describe(instance: object, *parts: object, **named: object) -> str:
+    """`Class(part, name=value)`; numbers in few digits, tracers as `?`."""
+    shown = [*map(_shown, parts), *(f"{name}={_shown(value)}" for name, value in named.items())]
+    return f"{type(instance).__name__}({', '.join(shown)})"
+
+
+def settings(instance: object) -> dict[str, object]:
+    """The fields of a dataclass that are single numbers or words."""
+    fields = {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}  # type: ignore[arg-type]
+    return {
+        name: value
+        for name, value in fields.items()
+        if isinstance(value, bool | int | float | str)
+        or (isinstance(value, jax.Array | np.ndarray) and value.ndim == 0)
+    }
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, jax.core.Tracer):
+        return "?"
+    if isinstance(value, jax.Array | np.ndarray | float):
+        return f"{float(value):.4g}" if np.ndim(value) == 0 else f"shape {np.shape(value)}"
+    return str(value) if isinstance(value, str) else repr(value)

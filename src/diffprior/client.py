@@ -17,7 +17,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .extras import require
+from .checks import require
 
 require("client", "httpx")
 

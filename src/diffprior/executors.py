@@ -13,8 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from .checks import positive_int
-from .extras import require
+from .checks import positive_int, require
 
 __all__ = ["AbstractExecutor", "InProcess", "Processes", "Ray", "ShardError"]
 

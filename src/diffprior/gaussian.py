@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from .checks import is_traced, plausible_covariance, positive_int, real_array
+from .checks import describe, is_traced, plausible_covariance, positive_int, real_array
 from .files.base import Serializable
 from .linalg import cholesky, inverse_from_tril, log_det_from_tril, solve_lower, symmetrize
-from .representation import describe
 from .threefry import written_out
 
 

@@ -24,7 +24,7 @@ def export(
     """
     with friendly_errors():
         check_output("output", output)
-        from ..extras import require
+        from ..checks import require
 
         require("serve", "sqlalchemy")
         if format == "parquet":

@@ -58,7 +58,7 @@ def fit(
     with friendly_errors():
         check_output("output", output, samples)
         if plot is not None:
-            from ..extras import require
+            from ..checks import require
 
             require("plot", "matplotlib")
             check_ending("plot", plot, PICTURES)

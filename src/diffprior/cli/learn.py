@@ -74,8 +74,7 @@ def learn(
         for name, path in (("output", output), ("report", report), ("json", json_file)):
             if path is not None:
                 check_output(name, path, logs)
-        from ..checks import choice
-        from ..extras import require
+        from ..checks import choice, require
         from ..learning.learn import learn as learn_prior
         from ..logs.logs import Logs
         from ..logs.shards import ShardedLogs, is_sharded

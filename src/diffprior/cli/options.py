@@ -135,7 +135,7 @@ def check_cluster(ray: str | None) -> None:
         ImportError: Ray is not installed.
     """
     if ray is not None:
-        from ..extras import require
+        from ..checks import require
 
         require("cluster", "ray")
 

@@ -17,7 +17,7 @@ token_app = typer.Typer(no_args_is_help=True, help="Tokens of the decision servi
 
 
 def _modules() -> None:
-    from ..extras import require
+    from ..checks import require
 
     modules = ("fastapi", "httptools", "jinja2", "uvicorn", "sqlalchemy", "prometheus_client")
     require("serve", *modules, "swagger_ui_bundle")

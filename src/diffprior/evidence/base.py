@@ -7,10 +7,9 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from ..checks import in_default_precision, positive, positive_int, real_numbers
+from ..checks import describe, in_default_precision, positive, positive_int, real_numbers, settings
 from ..files.base import Serializable
 from ..gaussian import Gaussian
-from ..representation import describe, settings
 
 Rows = Array | np.ndarray  # on a device or on the host
 

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from ..checks import is_traced, plausible_covariance, positive, positive_int, real_array
+from ..checks import describe, is_traced, plausible_covariance, positive, positive_int, real_array
 from ..gaussian import Gaussian, normal_log_density
-from ..representation import describe
 from .base import AbstractEvidence, AbstractLikelihood, Rows, inverse_temperature
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..extras import require
+from ..checks import require
 from ..files.atomic import write_atomic
 from ..reporting.figures import picture
 from ..reporting.page import Block, Callout, Heading, Text, page

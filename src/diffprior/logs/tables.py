@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ..extras import require
+from ..checks import require
 
 if TYPE_CHECKING:
     import narwhals

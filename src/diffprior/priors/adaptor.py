@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
+from ..checks import describe
 from ..denoisers.base import AbstractDenoiser
 from ..gaussian import Gaussian
 from ..linalg import Spectral, cholesky, eigh, solve_lower, symmetrize
-from ..representation import describe
 from ..schedule import Schedule
 from .base import AbstractPrior
 

@@ -9,12 +9,11 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
-from ..checks import on_device, real_array, real_numbers
+from ..checks import describe, on_device, real_array, real_numbers
 from ..evidence.base import AbstractEvidence
 from ..evidence.linear import LinearEvidence
 from ..files.base import Serializable
 from ..gaussian import Gaussian
-from ..representation import describe
 
 
 class AbstractPrior(eqx.Module, Serializable):

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
-from ..checks import choice, positive_int
+from ..checks import choice, describe, positive_int
 from ..denoisers.base import RESIDUAL_STAGES, AbstractDenoiser, exact_residual
 from ..denoisers.corrected import CorrectedDenoiser
 from ..denoisers.network import NetworkDenoiser
@@ -20,7 +20,6 @@ from ..fitting.config import PRIOR_STAGES, FitConfig
 from ..fitting.report import FitReport
 from ..gaussian import Gaussian
 from ..linalg import eigh, solve_lower
-from ..representation import describe
 from ..schedule import Schedule, Stages
 from ..threefry import written_out
 from .adaptor import PriorDenoiser, as_prior, unit_coordinates

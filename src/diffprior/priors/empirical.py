@@ -7,13 +7,12 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
-from ..checks import positive_int, real_array
+from ..checks import describe, positive_int, real_array
 from ..evidence.base import AbstractEvidence
 from ..files.base import require_finite
 from ..fitting.samples import checked_samples
 from ..gaussian import Gaussian
 from ..mixture import log_normalize, pick
-from ..representation import describe
 from .base import (
     AbstractClosedFormPrior,
     Centered,

@@ -9,13 +9,12 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key
 
-from ..checks import covariance, plausible_covariance, positive_int, real_array
+from ..checks import covariance, describe, plausible_covariance, positive_int, real_array
 from ..evidence.base import AbstractEvidence
 from ..fitting.samples import checked_samples, checked_weights, whitening
 from ..gaussian import Gaussian
 from ..linalg import cholesky, one_at_a_time, solve_half, solve_lower
 from ..mixture import GaussianMixture, log_normalize
-from ..representation import describe
 from ..threefry import written_out
 from .base import (
     AbstractClosedFormPrior,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from ..extras import require
+from ..checks import require
 from ..files.atomic import write_atomic
 from .page import Picture
 

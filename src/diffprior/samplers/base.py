@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 
-from ..checks import positive, positive_int
+from ..checks import describe, positive, positive_int, settings
 from ..evidence.base import AbstractEvidence
 from ..files.base import Serializable
 from ..priors.base import AbstractPrior
-from ..representation import describe, settings
 
 Sampler = TypeVar("Sampler", bound="AbstractSampler")
 AT_ONCE = {"cpu": 2**10, "gpu": 2**18}  # draws whose chains run side by side, to bound the memory
