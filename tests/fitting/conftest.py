@@ -12,8 +12,6 @@ MEANS = np.array([[1.5, 0.5], [-1.5, -0.5]])
 COVS = np.stack([0.16 * np.eye(2)] * 2)
 TINY = dp.FitConfig.tiny()
 GAUSSIAN = dataclasses.replace(TINY, max_components=1, num_steps=0)  # nothing is trained
-# A network on a Gaussian, kept however little better it is.
-NETWORK = dataclasses.replace(TINY, max_components=1, num_steps=200, tolerance=-1e9)
 LEARNED = dataclasses.replace(
     TINY, max_components=1, num_steps=750, width=32, batch_size=128, target_samples=0,
     validation_draws=2048, validation_evidence=512, evidence_pool=4096, residual_draws=4096,

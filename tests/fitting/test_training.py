@@ -36,8 +36,8 @@ class Pull(AbstractLoss):
 def descend(loss: AbstractLoss, config: dp.FitConfig, evaluate: Callable[[Any], Any]) -> Any:
     """Descent of one number from 0."""
     keys = (jax.random.key(0), jax.random.key(1))
-    rows = Rows.of(np.full((4, 1), 1.0), None)
-    return optimize(jnp.zeros((1, 1), jnp.float32), loss, rows, config, keys, False, evaluate)
+    rows, start = Rows.of(np.full((4, 1), 1.0), None), jnp.zeros((1, 1), jnp.float32)
+    return optimize(start, loss, rows, config.training(1), keys, False, evaluate)
 
 
 @pytest.mark.parametrize("num_steps", [1, 249, 250, 251])

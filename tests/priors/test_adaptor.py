@@ -40,13 +40,25 @@ def denoiser() -> PriorDenoiser:
     return PriorDenoiser.of(prior, jnp.asarray(OFFSET), jnp.asarray(SCALE))
 
 
+@eqx.filter_jit
+def unit_denoised(denoiser: PriorDenoiser, precision: Spectral, shift: jax.Array) -> dp.Gaussian:
+    return denoiser.denoise(precision, shift)
+
+
+@eqx.filter_jit
+def at_stages(denoiser: PriorDenoiser, schedule: dp.Schedule, s_t: jax.Array) -> tuple[Any, Any]:
+    """`denoise_at` and `mean_at` of every stage, T first."""
+    at = lambda stage: (denoiser.denoise_at(stage, s_t), denoiser.mean_at(stage, s_t))  # noqa: E731
+    return jax.lax.map(at, denoiser.stages(schedule))
+
+
 @both_precisions
 @pytest.mark.parametrize("values", [[0.0, 0, 0], [0.0, 0, 3], [0.2, 1, 40]])
 def test_denoised_in_unit_coordinates_as_by_the_twin(
     denoiser: PriorDenoiser, values: list[float]
 ) -> None:
     precision = rotated(values)
-    got = eqx.filter_jit(denoiser.denoise)(precision, jnp.asarray(SHIFT))
+    got = unit_denoised(denoiser, precision, jnp.asarray(SHIFT))
     mean, cov = unit_denoise(precision.matrix(), SHIFT)
     assert_allclose(got.mean, mean, atol=tolerance(1e-9, 2e-4))
     assert_allclose(got.cov, cov, atol=tolerance(1e-9, 2e-4))
@@ -55,8 +67,7 @@ def test_denoised_in_unit_coordinates_as_by_the_twin(
 @both_precisions
 def test_a_stage_is_isotropic_evidence(denoiser: PriorDenoiser) -> None:
     schedule, s_t = dp.Schedule.cosine(3), jnp.array([0.5, -1.0, 0.3])
-    at = lambda stage: (denoiser.denoise_at(stage, s_t), denoiser.mean_at(stage, s_t))  # noqa: E731
-    got, means = jax.lax.map(at, denoiser.stages(schedule))
+    got, means = at_stages(denoiser, schedule, s_t)
     for index, alpha_bar in enumerate(schedule.alpha_bar[:0:-1]):
         snr, scale = alpha_bar / (1 - alpha_bar), np.sqrt(alpha_bar) / (1 - alpha_bar)
         mean, cov = unit_denoise(snr * np.eye(DIM), scale * np.asarray(s_t))
@@ -72,9 +83,9 @@ def test_parameters_far_from_zero(kind: str) -> None:
     else is lost to rounding. Numbers are those of single precision, as the twin sees them."""
     rng = np.random.default_rng(2)
     single = lambda x: np.asarray(x, np.float32).astype(np.float64)  # noqa: E731
-    means = single(100 + 0.01 * rng.standard_normal((2, 2)))
-    covs = single(1e-5 * np.stack([np.eye(2), [[2.0, 0.5], [0.5, 1.0]]]))
-    atoms, weights = single(100 + 0.01 * rng.standard_normal((50, 2))), np.array([0.3, 0.7])
+    means = single(100 + 0.01 * rng.standard_normal((3, DIM)))
+    covs = single(1e-5 * np.stack([np.eye(DIM), np.eye(DIM) + 0.5, 2 * np.eye(DIM) - 0.3]))
+    atoms, weights = single(100 + 0.01 * rng.standard_normal((40, DIM))), np.array([0.2, 0.3, 0.5])
     prior, twin = {
         "gaussian": (
             dp.GaussianPrior(means[0], covs[1]),
@@ -86,16 +97,15 @@ def test_parameters_far_from_zero(kind: str) -> None:
         ),
         "empirical": (
             dp.EmpiricalPrior(atoms),
-            lambda *e: reference.empirical_denoise(atoms, *e, np.ones(50)),
+            lambda *e: reference.empirical_denoise(atoms, *e, np.ones(40)),
         ),
     }[kind]
     diffusion = dp.DiffusionPrior.from_prior(prior)
     scale = np.asarray(diffusion.scale, np.float64)
     offset, inverse = np.asarray(diffusion.offset, np.float64), np.linalg.inv(scale)
     stages = dp.Schedule.log_snr(3)
-    s_t = np.array([0.4, -0.3])
-    at = lambda stage: diffusion.denoiser.denoise_at(stage, jnp.asarray(s_t))  # noqa: E731
-    got = jax.lax.map(at, diffusion.denoiser.stages(stages))
+    s_t = np.array([0.4, -0.3, 0.1])
+    got, _ = at_stages(diffusion.denoiser, stages, jnp.asarray(s_t))
     for index, alpha_bar in enumerate(stages.alpha_bar[:0:-1]):
         precision = alpha_bar / (1 - alpha_bar) * inverse.T @ inverse
         shift = np.sqrt(alpha_bar) / (1 - alpha_bar) * inverse.T @ s_t + precision @ offset

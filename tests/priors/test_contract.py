@@ -105,14 +105,6 @@ def test_same_key_same_samples(case: PriorCase) -> None:
     assert draws[0].shape == (5, DIM) and draws[0].dtype == jnp.result_type(float)
 
 
-def test_jit_equals_eager(case: PriorCase) -> None:
-    prior, (precision, shift) = case.make(), natural(5)
-    with jax.disable_jit():
-        eager = prior.denoise(precision, shift)
-    jitted = jax.jit(lambda *args: prior.denoise(*args))(jnp.asarray(precision), jnp.asarray(shift))
-    assert_gaussian(jitted, eager.mean, eager.cov)
-
-
 def test_vmap_equals_a_loop(case: PriorCase) -> None:
     prior, rows = case.make(), [natural(seed) for seed in range(4)]
     precisions, shifts = (jnp.asarray(np.stack(column)) for column in zip(*rows, strict=True))

@@ -148,7 +148,8 @@ def held_out_residual(
     share = np.ones(len(held_out)) if weights is None else np.asarray(weights)
     tiled = (np.tile(held_out, (repeats, 1)), np.tile(share / np.sum(share), repeats) / repeats)
     s_0, shares = (jax.device_put(part.astype(np.float32)) for part in tiled)
-    return np.asarray(_mean_squared_error(denoiser, grid, s_0, shares, np.uint32(seed)))
+    number = jax.device_put(np.asarray(seed, np.uint32))
+    return np.asarray(_mean_squared_error(denoiser, grid, s_0, shares, number))
 
 
 @eqx.filter_jit
@@ -157,7 +158,7 @@ def _mean_squared_error(
     grid: Schedule,
     s_0: Float[Array, "m d"],
     shares: Float[Array, " m"],
-    seed: UInt32[np.ndarray, ""] | UInt32[Array, ""],
+    seed: UInt32[Array, ""],
 ) -> Float[Array, " r"]:
     def error(stage: Any, s_t: Float[Array, "m d"]) -> Float[Array, ""]:
         means = jax.vmap(lambda s: denoiser.mean_at(stage, s))(s_t)

@@ -163,10 +163,10 @@ def component_plan(
     """Of one stage; variances are `ratio` times what they would be."""
     snr = jnp.maximum(stage.snr, MIN_SNR)
     left = 1.0 + snr * components.variances
-    gains = components.variances / left
+    gains = jnp.asarray(components.variances) / left
     rotated = jnp.einsum("ki,kij->kj", components.means, components.vectors)
     return ComponentPlan(
-        components.log_weights - 0.5 * jnp.sum(jnp.log(left), axis=1),
+        jnp.asarray(components.log_weights) - 0.5 * jnp.sum(jnp.log(left), axis=1),
         snr * rotated,
         gains,
         0.5 / (snr * left),

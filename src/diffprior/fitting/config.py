@@ -1,20 +1,39 @@
 """The settings of a fit: how a network is trained, and what decides between the candidates."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..checks import choice, positive_int, whole_number
 from ..schedule import Schedule
 
 PRIOR_STAGES, PAPER_STAGES = 64, 100  # of the reverse process, where a schedule is given by name
-SCHEDULES = {
+SCHEDULES: dict[str, Callable[[int], Schedule]] = {
     "log_snr": Schedule.log_snr,
     "cosine": Schedule.cosine,
     "constant": Schedule.constant,
 }
-POSITIVE = ("width", "depth", "batch_size", "evaluate_every", "evidence_pool", "validation_draws")
-POSITIVE += ("validation_evidence", "residual_draws", "num_neighbors", "max_components")
+MAY_BE_ZERO = ("num_steps", "target_samples", "warm_up_steps")
+
+
+class Training(NamedTuple):
+    """The settings of one training, each with a value; see `FitConfig`."""
+
+    width: int
+    depth: int
+    num_steps: int
+    batch_size: int
+    learning_rate: float
+    weight_decay: float
+    target_samples: int
+    log_precision_range: tuple[float, float]
+    optimizer: str
+    stopping_tolerance: float
+    evaluate_every: int = 250
+    patience: int = 6
+    warm_up_steps: int = 100
+    averaging: float = 0.995
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +43,7 @@ class FitConfig:
     A fit compares candidates on held-out samples under random Gaussian evidence: a Gaussian, a
     mixture, and either with a network that corrects its mean. The loss is the squared error of the
     denoised mean, in units in which the posterior of a unit Gaussian has variance 1. Fields that
-    are None depend on the number of parameters and of components: see `for_base`.
+    are None depend on the number of parameters and of components: see `training`.
 
     Attributes:
         denoiser: "corrected" for a Gaussian or mixture and a network for all Gaussian evidence;
@@ -104,11 +123,11 @@ class FitConfig:
         choice("denoiser", self.denoiser, ("corrected", "stagewise"))
         if self.optimizer is not None:
             choice("optimizer", self.optimizer, ("muon", "adam"))
-        for name in POSITIVE:
-            if getattr(self, name) is not None:
-                positive_int(name, getattr(self, name))
-        if self.num_steps is not None:
-            whole_number("num_steps", self.num_steps)
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None and "int" in str(field.type):
+                check = whole_number if field.name in MAY_BE_ZERO else positive_int
+                check(field.name, value)
         if self.depth == 1:
             raise ValueError("`depth`: expected at least 2 hidden layers, got 1; leave it out")
         if self.stagewise and self.prefer_mixture:
@@ -188,8 +207,8 @@ class FitConfig:
             )
         return SCHEDULES[name](PAPER_STAGES if self.stagewise else PRIOR_STAGES)
 
-    def for_base(self, dim: int, num_components: int = 1) -> "FitConfig":
-        """These settings with a number in place of every None that training needs.
+    def training(self, dim: int, num_components: int = 1) -> Training:
+        """The settings of a training, with a number in place of every None.
 
         A mixture knows what weak evidence leaves open, so that its network is trained on stronger
         evidence; with up to 3 parameters on evidence of any strength, for there histories long
@@ -201,64 +220,31 @@ class FitConfig:
             num_components: Of the mixture that the network corrects; 1 for a Gaussian.
 
         Returns:
-            Settings without None, except for `schedule` and `max_components`.
+            The settings.
         """
-        defaults = _stagewise() if self.stagewise else _corrected(dim, num_components, self)
-        missing = {name: v for name, v in defaults.items() if getattr(self, name) is None}
-        return dataclasses.replace(self, **missing)  # type: ignore[arg-type]
+        large = num_components * dim**2 >= self.max_base_size // 4
+        defaults = PAPER if self.stagewise else _defaults(dim, num_components > 1, large)
+        own = {name: getattr(self, name) for name in Training._fields}
+        return defaults._replace(**{name: v for name, v in own.items() if v is not None})
 
 
-def _stagewise() -> dict[str, object]:
-    return {
-        "width": 100,
-        "num_steps": 1250,
-        "batch_size": 256,
-        "learning_rate": 3e-3,
-        "weight_decay": 0.0,
-        "optimizer": "adam",
-        "stopping_tolerance": 0.0,
-    }
+PAPER = Training(100, 2, 1250, 256, 3e-3, 0.0, 0, (0.0, 0.0), "adam", 0.0)
 
 
-def _corrected(dim: int, num_components: int, config: FitConfig) -> dict[str, object]:
-    mixed = num_components > 1
-    found: dict[str, object] = {
-        "width": 128,
-        "depth": 4,
-        "num_steps": 3500,
-        "batch_size": 1024,
-        "learning_rate": 7e-3 if mixed else 2e-2,
-        "weight_decay": 0.0,
-        "target_samples": 1024,
-        "log_precision_range": (-4.0, 6.0 if mixed else 3.0),
-        "optimizer": "muon",
-        "stopping_tolerance": 0.0,
-    }
+def _defaults(dim: int, mixed: bool, large: bool) -> Training:
+    """What was found to serve so many parameters well, on a mixture or on one Gaussian."""
     if dim <= 3:
-        return found | {
-            "width": 64,
-            "num_steps": 1500,
-            "batch_size": 512,
-            "learning_rate": 1.5e-2,
-            "target_samples": 512,
-            "log_precision_range": (-4.0, 9.0 if mixed else 6.0),
-            "stopping_tolerance": 1.0,
-        }
+        evidence = (-4.0, 9.0 if mixed else 6.0)
+        return Training(64, 4, 1500, 512, 1.5e-2, 0.0, 512, evidence, "muon", 1.0)
+    evidence, rate = (-4.0, 6.0 if mixed else 3.0), 7e-3 if mixed else 2e-2
+    usual = Training(128, 4, 3500, 1024, rate, 0.0, 1024, evidence, "muon", 0.0)
     if dim <= 8:
-        return found
-    large = mixed and num_components * dim**2 >= config.max_base_size // 4
-    steps = 1500 if large else 3000 if mixed or dim > 16 else 8000
+        return usual
+    steps = 1500 if mixed and large else 3000 if mixed or dim > 16 else 8000
+    decay = 0.1 if mixed or dim > 16 else 0.0  # where past tasks are soon overfitted
     if dim <= 16:
-        size, samples = (192, 4), 2048
+        size = {"width": 192, "target_samples": 2048}
     else:
-        size, samples = (256, 4) if mixed else (384, 3), 1024
-    many = mixed and dim > 32
-    overfits = not many and (mixed or dim > 16)
-    return found | {
-        "width": size[0],
-        "depth": size[1],
-        "num_steps": steps,
-        "learning_rate": 7e-3 if many else 2e-2,
-        "weight_decay": 0.1 if overfits else 0.0,
-        "target_samples": samples,
-    }
+        size = {"width": 256} if mixed else {"width": 384, "depth": 3}
+    rates = {} if mixed and dim > 32 else {"learning_rate": 2e-2, "weight_decay": decay}
+    return usual._replace(num_steps=steps, **size, **rates)  # type: ignore[arg-type]

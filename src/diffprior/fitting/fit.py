@@ -66,12 +66,11 @@ def fit_model(
     groups: ArrayLike | None,
     hedge: float,
     initial: Start | None,
-) -> tuple[tuple[Any, ...], FitReport]:
+) -> tuple[dict[str, Any], FitReport]:
     """Screen, whiten, split, learn, and measure on what was held out.
 
     Returns:
-        Offset, scale, denoiser, log SNR and residual of a `DiffusionPrior`, in the precision that
-        draws are made in, and its schedule; and the report.
+        The fields of a `DiffusionPrior`, in the precision that draws are made in; and the report.
     """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
         raise ValueError(f"`seed`: expected a whole number from 0 to 2^32 - 1, got {seed!r}; try 0")
@@ -99,9 +98,15 @@ def fit_model(
         selected.mixture_gain,
     )
     dtype = jnp.result_type(float)
-    arrays = (start.offset, start.scale, selected.denoiser, log_snr, residual)
-    found = jax.tree.map(lambda leaf: to_device(leaf, dtype), arrays)
-    return (*found, schedule), report
+    fields = {
+        "offset": start.offset,
+        "scale": start.scale,
+        "denoiser": selected.denoiser,
+        "residual_log_snr": log_snr,
+        "residual": residual,
+    }
+    found = jax.tree.map(lambda leaf: to_device(leaf, dtype), fields)
+    return found | {"schedule": schedule}, report
 
 
 def checked_data(
@@ -144,8 +149,11 @@ def split_data(data: Data, start: Start, seed: int) -> Parts:
     unit = to_unit(data.samples, start.offset, start.scale)
     parts = split(len(unit), seed, data.groups)
     weights = data.weights
-    rows = (Rows.of(unit[part], None if weights is None else weights[part]) for part in parts)
-    return Parts(*rows, None if data.groups is None else data.groups[np.concatenate(parts)])
+    train, held_out = (
+        Rows.of(unit[part], None if weights is None else weights[part]) for part in parts
+    )
+    ordered = None if data.groups is None else data.groups[np.concatenate(parts)]
+    return Parts(train, held_out, ordered)
 
 
 def _checked_start(
@@ -182,8 +190,8 @@ def _learn(
     seed: int,
     progress: bool | None,
 ) -> Selected:
-    start = jax.tree.map(lambda leaf: to_device(leaf), start)
-    how = {"seed": seed, "progress": progress, "initial": start}
+    start = jax.tree.map(to_device, start)
+    how: dict[str, Any] = {"seed": seed, "progress": progress, "initial": start}
     if config.stagewise:
         denoiser, training = fit_stagewise(parts.train, parts.held_out, config, schedule, **how)
         return Selected(denoiser, denoiser, training)

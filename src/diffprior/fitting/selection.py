@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 from ..denoisers.base import AbstractDenoiser
 from ..denoisers.corrected import SPREAD_AT, CorrectedDenoiser, Correction
 from ..mixture import GaussianMixture
-from .config import FitConfig
+from .config import FitConfig, Training
 from .em import Choice, as_base, choose_components, fit_kind
 from .loss import (
     NEIGHBORS_MAX_DIM,
@@ -80,7 +80,7 @@ def select_denoiser(
         The selected denoiser.
     """
     found = None if initial is not None else _mixture(train, held_out, config, groups, seed)
-    bases = [None] if initial is None else [initial.base]
+    bases: list[GaussianMixture | None] = [None if initial is None else initial.base]
     if found is not None:
         bases.append(_fitted_to(train, held_out, found, seed))
     tasks = np.arange(len(held_out.samples)) if groups is None else groups[len(train.samples) :]
@@ -90,7 +90,7 @@ def select_denoiser(
         train,
         held_out,
         np.unique(tasks, return_inverse=True)[1],
-        three_keys(np.uint32(seed)),
+        three_keys(to_device(seed, np.uint32)),
         progress,
         min(config.validation_evidence, *(pool_size(base, config) for base in bases)),
     )
@@ -209,39 +209,45 @@ class _Trainer(NamedTuple):
     def corrected(self, base: GaussianMixture | None, start: Correction | None) -> list[Scored]:
         """The base with a correction trained on it, if held-out samples justify one, and as much of
         it as they do."""
-        config, rows = self._config(base), self.train
+        training, rows = self._training(base), self.train
         _, held_out_key, key = self.keys
-        size = (config.target_samples, pool_size(base, config), config.log_precision_range)
-        loss = CorrectionLoss.create(key, base, self.rotations, *size)
-        if rows.dim <= NEIGHBORS_MAX_DIM and config.target_samples:
+        loss = CorrectionLoss.create(
+            key,
+            base,
+            self.rotations,
+            training.target_samples,
+            pool_size(base, self.config),
+            training.log_precision_range,
+        )
+        if rows.dim <= NEIGHBORS_MAX_DIM and training.target_samples:
             rows = rows.first(NEIGHBORS_MAX_ROWS)
-            loss = loss.with_neighbors(rows, config.num_neighbors)
+            loss = loss.with_neighbors(rows, self.config.num_neighbors)
         validation = self._validation(base)
 
         def evaluate(correction: Correction) -> Float[np.ndarray, " m"]:
             scores = self._scores(validation, correction)
-            return self._by_task(scores.errors.shrunk(1.0), scores.drawn)
+            return self._by_task(np.asarray(scores.errors.shrunk(1.0)), scores.drawn)
 
         start = self._start(base) if start is None else start
         keys = (key, held_out_key)
-        correction, result = optimize(start, loss, rows, config, keys, self.progress, evaluate)
+        correction, result = optimize(start, loss, rows, training, keys, self.progress, evaluate)
         scores = self._scores(validation, correction)
         factor = scores.errors.best_factor()
         if factor == 0.0:
             return []
         return [self._scored(base, correction.shrunk(factor), factor, scores, result)]
 
-    def _config(self, base: GaussianMixture | None) -> FitConfig:
-        return self.config.for_base(self.train.dim, 1 if base is None else base.num_components)
+    def _training(self, base: GaussianMixture | None) -> Training:
+        return self.config.training(self.train.dim, 1 if base is None else base.num_components)
 
     def _start(self, base: GaussianMixture | None) -> Correction:
-        config, components = self._config(base), 1 if base is None else base.num_components
-        size = {"width": config.width, "depth": config.depth}
+        training, components = self._training(base), 1 if base is None else base.num_components
+        size = {"width": training.width, "depth": training.depth}
         return Correction.initialize(self.keys[0], self.train.dim, components, **size)
 
     def _validation(self, base: GaussianMixture | None) -> CorrectionLoss:
         """The loss under the evidence of every other base, made by the program of training."""
-        size = (self._config(base).target_samples, pool_size(base, self.config))
+        size = (self._training(base).target_samples, pool_size(base, self.config))
         loss = CorrectionLoss.create(self.keys[1], base, self.rotations, *size)
         return loss.first(self.evidence)
 
@@ -258,7 +264,7 @@ class _Trainer(NamedTuple):
         scores: _Scores,
         result: TrainingResult | None,
     ) -> Scored:
-        squares = scores.errors.shrunk(factor)
+        squares = np.asarray(scores.errors.shrunk(factor))
         loss = float(np.mean(squares))
         little = loss >= (1.0 - self.config.negligible_gain) * float(np.mean(scores.errors.alone))
         table = None

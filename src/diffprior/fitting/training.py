@@ -14,7 +14,7 @@ from ..denoisers.stagewise import StagewiseDenoiser
 from ..progress import progress as show_progress
 from ..schedule import Schedule
 from ..threefry import written_out
-from .config import FitConfig
+from .config import FitConfig, Training
 from .samples import Rows, to_device
 
 Params = TypeVar("Params")
@@ -61,7 +61,7 @@ def optimize(
     params: Params,
     loss: AbstractLoss,
     train: Rows,
-    config: FitConfig,
+    training: Training,
     keys: tuple[Key[Array, ""], Key[Array, ""]],
     progress: bool | None,
     evaluate: Callable[[Params], Float[np.ndarray, " m"]],
@@ -73,11 +73,10 @@ def optimize(
     that fits of the same shapes share them.
     """
     key, pool_key = keys
-    num_steps, chunk = config.num_steps or 0, config.evaluate_every
-    numbers = (num_steps, config.learning_rate, config.warm_up_steps, config.averaging)
+    num_steps, chunk = training.num_steps, training.evaluate_every
+    numbers = (num_steps, training.learning_rate, training.warm_up_steps, training.averaging)
     rates = _Rates(*(to_device(number) for number in numbers))
-    optimizer = _Optimizer(config.optimizer or "muon", config.weight_decay or 0.0)
-    tolerance = config.stopping_tolerance or 0.0
+    optimizer = _Optimizer(training.optimizer, training.weight_decay)
     bar = show_progress("learning the prior", num_steps, visible=progress)
     with jax.numpy_dtype_promotion("standard"), bar as shown:
         state = _initial(optimizer, rates, params)
@@ -87,8 +86,8 @@ def optimize(
             count = min(chunk, num_steps - index * chunk)
             loss = loss.refreshed(jax.random.fold_in(pool_key, np.uint32(1 + index)))
             chunk_key = jax.random.fold_in(key, np.uint32(index))
-            given = (chunk_key, np.int32(count), chunk, config.batch_size)
-            state = _descend(loss, optimizer, rates, train, state, *given)
+            steps = (to_device(count, np.int32), chunk, training.batch_size)
+            state = _descend(loss, optimizer, rates, train, state, chunk_key, *steps)
             errors = evaluate(state[1])
             if not np.all(np.isfinite(errors)):  # it has diverged
                 break
@@ -96,8 +95,9 @@ def optimize(
             losses.append(float(np.mean(errors)))
             shown.advance(count)
             best = int(np.argmin(losses))
-            if len(losses) - 1 - best >= config.patience:
+            if len(losses) - 1 - best >= training.patience:
                 break
+    tolerance = training.stopping_tolerance
     kept = max(i for i, (_, own) in enumerate(seen) if as_good(own, seen[best][1], tolerance))
     return seen[kept][0], TrainingResult(tuple(losses), kept)
 
@@ -136,7 +136,7 @@ def _descend(
     rows: Rows,
     state: tuple[Params, Params, PyTree],
     key: Key[Array, ""],
-    count: Int[np.ndarray, ""] | Int[Array, ""],
+    count: Int[Array, ""],
     chunk: int,
     batch_size: int,
 ) -> tuple[Params, Params, PyTree]:
@@ -192,20 +192,20 @@ def fit_stagewise(
     initial: StagewiseDenoiser | None = None,
 ) -> tuple[StagewiseDenoiser, TrainingResult]:
     """Train the paper's regressors, one per stage, all stages as one batched program: Eq. (15)."""
-    config = config.for_base(train.dim)
-    init_key, held_out_key, key = three_keys(np.uint32(seed))
+    training = config.training(train.dim)
+    init_key, held_out_key, key = three_keys(to_device(seed, np.uint32))
     regressors = initial or StagewiseDenoiser.initialize(
-        init_key, train.dim, grid, width=config.width or 100
+        init_key, train.dim, grid, width=training.width
     )
     alpha_bar = np.asarray(grid.alpha_bar[1:])[:, None, None]
     scales = (to_device(np.sqrt(a)) for a in (alpha_bar, 1 - alpha_bar))
     loss = StagewiseLoss(*scales)
 
     def evaluate(regressors: StagewiseDenoiser) -> Float[np.ndarray, " 1"]:
-        return np.asarray(_loss_over(loss, regressors, held_out_key, held_out, config.batch_size))
+        return np.asarray(_loss_over(loss, regressors, held_out_key, held_out, training.batch_size))
 
     keys = (key, held_out_key)
-    return optimize(regressors, loss, train, config, keys, progress, evaluate)
+    return optimize(regressors, loss, train, training, keys, progress, evaluate)
 
 
 @eqx.filter_jit

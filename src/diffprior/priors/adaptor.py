@@ -79,6 +79,7 @@ class PriorDenoiser(AbstractDenoiser):
         return Gaussian(inverse @ (mean - self.offset), symmetrize(inverse @ cov @ inverse.T))
 
 
+@eqx.filter_jit
 def unit_coordinates(moments: Gaussian) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
     """Offset and lower triangular scale, so that z in theta = offset + scale z has mean zero and
     unit covariance; less than that along directions in which theta hardly varies."""

@@ -139,11 +139,11 @@ class DiffusionPrior(AbstractPrior):
                     f"`initial`: expected a DiffusionPrior, got {type(initial).__name__}; "
                     "fit without it"
                 )
-            frame = (np.asarray(part, np.float64) for part in (initial.offset, initial.scale))
-            start = Start(*frame, initial.denoiser)
+            offset, scale = (np.asarray(a, np.float64) for a in (initial.offset, initial.scale))
+            start = Start(offset, scale, initial.denoiser)
             if config.schedule is None:
                 config = dataclasses.replace(config, schedule=initial.schedule)
-        parts, report = fit_model(
+        fields, report = fit_model(
             samples,
             config,
             seed=seed,
@@ -153,7 +153,7 @@ class DiffusionPrior(AbstractPrior):
             hedge=hedge,
             initial=start,
         )
-        return DiffusionPrior(*parts, Metadata(report))
+        return DiffusionPrior(**fields, metadata=Metadata(report))
 
     @staticmethod
     def from_prior(prior: object, schedule: Schedule | None = None) -> "DiffusionPrior":
