@@ -71,8 +71,7 @@ kills: $(STAMP) ## kill a thousand processes while they save, and look at what t
 	folder=$$(mktemp -d) && $(BIN)/python tests/files/kills.py $$folder 1000; rm -r $$folder
 
 crash: $(STAMP) ## kill the decision service two hundred times on SQLite and PostgreSQL
-	PYTHONPATH=tests $(BIN)/python tests/service/crash.py --kills 200
-	PYTHONPATH=tests $(BIN)/python tests/service/outages.py --seconds 30
+	PYTHONPATH=tests $(BIN)/python tests/service/crash.py --kills 200 --seconds 30
 
 clean: ## remove the virtual environment, caches and build outputs
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -96,7 +96,7 @@ def test_coba_reads_the_log_of_the_service(
     database: Database,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    client = make_service(**LINEAR, propensity_draws=4)
+    client = make_service(**LINEAR)
     paid = []
     for i in range(20):
         reply = decide(client, f"t{i % 2}", features=features(i), mask=[True, True, i % 3 > 0])

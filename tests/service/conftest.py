@@ -1,6 +1,7 @@
-"""A service on a database in a file, called without a network."""
+"""A service on a SQLite file, called without a network."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from diffprior.service.store import Database
 
 PRIOR = dp.MixturePrior([0.5, 0.5], [[-1.0, 0.5], [1.0, 0.0]], np.tile(0.2 * np.eye(2), (2, 1, 1)))
 MakeService = Callable[..., TestClient]
-LINEAR = {"likelihood": "linear", "likelihood_options": {"noise_std": 1.0}}
+LINEAR = {"likelihood": "linear", "likelihood_options": {"noise_std": 1.0}, "propensity_draws": 4}
+LOGISTIC = {"likelihood": "logistic", "propensity_draws": 0, "max_rows": 128}
 
 
 @pytest.fixture
@@ -29,30 +31,30 @@ def database(tmp_path: Path) -> Iterator[Database]:
     opened.close()
 
 
+@contextmanager
+def running_service(
+    database: Database, *, required: bool = False, prior: Any = PRIOR, **settings: Any
+) -> Iterator[TestClient]:
+    """A service with these settings; `client.engine` is its engine."""
+    engine = Engine(database, metrics=Metrics())
+    if "shop" not in engine.catalog.names():
+        engine.catalog.put("shop", Settings(**settings), prior, 1.0)
+    app = make_app(engine, Tokens(database, required=required), limits=Limits(seconds=60.0))
+    with TestClient(app, raise_server_exceptions=True) as client:
+        client.engine = engine
+        yield client
+
+
 @pytest.fixture
 def make_service(database: Database) -> Iterator[MakeService]:
-    """Start a service with these settings; stop all of them at the end."""
-    clients: list[TestClient] = []
-
-    def make(*, required: bool = False, prior: Any = PRIOR, **settings: Any) -> TestClient:
-        engine = Engine(database, metrics=Metrics())
-        if "shop" not in engine.catalog.names():
-            engine.catalog.put("shop", Settings(**settings), prior, 1.0)
-        app = make_app(engine, Tokens(database, required=required), limits=Limits(seconds=60.0))
-        client = TestClient(app, raise_server_exceptions=True)
-        client.engine = engine
-        client.__enter__()
-        clients.append(client)
-        return client
-
-    yield make
-    for client in clients:
-        client.__exit__(None, None, None)
+    """Starts services with given settings, and stops them at the end."""
+    with ExitStack() as services:
+        yield lambda **settings: services.enter_context(running_service(database, **settings))
 
 
 @pytest.fixture
 def service(make_service: MakeService) -> TestClient:
-    return make_service(**LINEAR, propensity_draws=4)
+    return make_service(**LINEAR)
 
 
 def features(seed: int, num_actions: int = 3) -> list[list[float]]:
@@ -61,7 +63,7 @@ def features(seed: int, num_actions: int = 3) -> list[list[float]]:
 
 
 def decide(client: TestClient, task: str = "a", **body: Any) -> dict[str, Any]:
-    """A decision that must succeed."""
+    """Reply to a decision, which must succeed."""
     body = body if "actions" in body or "features" in body else {"features": features(0), **body}
     reply = client.post(f"/v1/models/shop/tasks/{task}/decisions", json=body)
     assert reply.status_code == 200, reply.text
@@ -69,7 +71,7 @@ def decide(client: TestClient, task: str = "a", **body: Any) -> dict[str, Any]:
 
 
 def reward(client: TestClient, decision_id: str, value: float, **body: Any) -> dict[str, Any]:
-    """A reward that must be taken."""
+    """Reply to a reward, which must succeed."""
     path = f"/v1/decisions/{decision_id}/reward"
     reply = client.post(path, json={"reward": value, **body})
     assert reply.status_code == 200, reply.text

@@ -1,4 +1,4 @@
-"""The service in processes of its own, clients that keep a ledger, and what is checked after."""
+"""Processes of the service, clients that record what was acknowledged, and a check of both."""
 
 import os
 import random
@@ -17,16 +17,19 @@ import httpx
 import numpy as np
 
 import diffprior as dp
+from diffprior.service.catalog import Catalog
+from diffprior.service.reading import Reader
+from diffprior.service.requests import ServiceError
 from diffprior.service.server import free_port
 from diffprior.service.store import Database
-from diffprior.service.tasks import rebuild
+from diffprior.service.tasks import TaskCache, rebuild
 
 DIM, ACTIONS, TASKS = 2, 4, 4
 
 
 @dataclass
 class Ledger:
-    """What was acknowledged: decisions by id with their reply, rewards by decision id."""
+    """What was acknowledged: replies to decisions and rewards, by decision id."""
 
     decisions: dict[str, dict] = field(default_factory=dict)
     rewards: dict[str, float] = field(default_factory=dict)
@@ -72,27 +75,26 @@ class Service:
 
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
-        self._end()
-
-    def _end(self, seconds: float | None = None) -> None:
-        self._process.wait(seconds)
+        self._process.wait()
         self._log.close()
 
     def stop(self) -> None:
+        """Ask it to end, as upgrades do; again if it has ended already."""
         self._process.terminate()
         try:
-            self._end(30)
+            self._process.wait(30)
         except subprocess.TimeoutExpired:
             self.kill()
+        self._log.close()
 
 
 def new_client(url: str, seconds: float) -> httpx.Client:
-    """A client that is cheap to make: it reads no certificates, because nobody asks for them."""
+    """A client that is cheap to create, because it reads no certificates."""
     return httpx.Client(base_url=url, timeout=seconds, verify=False, trust_env=False)
 
 
 class Client(threading.Thread):
-    """Decides and rewards until told to stop; retries what was not acknowledged, as it is."""
+    """Decides and rewards until stopped; repeats calls that were not acknowledged."""
 
     def __init__(self, number: int, services: list[Service], ledger: Ledger) -> None:
         super().__init__(daemon=True)
@@ -120,7 +122,7 @@ class Client(threading.Thread):
             if self._post(f"/v1/decisions/{decision_id}/reward", {"reward": value}) is not None:
                 with self._ledger.lock:
                     self._ledger.rewards[decision_id] = value
-            if self._rng.random() < 0.1:  # told twice, as a client does that lost the reply
+            if self._rng.random() < 0.1:  # reported twice, as by a client that lost the reply
                 self._post(f"/v1/decisions/{decision_id}/reward", {"reward": value})
         for client in self._clients:
             client.close()
@@ -142,24 +144,23 @@ class Client(threading.Thread):
         return None
 
 
-def check(url: str, ledger: Ledger) -> list[str]:
+def check(database: Database, ledger: Ledger) -> list[str]:
     """What was acknowledged and is missing, double or different."""
     wrong = []
-    with ledger.lock:
-        decisions, rewards = dict(ledger.decisions), dict(ledger.rewards)
-    with new_client(url, seconds=600) as client:
-        for decision_id, reply in decisions.items():
-            found = client.get(f"/v1/decisions/{decision_id}")
-            if found.status_code != 200:
-                wrong.append(f"decision {decision_id} is missing")
-                continue
-            about = found.json()
-            if about["action"] != reply["action"] or about["propensity"] != reply["propensity"]:
-                wrong.append(f"decision {decision_id} is another")
-            values = [r["value"] for r in about["rewards"]]
-            expected = [rewards[decision_id]] if decision_id in rewards else values[:1]
-            if values != expected:
-                wrong.append(f"rewards of {decision_id}: {values}, acknowledged {expected}")
+    reader = Reader(database, Catalog(database), TaskCache(0))
+    for decision_id, reply in ledger.decisions.items():
+        try:
+            found = reader.decision(decision_id, None)
+        except ServiceError:
+            wrong.append(f"decision {decision_id} is missing")
+            continue
+        if any(found[name] != reply[name] for name in ("action", "propensity")):
+            wrong.append(f"decision {decision_id} is another")
+        values = [r["value"] for r in found["rewards"]]
+        acknowledged = ledger.rewards.get(decision_id)
+        expected = values[:1] if acknowledged is None else [acknowledged]
+        if values != expected:
+            wrong.append(f"rewards of {decision_id}: {values}, acknowledged {expected}")
     return wrong
 
 
@@ -169,10 +170,13 @@ def trouble(
     processes: int = 1,
     clients: int = 3,
 ) -> dict[str, int]:
-    """Cause trouble while clients decide and reward; the counts of what was checked after it.
+    """Cause trouble while clients decide and reward, stop the service, and check the database.
+
+    Returns:
+        Counts of what was checked.
 
     Raises:
-        AssertionError: Something acknowledged is missing or double, or evidence is not that of the
+        AssertionError: Something acknowledged is missing or double, or evidence differs from the
             log.
     """
     ledger = Ledger()
@@ -183,24 +187,27 @@ def trouble(
                 thread.start()
             cause(services, ledger, random.Random(0))
             wait_for(ledger, len(ledger.decisions) + 5)
+            for service in services:
+                service.stop()  # under traffic
         finally:
             for thread in threads:
                 thread.stopping = True
             for thread in threads:
                 thread.join(60)
-        wrong = check(services[0].url, ledger) + [w for t in threads for w in t.wrong]
     opened = Database(database)
+    wrong = check(opened, ledger) + [w for t in threads for w in t.wrong]
     found = rebuild(opened)
     opened.close()
     assert not wrong, wrong[:10]
-    assert not found.problems and not found.different, found
+    assert not found.problems, found
+    assert not found.different, found
     counts = {"decisions": len(ledger.decisions), "rewards": len(ledger.rewards)}
     return counts | {"tasks": found.num_tasks, "snapshots": found.num_snapshots}
 
 
 @contextmanager
 def running(database: str, processes: int = 1) -> Iterator[list[Service]]:
-    """Processes of the service on one database; they are stopped in the end."""
+    """Processes of the service on one database, stopped on exit."""
     services: list[Service] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "prior.dprior"
@@ -216,7 +223,7 @@ def running(database: str, processes: int = 1) -> Iterator[list[Service]]:
 
 
 def wait_for(ledger: Ledger, count: int, seconds: float = 60) -> None:
-    """Until so many decisions were acknowledged, however slow the machine is."""
+    """Wait until this many decisions are acknowledged."""
     end = time.monotonic() + seconds
     while len(ledger.decisions) < count and time.monotonic() < end:
         time.sleep(0.02)

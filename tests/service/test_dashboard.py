@@ -275,7 +275,7 @@ def test_a_gaussian_prior_has_nothing_to_gain(database: Database) -> None:
 
 
 def test_empty_services_say_what_to_do(make_service: MakeService, database: Database) -> None:
-    client = make_service(**LINEAR, propensity_draws=0)
+    client = make_service(**LINEAR)
     assert "/v1/models/shop/tasks/" in client.get("/").text
     token = create_token(database, ("read",), model="other")
     found = client.get("/", headers={"Authorization": f"Bearer {token}"})
@@ -311,7 +311,7 @@ def test_names_of_strangers_are_harmless(service: TestClient) -> None:
 
 
 def test_pages_want_the_right_to_read(make_service: MakeService, database: Database) -> None:
-    client = make_service(required=True, **LINEAR, propensity_draws=0)
+    client = make_service(required=True, **LINEAR)
     full = create_token(database)
     body = {"features": features(0)}
     path, header = "/v1/models/shop/tasks/a/decisions", {"Authorization": f"Bearer {full}"}
@@ -330,7 +330,7 @@ def test_pages_want_the_right_to_read(make_service: MakeService, database: Datab
 
 
 def test_a_form_signs_in_and_out(make_service: MakeService, database: Database) -> None:
-    client = make_service(required=True, **LINEAR, propensity_draws=0)
+    client = make_service(required=True, **LINEAR)
     assert 'action="/sign-in"' in client.get("/").text
     for wrong in ("", "dp_00000000_x", "dp_ü"):
         assert client.post("/sign-in", data={"token": wrong}).status_code == 401

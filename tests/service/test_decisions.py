@@ -7,48 +7,37 @@ from starlette.testclient import TestClient
 import diffprior as dp
 from diffprior.service import draws
 from diffprior.service.catalog import task_seed
-from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward
+from service.conftest import LINEAR, LOGISTIC, PRIOR, MakeService, decide, features, reward
 
 
 @pytest.mark.parametrize(
-    ("settings", "likelihood", "value"),
-    [
-        ({"likelihood": "logistic"}, dp.Logistic(), 1.0),
-        (
-            {"likelihood": "linear", "likelihood_options": {"noise_std": 0.5}},
-            dp.Linear(noise_std=0.5),
-            0.7,
-        ),
-        (
-            {"likelihood": "negative-binomial", "likelihood_options": {"dispersion": 2.0}},
-            dp.NegativeBinomial(dispersion=2.0),
-            3.0,
-        ),
-    ],
+    ("settings", "likelihood", "half_life"),
+    [(LINEAR, dp.Linear(1.0), None), (LOGISTIC, dp.Logistic(), 20)],
 )
 def test_decisions_are_those_of_a_bandit(
-    make_service: MakeService, settings: dict, likelihood: dp.AbstractLikelihood, value: float
+    make_service: MakeService,
+    settings: dict,
+    likelihood: dp.AbstractLikelihood,
+    half_life: int | None,
 ) -> None:
-    client = make_service(**settings, propensity_draws=0)
+    client = make_service(**settings, half_life=half_life)
     seed = task_seed(client.engine.catalog.versions_of("shop")[0].seed, "a")
-    bandit = dp.Bandit(PRIOR, likelihood, seed=seed)
-    for i in range(12):
+    bandit = dp.Bandit(PRIOR, likelihood, seed=seed, half_life=half_life, max_rows=128)
+    for i in range(30):
         table = features(i, 6)
-        chosen = decide(client, features=table)["action"]
-        assert chosen == bandit.decide(np.asarray(table)).action
-        if i % 2:
-            identity = decide(client, features=table)["decision_id"]
-            other = bandit.decide(np.asarray(table)).action
-            reward(client, identity, value)
-            bandit.update(table[other], value)
+        found = decide(client, features=table)
+        assert found["action"] == bandit.decide(np.asarray(table)).action
+        if i % 3:
+            reward(client, found["decision_id"], float(i % 2))
+            bandit.update(table[found["action"]], float(i % 2))
 
 
 def test_evidence_beyond_its_bound_is_that_of_a_bandit(make_service: MakeService) -> None:
-    client = make_service(likelihood="logistic", propensity_draws=0, max_rows=128)
+    client = make_service(**LOGISTIC)
     version = client.engine.catalog.versions_of("shop")[0]
     bandit = dp.Bandit(PRIOR, dp.Logistic(), seed=0, max_rows=128)
     arrays, rng = version.empty, np.random.default_rng(0)
-    for i in range(200):
+    for i in range(140):
         phi = rng.standard_normal(2)
         arrays = version.learn(arrays, phi, float(i % 3 > 0))
         bandit.update(phi, float(i % 3 > 0))
@@ -133,7 +122,7 @@ def test_many_tasks_in_one_call(service: TestClient) -> None:
 
 
 def test_propensities_add_up_to_one(make_service: MakeService) -> None:
-    client = make_service(**LINEAR, propensity_draws=512)
+    client = make_service(**(LINEAR | {"propensity_draws": 512}))
     table = [[0.3, 0.2], [-0.1, 0.4], [0.2, -0.3]]
     shares = [
         decide(client, features=table, action_taken=action)["propensity"] for action in range(3)
@@ -142,42 +131,34 @@ def test_propensities_add_up_to_one(make_service: MakeService) -> None:
     assert abs(sum(shares) - 1.0) < error and all(0 < share < 1 for share in shares)
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status"),
-    [
+def test_rejected_requests_say_why(service: TestClient) -> None:
+    bodies = [
+        {"features": [[1, 2, 3]]},
+        {"features": [[1, 2], [1]]},
+        {"features": []},
+        {},
+        {"features": [[1, 2]], "mask": [False]},
+        {"features": [[1, 2]], "top_k": 2},
+        {"features": [[1, 2]], "action_taken": 7},
+        {"features": [[1, 2]], "extra": 1},
+        {"features": [[1, 2]], "decision_id": "a b"},
+    ]
+    calls = [("/v1/models/shop/tasks/a/decisions", body, 422) for body in bodies]
+    calls += [
         ("/v1/models/none/tasks/a/decisions", {"features": [[1, 2]]}, 404),
-        ("/v1/models/shop/tasks/a/decisions", {"features": [[1, 2, 3]]}, 422),
-        ("/v1/models/shop/tasks/a/decisions", {"features": [[1, 2], [1]]}, 422),
-        ("/v1/models/shop/tasks/a/decisions", {"features": []}, 422),
-        ("/v1/models/shop/tasks/a/decisions", {}, 422),
-        ("/v1/models/shop/tasks/a/decisions", {"features": [[1, 2]], "mask": [False]}, 422),
-        ("/v1/models/shop/tasks/a/decisions", {"features": [[1, 2]], "top_k": 2}, 422),
-        ("/v1/models/shop/tasks/a/decisions", {"features": [[1, 2]], "action_taken": 7}, 422),
-        ("/v1/models/shop/tasks/a/decisions", {"features": [[1, 2]], "extra": 1}, 422),
-        ("/v1/models/shop/tasks/a/decisions", {"features": [[1, 2]], "decision_id": "a b"}, 422),
         ("/v1/decisions/none/reward", {"reward": 1}, 404),
         ("/v1/decisions/none/cancel", None, 404),
-    ],
-)
-def test_refusals_say_why(service: TestClient, path: str, body: dict | None, status: int) -> None:
-    reply = service.post(path, json=body)
-    assert reply.status_code == status and reply.json()["error"]
+    ]
+    for path, body, status in calls:
+        reply = service.post(path, json=body)
+        assert reply.status_code == status, (path, body)
+        assert reply.json()["error"]
     assert service.get("/v1/models/shop").json()["num_tasks"] == 0
 
 
 def test_a_reward_outside_the_support_is_refused_and_not_kept(make_service: MakeService) -> None:
-    service = make_service(likelihood="logistic", propensity_draws=0)
+    service = make_service(**LOGISTIC)
     identity = decide(service)["decision_id"]
     reply = service.post(f"/v1/decisions/{identity}/reward", json={"reward": 0.5})
     assert reply.status_code == 422 and "0 or 1" in reply.json()["error"]
     assert reward(service, identity, 1.0)["status"] == "learned"
-
-
-def test_state_survives_a_restart(make_service: MakeService) -> None:
-    first = make_service(**LINEAR, propensity_draws=4)
-    for i in range(70):  # past a snapshot
-        reward(first, decide(first, features=features(i))["decision_id"], float(i % 2))
-    second = make_service()
-    keys = ("posterior", "num_rewards", "num_decisions")
-    about = [c.get("/v1/models/shop/tasks/a").json() for c in (first, second)]
-    assert [about[0][k] for k in keys] == [about[1][k] for k in keys]

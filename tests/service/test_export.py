@@ -1,6 +1,7 @@
 """The log as files: everything that was learned from, once, as other tools and ours read it."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,26 +14,28 @@ import diffprior as dp
 from cli.helpers import run
 from diffprior.service.export import export
 from diffprior.service.store import Database
-from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward
+from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward, running_service
 
 NUM_TASKS, NUM_ROUNDS, NUM_DRAWS = 4, 8, 4
 
 
-@pytest.fixture
-def log(make_service: MakeService) -> dict[str, dict]:
-    """Replies by decision id, of decisions that were learned from; rewards with them."""
-    client = make_service(**LINEAR, propensity_draws=NUM_DRAWS)
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Database, dict[str, dict]]]:
+    """A database, and the replies to its decisions that were learned from, with their rewards."""
+    database = Database(str(tmp_path_factory.mktemp("export") / "log.sqlite"))
     replies: dict[str, dict] = {}
     rng = np.random.default_rng(0)
-    for i in range(NUM_TASKS * NUM_ROUNDS):
-        table, mask = features(i), [True, i % 4 > 0, True]
-        reply = decide(client, f"task {i % NUM_TASKS}", features=table, mask=mask)
-        value = float(rng.standard_normal())
-        reward(client, reply["decision_id"], value)
-        kept = {"reward": value, "features": table, "mask": mask, "task": f"task {i % NUM_TASKS}"}
-        replies[reply["decision_id"]] = reply | kept
-    _leave_out(client)
-    return replies
+    with running_service(database, **LINEAR) as client:
+        for i in range(NUM_TASKS * NUM_ROUNDS):
+            table, mask, task = features(i), [True, i % 4 > 0, True], f"task {i % NUM_TASKS}"
+            reply = decide(client, task, features=table, mask=mask)
+            value = float(rng.standard_normal())
+            reward(client, reply["decision_id"], value)
+            more = {"reward": value, "features": table, "mask": mask, "task": task}
+            replies[reply["decision_id"]] = reply | more
+        _leave_out(client)
+    yield database, replies
+    database.close()
 
 
 def _leave_out(client: TestClient) -> None:
@@ -52,8 +55,9 @@ def _propensity(reply: dict) -> float:
 
 
 def test_a_table_has_every_decision_that_was_learned_from(
-    log: dict[str, dict], database: Database, tmp_path: Path
+    logged: tuple[Database, dict[str, dict]], tmp_path: Path
 ) -> None:
+    database, log = logged
     path = tmp_path / "log.parquet"
     exported = export(database, "shop", "parquet", path)
     rows = {row["decision_id"]: row for row in pq.read_table(path).to_pylist()}
@@ -74,8 +78,9 @@ def test_a_table_has_every_decision_that_was_learned_from(
 
 
 def test_decision_service_lines_are_read_by_vowpal_wabbit_and_by_us(
-    log: dict[str, dict], database: Database, tmp_path: Path
+    logged: tuple[Database, dict[str, dict]], tmp_path: Path
 ) -> None:
+    database, log = logged
     path = tmp_path / "log.json"
     exported = export(database, "shop", "dsjson", path)
     events = [json.loads(line) for line in path.read_text().splitlines()]
@@ -102,8 +107,9 @@ def test_decision_service_lines_are_read_by_vowpal_wabbit_and_by_us(
 
 
 def test_open_bandit_arrays_hold_the_log(
-    log: dict[str, dict], database: Database, tmp_path: Path
+    logged: tuple[Database, dict[str, dict]], tmp_path: Path
 ) -> None:
+    database, log = logged
     path = tmp_path / "log.npz"
     exported = export(database, "shop", "obd", path)
     with np.load(path, allow_pickle=False) as arrays:
@@ -138,9 +144,10 @@ def test_choices_at_random_keep_their_propensity(
 
 
 def test_the_command_checks_before_it_works_and_says_what_was_left_out(
-    log: dict[str, dict], database: Database, tmp_path: Path
+    logged: tuple[Database, dict[str, dict]], tmp_path: Path
 ) -> None:
-    url = str(tmp_path / "log.sqlite")
+    database, log = logged
+    url = str(database.url.database)
     path = tmp_path / "out.parquet"
     said = run("export", "--database", url, "--model", "shop", "-o", path)
     assert "left out 1 not yet settled, 1 cancelled" in said and path.exists()
@@ -171,7 +178,7 @@ def _check_estimates(found: dict, log: dict[str, dict]) -> None:
 def test_different_numbers_of_actions_are_refused_for_open_bandit_alone(
     make_service: MakeService, database: Database, tmp_path: Path
 ) -> None:
-    client = make_service(**LINEAR, propensity_draws=NUM_DRAWS)
+    client = make_service(**LINEAR)
     for k in (2, 3):
         reward(client, decide(client, features=features(0, k))["decision_id"], 1.0)
     with pytest.raises(ValueError, match="as many actions in every decision"):

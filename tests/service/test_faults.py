@@ -15,22 +15,26 @@ from diffprior.service.tasks import rebuild
 from service.conftest import LINEAR, MakeService, decide, features, reward
 
 
-def test_rebuild_finds_evidence_that_is_not_of_the_log(
+def test_a_restart_and_a_rebuild_read_the_log(
     make_service: MakeService, database: Database
 ) -> None:
-    client = make_service(**LINEAR, propensity_draws=0)
-    for i in range(66):
+    client = make_service(**LINEAR)
+    for i in range(66):  # beyond a snapshot
         reward(client, decide(client, features=features(i))["decision_id"], float(i % 2))
+    keys = ("posterior", "num_rewards", "num_decisions")
+    about = [c.get("/v1/models/shop/tasks/a").json() for c in (client, make_service())]
+    assert [about[0][k] for k in keys] == [about[1][k] for k in keys]
     found = rebuild(database)
     assert (found.num_tasks, found.num_snapshots) == (1, 1)
-    assert not found.different and not found.problems
+    assert found.different == found.problems == ()
     with database.transaction() as connection:
         where = schema.observations.c.number == 3
         changed = schema.observations.update().where(where)
         connection.execute(changed.values(features=np.array([9.0, 9.0]).tobytes()))
         connection.execute(schema.tasks.update().values(num_learned=67))
     found = rebuild(database)
-    assert found.different == ("shop/a",) and len(found.problems) == 1
+    assert found.different == ("shop/a",)
+    assert len(found.problems) == 1
 
 
 def test_a_database_that_fails_is_told_and_nothing_is_half_done(
@@ -73,7 +77,7 @@ def test_a_full_disk_keeps_what_was_acknowledged(tmp_path: Path) -> None:
 def test_rewards_in_another_order_teach_the_same(
     make_service: MakeService, database: Database
 ) -> None:
-    client = make_service(**LINEAR, propensity_draws=0)
+    client = make_service(**LINEAR)
     tables = [features(i) for i in range(12)]
     chosen = [decide(client, features=table) for table in tables]
     for i in np.random.default_rng(0).permutation(12):

@@ -7,32 +7,12 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-import diffprior as dp
 from diffprior.service import engine as engines
-from diffprior.service.catalog import task_seed
+from diffprior.service.requests import Decide, Reward
 from diffprior.service.settings import Settings, checked_settings
 from diffprior.service.store import Database, decisions, observations, schema_version
 from diffprior.service.tasks import SNAPSHOT_EVERY, rebuild
-from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward
-
-
-@pytest.mark.parametrize(
-    ("settings", "likelihood"),
-    [({"likelihood": "logistic"}, dp.Logistic()), (LINEAR, dp.Linear(1.0))],
-)
-def test_decisions_are_those_of_a_bandit(
-    make_service: MakeService, settings: dict, likelihood: dp.AbstractLikelihood
-) -> None:
-    client = make_service(**settings, propensity_draws=0, half_life=3)
-    seed = task_seed(client.engine.catalog.versions_of("shop")[0].seed, "a")
-    bandit = dp.Bandit(PRIOR, likelihood, seed=seed, half_life=3)
-    for i in range(30):
-        table = features(i, 6)
-        found = decide(client, features=table)
-        assert found["action"] == bandit.decide(np.asarray(table)).action
-        if i % 3:
-            reward(client, found["decision_id"], float(i % 2))
-            bandit.update(table[found["action"]], float(i % 2))
+from service.conftest import LINEAR, LOGISTIC, MakeService, decide, features, reward
 
 
 def state_of(client: Any) -> Any:
@@ -51,7 +31,7 @@ def expected(rows: Any, ages: np.ndarray, half_life: float) -> np.ndarray:
 
 
 def test_evidence_fades_with_decisions(make_service: MakeService, database: Database) -> None:
-    client = make_service(**LINEAR, propensity_draws=0, half_life=4.5)
+    client = make_service(**LINEAR, half_life=4.5)
     for i in range(20):
         found = decide(client, features=features(i))
         for _ in range(i % 3):
@@ -69,7 +49,9 @@ def test_evidence_fades_with_time(
 ) -> None:
     clock = [1.8e9]
     monkeypatch.setattr(engines.time, "time", lambda: clock[0])
-    client = make_service(**LINEAR, propensity_draws=16, half_life=datetime.timedelta(days=7))
+    client = make_service(
+        **(LINEAR | {"propensity_draws": 16}), half_life=datetime.timedelta(days=7)
+    )
     for i in range(12):
         clock[0] += 86_400.0 * (i % 4)
         table = (4 * np.asarray(features(i))).tolist()
@@ -86,11 +68,19 @@ def test_evidence_fades_with_time(
     assert later["std"][0] == pytest.approx(task["prior"]["std"][0], rel=spread)
 
 
+def submit(client: Any, requests: list[Any]) -> None:
+    """Serve requests of one batch."""
+    for future in [client.engine.submit(request) for request in requests]:
+        future.result(30)
+
+
 def test_the_log_gives_the_same_evidence(make_service: MakeService, database: Database) -> None:
-    settings: Any = {"likelihood": "logistic", "propensity_draws": 0, "half_life": 20}
-    client = make_service(**settings, max_rows=128)
-    for i in range(2 * SNAPSHOT_EVERY + 9):
-        reward(client, decide(client, features=features(i))["decision_id"], float(i % 2))
+    client = make_service(**LOGISTIC, half_life=20)
+    numbers = range(2 * SNAPSHOT_EVERY + 9)
+    for some in np.array_split(numbers, 14):
+        asked = [Decide("shop", "a", np.asarray(features(i)), decision_id=f"d{i}") for i in some]
+        submit(client, asked)
+        submit(client, [Reward(f"d{i}", float(i % 2)) for i in some])
     before = state_of(client)
     found = rebuild(database)
     assert found.num_snapshots == 1 and not found.different and not found.problems
@@ -104,7 +94,7 @@ def test_the_log_gives_the_same_evidence(make_service: MakeService, database: Da
 def test_an_earlier_database_learns_when_it_learned(
     make_service: MakeService, database: Database
 ) -> None:
-    client = make_service(**LINEAR, propensity_draws=0)
+    client = make_service(**LINEAR)
     for i in range(5):
         reward(client, decide(client, features=features(i))["decision_id"], 1.0)
     decide(client, features=[[1.0, 0.0], [-1.0, 0.0]], action_taken=1, decision_id="theirs")
@@ -126,10 +116,10 @@ def test_an_earlier_database_learns_when_it_learned(
     again.close()
 
 
-@pytest.mark.parametrize("half_life", [0, -1.0, "P0D", "soon", float("inf")])
-def test_impossible_half_lives_are_refused(half_life: Any) -> None:
-    with pytest.raises(ValueError, match="half_life"):
-        Settings(half_life=half_life)
+def test_impossible_half_lives_are_rejected() -> None:
+    for half_life in (0, -1.0, "P0D", "soon", float("inf")):
+        with pytest.raises(ValueError, match="half_life"):
+            Settings(half_life=half_life)
 
 
 def test_a_half_life_is_a_number_of_decisions_or_a_time() -> None:
@@ -138,16 +128,15 @@ def test_a_half_life_is_a_number_of_decisions_or_a_time() -> None:
     assert Settings.model_validate_json(kept).half_life == datetime.timedelta(days=7)
 
 
-@pytest.mark.parametrize(
-    ("about", "message"),
-    [
-        ({"half_life": "soon"}, "^`half_life`: .*got 'soon'; after which .* such as P7D$"),
+def test_wrong_settings_are_explained_in_one_line() -> None:
+    messages = [
+        ({"half_life": "soon"}, "^`half_life`: .*got 'soon'; .* such as P7D$"),
         ({"half_life": -3}, "^`half_life`: expected a positive number, got -3.*500"),
         ({"temperature": -1}, "^`temperature`: .*greater than 0, got -1$"),
         ({"aggregation": "mean"}, "^`aggregation`: .*'first', 'last' or 'sum', got 'mean'$"),
-    ],
-)
-def test_settings_by_hand_are_refused_in_a_line(about: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
-        checked_settings(about)
-    assert "\n" not in str(caught.value) and "pydantic" not in str(caught.value)
+    ]
+    for about, message in messages:
+        with pytest.raises(ValueError, match=message) as caught:
+            checked_settings(about)
+        assert "\n" not in str(caught.value)
+        assert "pydantic" not in str(caught.value)

@@ -20,7 +20,7 @@ from service.conftest import LINEAR, PRIOR, decide, features
 def put(client: TestClient, prior: dp.AbstractPrior, name: str = "shop", **body: object) -> dict:
     """Put a version of a model."""
     text = base64.b64encode(prior.to_bytes()).decode()
-    settings = {**LINEAR, "propensity_draws": 0}
+    settings = LINEAR
     body = {"prior": text, "settings": settings, **body}
     reply = client.put(f"/v1/models/{name}", json=body)
     assert reply.status_code == 200, reply.text
@@ -33,8 +33,13 @@ def shares(about: dict) -> dict[int, float]:
 
 
 def served(client: TestClient, tasks: range) -> dict[str, int]:
-    """The version that each task is served by."""
-    return {f"t{i}": decide(client, f"t{i}")["model_version"] for i in tasks}
+    """The version that serves each task."""
+    bodies = [{"task": f"t{i}", "features": features(i)} for i in tasks]
+    replies = client.post("/v1/models/shop/decisions", json={"decisions": bodies}).json()
+    return {
+        body["task"]: reply["model_version"]
+        for body, reply in zip(bodies, replies["decisions"], strict=True)
+    }
 
 
 def test_a_new_version_takes_its_share_and_keeps_its_tasks(service: TestClient) -> None:
@@ -62,7 +67,7 @@ def test_no_decision_waits_for_a_version_that_another_process_has_put(
         warm_up(version)
 
     monkeypatch.setattr(Version, "warm_up", slow)
-    settings = Settings(**LINEAR, propensity_draws=0)
+    settings = Settings(**LINEAR)
     other = Catalog(database)
     other.put("shop", settings, dp.GaussianPrior(np.zeros(2), np.eye(2)), 1.0)
     other.put("lab", settings, dp.GaussianPrior(np.zeros(2), np.eye(2)), 1.0)
@@ -106,18 +111,13 @@ def test_a_second_model_and_its_tasks(service: TestClient) -> None:
     assert [task["task"] for task in page] == ["c"]
 
 
-@pytest.mark.parametrize("prior", ["", "!!", base64.b64encode(b"nonsense").decode()])
-def test_files_that_are_no_priors_are_refused(service: TestClient, prior: str) -> None:
-    reply = service.put("/v1/models/new", json={"prior": prior})
-    assert reply.status_code == 422 and "prior" in reply.json()["error"]
-    assert service.get("/v1/models/new").status_code == 404
-
-
-def test_other_kinds_of_files_are_refused(service: TestClient) -> None:
+def test_files_that_are_not_priors_are_rejected(service: TestClient) -> None:
     evidence = dp.Logistic().observe(dim=2)
-    text = base64.b64encode(evidence.to_bytes()).decode()
-    reply = service.put("/v1/models/new", json={"prior": text})
-    assert reply.status_code == 422
+    for prior in (b"", b"!!", base64.b64encode(b"nonsense"), base64.b64encode(evidence.to_bytes())):
+        reply = service.put("/v1/models/new", json={"prior": prior.decode()})
+        assert reply.status_code == 422
+        assert "prior" in reply.json()["error"]
+    assert service.get("/v1/models/new").status_code == 404
 
 
 def test_the_last_version_serves_all_tasks(service: TestClient) -> None:

@@ -35,7 +35,7 @@ def call(client: TestClient, method: str, path: str, body: dict | None, token: s
 
 
 def test_every_call_wants_its_right(make_service: MakeService, database: Database) -> None:
-    client = make_service(required=True, **LINEAR, propensity_draws=0)
+    client = make_service(required=True, **LINEAR)
     paths = client.get("/openapi.json").json()["paths"]
     documented = sum(path.startswith("/v1") * len(calls) for path, calls in paths.items())
     assert documented == len(CALLS), "a call is missing from this test"
@@ -55,7 +55,7 @@ def test_every_call_wants_its_right(make_service: MakeService, database: Databas
 
 
 def test_metrics_want_the_right_to_read(make_service: MakeService, database: Database) -> None:
-    client = make_service(required=True, **LINEAR, propensity_draws=0)
+    client = make_service(required=True, **LINEAR)
     for token in (None, "dp_x", "dp_00000000_secret"):
         assert call(client, "GET", "/metrics", None, token) == 401
     others = create_token(database, ("decide", "reward", "admin"))
@@ -66,7 +66,7 @@ def test_metrics_want_the_right_to_read(make_service: MakeService, database: Dat
 
 
 def test_a_token_of_one_model_sees_no_other(make_service: MakeService, database: Database) -> None:
-    client = make_service(**LINEAR, propensity_draws=0)
+    client = make_service(**LINEAR)
     identity = decide(client)["decision_id"]
     token = create_token(database, ("reward", "read"), model="other")
     path = f"/v1/decisions/{identity}"
@@ -77,7 +77,7 @@ def test_a_token_of_one_model_sees_no_other(make_service: MakeService, database:
 
 
 def test_a_revoked_token_is_refused(make_service: MakeService, database: Database) -> None:
-    client = make_service(required=True, **LINEAR, propensity_draws=0)
+    client = make_service(required=True, **LINEAR)
     token = create_token(database, ("read",))
     assert revoke_token(database, token.split("_")[1])
     assert not revoke_token(database, "nobody")
@@ -87,7 +87,7 @@ def test_a_revoked_token_is_refused(make_service: MakeService, database: Databas
 def test_a_token_creates_no_more_tasks_than_it_may(
     make_service: MakeService, database: Database
 ) -> None:
-    client = make_service(required=True, **LINEAR, propensity_draws=0)
+    client = make_service(required=True, **LINEAR)
     token = create_token(database, ("decide",), max_tasks=2)
     statuses = [
         call(client, "POST", f"/v1/models/shop/tasks/{name}/decisions", FEATURES, token)
