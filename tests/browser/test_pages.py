@@ -41,7 +41,7 @@ def visit(browser: Browser, shop: tuple[str, str]) -> Iterator[BrowserContext]:
     page.goto("/")
     page.get_by_label("Token").fill(token)
     page.get_by_role("button", name="Sign in").click()
-    page.get_by_text("What the prior saved").first.wait_for()
+    page.get_by_text("Benefit of the prior").first.wait_for()
     while "being computed" in page.content():
         page.wait_for_timeout(200)
         page.reload()
@@ -80,7 +80,7 @@ def test_a_stranger_has_to_sign_in(browser: Browser, shop: tuple[str, str]) -> N
     assert page.title().startswith("Sign in") and not violations(page)
     page.get_by_label("Token").fill("dp_00000000_wrong")
     page.keyboard.press("Enter")
-    page.get_by_text("no valid token").wait_for()
+    page.get_by_text("is not valid").wait_for()
     context.close()
 
 
@@ -121,7 +121,7 @@ def test_the_keyboard_is_enough(page: Page) -> None:
     summary.focus()
     page.keyboard.press("Enter")
     assert page.locator("details[open] table").count() == 1
-    page.get_by_label("Name of a task").fill("campaign-000")
+    page.get_by_label("Task name").fill("campaign-000")
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Task campaign-000").wait_for()
 

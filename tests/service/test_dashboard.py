@@ -17,11 +17,18 @@ import diffprior as dp
 from benchmarks.service import make_store
 from diffprior.service.auth import create_token
 from diffprior.service.catalog import Catalog
-from diffprior.service.pages import charts, verdicts
-from diffprior.service.pages.prior_gain import PriorGain, prior_gain
-from diffprior.service.pages.statistics import binned, doubling_edges, task_mean
-from diffprior.service.pages.svg import Plot, round_ticks
-from diffprior.service.pages.window import Window, read_window
+from diffprior.service.dashboard import model_page
+from diffprior.service.dashboard.charts import Plot, model_charts, round_ticks
+from diffprior.service.dashboard.prior_gain import PriorGain, prior_gain
+from diffprior.service.dashboard.statistics import (
+    Window,
+    age_groups,
+    age_label,
+    binned,
+    outcomes,
+    read_window,
+    task_mean,
+)
 from diffprior.service.settings import Settings
 from diffprior.service.store import (
     Database,
@@ -60,7 +67,7 @@ def insert(connection: sa.Connection, number: int, **different: Any) -> None:
 
 
 def fill(database: Database) -> None:
-    """Eight decisions of two tasks, of which each meets another fate."""
+    """Eight decisions of two tasks, with every outcome."""
     Catalog(database).put("shop", Settings(**LINEAR), PRIOR, 1.0)
     with database.transaction() as connection:
         for number in (1, 2):
@@ -86,12 +93,12 @@ def check_window(database: Database) -> None:
     np.testing.assert_array_equal(window.reward, [1, 0, 2, 0, *[np.nan] * 4])
     np.testing.assert_array_equal(window.propensity[:4], [0.75, 0.75, np.nan, 0.25])
     assert window.late.tolist() == [0, 0, 0, 0, 0, 1, 0, 0]
-    counts = {name: np.flatnonzero(own).tolist() for name, own in charts.fate_of(window).items()}
+    counts = {name: np.flatnonzero(own).tolist() for name, own in outcomes(window).items()}
     assert counts == {
         "rewarded": [0, 1, 2],
         "default reward": [3],
         "waiting": [4],
-        "no reward came": [5],
+        "never rewarded": [5],
         "deferred": [6],
         "cancelled": [7],
     }
@@ -118,8 +125,7 @@ def test_ten_thousand_decisions_are_read_in_half_a_second(tmp_path: Path) -> Non
     with database.reading() as connection:
         begin = time.process_time()
         window = read_window(connection)
-        for draw in (charts.over_time, charts.calibration, charts.reward_by_age, charts.fates):
-            draw(window).svg()
+        assert all(chart.svg for chart in model_charts(window, window, {}) if chart.plot)
         seconds = time.process_time() - begin
         query = sa.select(decisions.c.id).order_by(decisions.c.created.desc()).limit(10)
         plan = connection.execute(sa.text(f"EXPLAIN QUERY PLAN {query}"), {"param_1": 10}).all()
@@ -148,33 +154,26 @@ def test_means_have_errors_over_tasks() -> None:
 
 
 def test_bins_hold_their_edges() -> None:
-    keys, values = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 8.0]), np.arange(6.0)
-    assert doubling_edges(1).tolist() == [1, 2] and doubling_edges(9).tolist() == [
-        1,
-        2,
-        3,
-        5,
-        9,
-        17,
-    ]
-    found = binned(keys, values, np.arange(6), doubling_edges(8))
+    assert age_groups(np.arange(9)).tolist() == [0, 1, 2, 2, 3, 3, 3, 3, 4]
+    assert [age_label(group) for group in range(5)] == ["1", "2", "3–4", "5–8", "9–16"]
+    keys, edges = np.array([0.5, 1.0, 2.5, 3.0, 4.5, 6.0]), np.array([1.0, 2.0, 3.0, 6.0])
+    found = binned(keys, np.arange(6.0), np.arange(6), edges)
     assert [(b.low, b.high, b.mean.value, b.mean.count) for b in found] == [
-        (1, 2, 0.0, 1),
-        (2, 3, 1.0, 1),
-        (3, 5, 2.5, 2),
-        (5, 9, 4.5, 2),
+        (1, 2, 1.0, 1),
+        (2, 3, 2.0, 1),
+        (3, 6, 4.0, 3),
     ]
 
 
 def test_ticks_are_round() -> None:
-    assert round_ticks(0.0, 10.0) == [0, 2, 4, 6, 8, 10]
-    np.testing.assert_allclose(round_ticks(-0.13, 0.31), [-0.1, 0.0, 0.1, 0.2, 0.3], atol=1e-12)
-    assert round_ticks(3.0, 3.0) == [3.0]
+    assert round_ticks(0.0, 10.0) == [(v, str(v)) for v in (0, 2, 4, 6, 8, 10)]
+    assert [text for _, text in round_ticks(-0.13, 0.31)] == ["-0.1", "0", "0.1", "0.2", "0.3"]
+    assert round_ticks(3.0, 3.0) == [(3.0, "3")] and round_ticks(0.0, 1e5)[1][1] == "20k"
 
 
 def test_marks_are_where_their_numbers_are() -> None:
     plot = Plot((0.0, 10.0), (0.0, 4.0), x_title="x", height=148.0, left=20.0, right=0.0)
-    plot.bars([0.0, 5.0], [5.0, 10.0], [4.0, 1.0], "c0")
+    plot.bars([0.0, 5.0, 10.0], [4.0, 1.0], "c0")
     plot.dots([5.0], [2.0], "c1")
     drawn = plot.svg(HARMFUL)
     places = re.findall(r'<rect [^>]*x="(.*?)" y="(.*?)" width="(.*?)" height="(.*?)"', drawn)
@@ -212,24 +211,24 @@ def test_versions_are_compared_while_both_served() -> None:
     moved = both.created + np.where(both.version == 2, 2.0, 0.0)
     apart = both.task + np.where(both.version == 2, 1000, 0)
     window = Window(**{**vars(both), "created": moved, "task": apart})
-    together = verdicts.served_together(window, 2, 1)
+    together = model_page.served_together(window, 2, 1)
     assert (np.sum(together.version == 1), np.sum(together.version == 2)) == (100, 100)
     versions = [Version("shop", 0, v, Settings(**LINEAR), PRIOR, 0.5, 0.0) for v in (2, 1)]
-    found = verdicts.better_version(window, versions)
+    found = model_page.better_version(window, versions)
     assert found.short == "Version 2" and "0.49 ± 0.05" in found.why
 
 
 def test_answers_follow_the_numbers() -> None:
     right = window_of({1: [0.0, 1.0] * 50})
     wrong = window_of({1: [1.0] * 99 + [0.9]})
-    assert verdicts.calibrated(right).mood == "good"
-    assert verdicts.calibrated(wrong).short == "Too low"
-    assert verdicts.health(right, True).mood == "good"
-    assert verdicts.health(right, False).mood == "bad"
+    assert model_page.calibrated(right).status == "good"
+    assert model_page.calibrated(wrong).short == "Too low"
+    assert model_page.health(right, True).status == "good"
+    assert model_page.health(right, False).status == "bad"
     gains = {"Yes": 0.5, "It costs": -0.5, "No difference so far": 0.1}
     for expected, gain in gains.items():
-        assert verdicts.prior_pays({1: PriorGain(gain, 0.1, 9, 99)}).short == expected
-    assert verdicts.prior_pays({1: None}).short == "Not known yet"
+        assert model_page.prior_pays({1: PriorGain(gain, 0.1, 9, 99)}).short == expected
+    assert model_page.prior_pays({1: None}).short == "Not known yet"
 
 
 def test_the_gain_of_a_prior_is_its_closed_form(database: Database) -> None:

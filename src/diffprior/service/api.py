@@ -20,9 +20,9 @@ from starlette.types import ASGIApp
 
 from ..files.base import load_bytes
 from .auth import Tokens
+from .dashboard.views import dashboard_router
 from .engine import Engine
 from .limits import Limits
-from .pages.routes import pages
 from .reading import Reader
 from .requests import Change, Decide, Reward, ServiceError, unavailable
 from .settings import Settings
@@ -180,7 +180,7 @@ def make_app(engine: Engine, tokens: Tokens, *, limits: Limits) -> ASGIApp:
     app.include_router(_reading(tokens, reader))
     app.include_router(_models(engine, tokens, reader))
     app.include_router(_operations(engine, tokens))
-    app.include_router(pages(engine, tokens, reader))
+    app.include_router(dashboard_router(engine, tokens, reader))
     _add_docs(app)
     return limits.wrap(app, engine.metrics)
 

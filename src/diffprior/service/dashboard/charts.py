@@ -1,0 +1,470 @@
+"""Charts as SVG, colored by CSS classes so that pages can be dark, and those of one model."""
+
+import datetime
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from markupsafe import Markup, escape
+
+from ...reporting.tables import Table
+from .prior_gain import PriorGain
+from .statistics import (
+    Bin,
+    Mean,
+    Window,
+    age_groups,
+    age_label,
+    binned,
+    outcomes,
+    quantile_edges,
+    task_mean,
+)
+
+WIDTH, HEIGHT, TOP, BOTTOM = 420.0, 230.0, 10.0, 38.0
+MAX_SPOKEN = 12  # rows of the table that the label of a chart names
+COLORS = ("c0", "c1", "c2", "c3", "c4")  # classes, in the order of a legend
+TIME_BARS, TIME_POINTS, CALIBRATION_BINS, PROPENSITY_BINS = 40, 12, 10, 10
+Real = int | float
+Numbers = Sequence[Real]
+Tick = tuple[float, str]
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps numbers in [low, high] to coordinates between `start` and `end`."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: Real) -> float:
+        """Return the coordinate of a number, limited to the scale."""
+        share = (value - self.low) / ((self.high - self.low) or 1.0)
+        return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
+
+
+class Plot:
+    """An SVG picture with two axes, to which marks are added.
+
+    Args:
+        x: Range of the horizontal axis.
+        y: Range of the vertical axis.
+        x_title: Title of the horizontal axis.
+        x_ticks: Numbers to label there; round ones if None.
+        y_ticks: Numbers to label on the vertical axis; round ones if None.
+        height: Height of the picture, in its own units.
+        left: Room for the labels of the vertical axis.
+        right: Room on the other side.
+    """
+
+    def __init__(
+        self,
+        x: tuple[float, float],
+        y: tuple[float, float],
+        *,
+        x_title: str,
+        x_ticks: Sequence[Tick] | None = None,
+        y_ticks: Sequence[Tick] | None = None,
+        height: float = HEIGHT,
+        left: float = 46.0,
+        right: float = 16.0,
+    ) -> None:
+        bottom, end = height - BOTTOM, WIDTH - right
+        self.x, self.y = Scale(*x, left, end), Scale(*y, bottom, TOP)
+        self._height = height
+        self._marks: list[str] = []
+        for value, text in round_ticks(*y) if y_ticks is None else y_ticks:
+            self._path("grid", f"M{left:.1f} {self.y(value):.1f}H{end:.1f}")
+            self.text(left - 6, self.y(value) + 4, text, "end")
+        for value, text in round_ticks(*x) if x_ticks is None else x_ticks:
+            self.text(self.x(value), bottom + 15, text, "middle")
+        self._path("axis", f"M{left:.1f} {bottom:.1f}H{end:.1f}")
+        self.text((left + end) / 2, height - 5, x_title, "middle", "title")
+
+    def text(self, x: Real, y: Real, text: str, anchor: str, kind: str = "tick") -> None:
+        """Add text at coordinates of the picture."""
+        where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+        self._marks.append(f'<text class="{kind}" {where}>{escape(text)}</text>')
+
+    def bar(self, x: tuple[Real, Real], y: tuple[Real, Real], color: str) -> None:
+        """Add a rectangle, unless it is empty."""
+        left, bottom = self.x(x[0]) + 0.5, self.y(y[0])
+        width, height = max(self.x(x[1]) - self.x(x[0]) - 1.0, 1.0), bottom - self.y(y[1])
+        if height > 0 and x[1] > x[0]:
+            where = f'x="{left:.1f}" y="{bottom - height:.1f}"'
+            size = f'width="{width:.1f}" height="{height:.1f}"'
+            self._marks.append(f'<rect class="mark fill {color}" {where} {size}/>')
+
+    def bars(self, edges: Numbers, heights: Numbers, color: str) -> None:
+        """Add a histogram."""
+        for low, high, top in zip(edges[:-1], edges[1:], heights, strict=True):
+            self.bar((low, high), (0.0, top), color)
+
+    def line(self, xs: Numbers, ys: Numbers, color: str) -> None:
+        """Add a line through points."""
+        if len(xs):
+            self._path(f"mark line {color}", self._points(xs, ys))
+
+    def band(self, xs: Numbers, lows: Numbers, highs: Numbers, color: str) -> None:
+        """Add the area between two lines."""
+        if len(xs):
+            around = self._points([*xs, *reversed(xs)], [*highs, *reversed(lows)])
+            self._path(f"mark band {color}", around + "Z")
+
+    def dots(self, xs: Numbers, ys: Numbers, color: str, radius: float = 3.2) -> None:
+        """Add points."""
+        for x, y in zip(xs, ys, strict=True):
+            where = f'cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="{radius:.1f}"'
+            self._marks.append(f'<circle class="mark fill {color}" {where}/>')
+
+    def means(self, xs: Numbers, means: Sequence[Mean], color: str) -> None:
+        """Add a line through means, in a band of two standard errors."""
+        values = [m.value for m in means]
+        self.band(xs, [m.low for m in means], [m.high for m in means], color)
+        self.line(xs, values, color)
+        self.dots(xs, values, color, 2.4)
+
+    def guide(self, xs: Numbers, ys: Numbers) -> None:
+        """Add a thin dashed line to compare with."""
+        self._path("guide", self._points(xs, ys))
+
+    def svg(self, label: str) -> Markup:
+        """Return the picture; `label` says what it shows to those who cannot see it."""
+        box = f"0 0 {WIDTH:g} {self._height:g}"
+        opening = f'<svg viewBox="{box}" role="img" aria-label="{escape(label)}">'
+        return Markup(opening + "".join(self._marks) + "</svg>")
+
+    def _points(self, xs: Numbers, ys: Numbers) -> str:
+        points = (f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in zip(xs, ys, strict=True))
+        return "M" + "L".join(points)
+
+    def _path(self, kind: str, path: str) -> None:
+        self._marks.append(f'<path class="{kind}" d="{path}"/>')
+
+
+def round_ticks(low: float, high: float, count: int = 5) -> list[Tick]:
+    """About `count` round numbers within [low, high], with their text."""
+    if not high > low:
+        return [(low, f"{low:g}")]
+    rough = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    values = [float(f"{number * step:.10g}") for number in range(first, last + 1)]
+    return [(v, f"{v / 1000:g}k" if 1e4 <= abs(v) < 1e7 else f"{v:g}") for v in values]
+
+
+def time_ticks(low: float, high: float, count: int = 4) -> list[Tick]:
+    """Moments (UTC) within [low, high] in seconds, as precise as their distance requires."""
+    span = max(high - low, 1e-3)
+    pattern = "%d %b" if span > 3 * 86400 else "%d %b %H:%M" if span > 86400 else "%H:%M"
+    pattern = "%H:%M:%S" if span < 600 else pattern
+    return [(t, utc(t, pattern)) for t in (low + span * (i + 0.5) / count for i in range(count))]
+
+
+def utc(seconds: float, pattern: str = "%d %b %H:%M") -> str:
+    """Format a Unix time."""
+    return datetime.datetime.fromtimestamp(float(seconds), datetime.UTC).strftime(pattern)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A picture with its meaning in words and numbers.
+
+    Args:
+        title: What is shown.
+        summary: What it says, in a sentence with numbers.
+        plot: The picture; None while there is nothing to draw.
+        columns: Titles of the table of its numbers.
+        rows: The table.
+        legend: Classes of colors and what they stand for.
+    """
+
+    title: str
+    summary: str
+    plot: Plot | None = None
+    columns: Row = ()
+    rows: Sequence[Row] = ()
+    legend: Sequence[tuple[str, str]] = ()
+
+    @property
+    def table(self) -> Table:
+        """The numbers of the chart."""
+        return Table(self.columns, self.rows, self.title)
+
+    @property
+    def svg(self) -> Markup:
+        """The picture, labeled with its numbers."""
+        step = -(-len(self.rows) // MAX_SPOKEN) or 1
+        spoken = [
+            ", ".join(f"{name} {cell}" for name, cell in zip(self.columns, row, strict=True))
+            for row in self.rows[::step]
+        ]
+        label = f"{self.title}. {self.summary} {'; '.join(spoken)}"
+        return Markup("") if self.plot is None else self.plot.svg(label)
+
+
+def padded(values: Numbers, share: float = 0.06) -> tuple[float, float]:
+    """A range that holds all values, with some room on both sides."""
+    low, high = min(values), max(values)
+    room = share * (high - low) or 0.5
+    return low - room, high + room
+
+
+def rows_plot(
+    x: tuple[float, float],
+    names: Sequence[str],
+    x_title: str,
+    *,
+    height: float,
+    left: float = 104.0,
+    right: float = 16.0,
+) -> Plot:
+    """A plot with a row per name, the first at the top; row i has its middle at y = -i."""
+    ticks = [(-float(i), name) for i, name in enumerate(names)]
+    ends = (0.5 - len(names), 0.5)
+    return Plot(x, ends, x_title=x_title, y_ticks=ticks, height=height, left=left, right=right)
+
+
+def model_charts(
+    window: Window, predicted: Window, gains: Mapping[int, PriorGain | None]
+) -> list[Chart]:
+    """All charts of a model.
+
+    Args:
+        window: Its newest decisions, at least one.
+        predicted: Those of versions that predict rewards.
+        gains: Gains of the priors by version; None while being computed.
+    """
+    return [
+        reward_by_age(window),
+        reward_over_time(window),
+        gains_chart(gains),
+        calibration(predicted),
+        decisions_over_time(window),
+        outcomes_chart(window),
+        exploration(window),
+        propensities(window),
+    ]
+
+
+def decisions_over_time(window: Window) -> Chart:
+    """Decisions over time, with and without rewards."""
+    edges = _time_edges(window, TIME_BARS)
+    counts = np.histogram(window.created, edges)[0]
+    rewarded = np.histogram(window.rewarded.created, edges)[0]
+    plot = _time_plot(edges, (0.0, 1.08 * float(max(counts.max(), 1))))
+    plot.bars(edges.tolist(), counts.tolist(), "c3")
+    plot.bars(edges.tolist(), rewarded.tolist(), "c0")
+    share = len(window.rewarded) / len(window)
+    return Chart(
+        "Decisions and rewards over time",
+        f"{len(window):,} decisions since {utc(edges[0])} UTC; {share:.1%} have a reward.",
+        plot,
+        ("from", "decisions", "with a reward"),
+        [(utc(t), str(n), str(r)) for t, n, r in zip(edges, counts, rewarded, strict=False)],
+        (("c0", "with a reward"), ("c3", "without one so far")),
+    )
+
+
+def reward_over_time(window: Window) -> Chart:
+    """Mean reward of every version over time."""
+    known, title = window.rewarded, "Mean reward over time"
+    if not len(known):
+        return Chart(title, "No rewards yet.")
+    edges = _time_edges(window, TIME_POINTS)
+    found = _by_version(known, known.created, known.reward, edges)
+    mean = task_mean(known.reward, known.task)
+    summary = f"{mean} per decision; bands are two standard errors over tasks."
+    plot = _time_plot(edges, _range(found))
+    columns = ("from", "version", "mean reward")
+    return _version_chart(title, summary, plot, columns, found, lambda b: utc(b.low))
+
+
+def reward_by_age(window: Window) -> Chart:
+    """Mean reward of every version by age of the task: cold start."""
+    known, title = window.rewarded, "Cold start: mean reward by age of the task"
+    if not len(known):
+        return Chart(title, "No rewards yet.")
+    found = _by_age(known, known.reward)
+    trends = [
+        f"version {v} from {bins[0].mean.value:.3g} at the first decision to "
+        f"{bins[-1].mean.value:.3g} at {age_label(bins[-1].key)}"
+        for v, bins in found.items()
+    ]
+    summary = f"How quickly tasks earn: {'; '.join(trends[:2])}."
+    columns = ("decision of the task", "version", "mean reward")
+    plot = _age_plot(window, _range(found))
+    return _version_chart(title, summary, plot, columns, found, lambda b: age_label(b.key))
+
+
+def exploration(window: Window) -> Chart:
+    """Effective exploration, mean of 1 - propensity, by age of the task."""
+    known, title = window.explored, "Effective exploration"
+    if not len(known):
+        return Chart(title, "Propensities are off: `propensity_draws` is 0.")
+    found = _by_age(known, 1 - known.propensity)
+    summary = (
+        f"The same policy would have chosen another action {np.mean(1 - known.propensity):.1%} of "
+        "the time (mean of 1 - propensity); it should fall as tasks learn."
+    )
+    columns = ("decision of the task", "version", "mean of 1 - propensity")
+    plot = _age_plot(known, (0.0, 1.0))
+    return _version_chart(title, summary, plot, columns, found, lambda b: age_label(b.key))
+
+
+def calibration(window: Window) -> Chart:
+    """Predicted rewards of the actions taken against the rewards they earned."""
+    known, title = window.rewarded, "Calibration: obtained against predicted reward"
+    if len(known) < 2:
+        return Chart(title, "There are no rewards yet to compare predictions with.")
+    edges = quantile_edges(known.predicted, CALIBRATION_BINS)
+    bins = binned(known.predicted, known.reward, known.task, edges)
+    ends = padded([b.key for b in bins] + [b.mean.value for b in bins])
+    plot = Plot(ends, ends, x_title="predicted reward")
+    plot.guide(ends, ends)
+    for b in bins:
+        plot.line([b.key] * 2, [b.mean.low, b.mean.high], "c0")
+        plot.dots([b.key], [b.mean.value], "c0")
+    return Chart(
+        title,
+        f"Obtained minus predicted: {task_mean(known.reward - known.predicted, known.task)}. "
+        "On the dashed line predictions are right; bars are two standard errors.",
+        plot,
+        ("predicted", "obtained", "decisions"),
+        [(f"{b.key:.3g}", str(b.mean), str(b.mean.count)) for b in bins],
+    )
+
+
+def outcomes_chart(window: Window) -> Chart:
+    """Number of decisions by outcome."""
+    counts = {name: int(np.sum(own)) for name, own in outcomes(window).items()}
+    plot = rows_plot((0.0, float(len(window))), list(counts), "decisions", height=HEIGHT)
+    colors = {"rewarded": "c0", "default reward": "c0", "never rewarded": "c1"}
+    for i, (name, count) in enumerate(counts.items()):
+        plot.bar((0.0, float(count)), (-i - 0.32, -i + 0.32), colors.get(name, "c3"))
+    late = int(window.late.sum())
+    return Chart(
+        "Outcomes of decisions",
+        f"{counts['rewarded'] + counts['default reward']:,} rewarded, {counts['waiting']:,} "
+        f"waiting, {counts['never rewarded']:,} never rewarded; {late:,} rewards arrived too late "
+        "or for settled decisions and were not learned from.",
+        plot,
+        ("outcome", "decisions"),
+        [*((name, str(count)) for name, count in counts.items()), ("late rewards", str(late))],
+    )
+
+
+def propensities(window: Window) -> Chart:
+    """Histogram of propensities."""
+    known = window.explored.propensity
+    if not len(known):
+        return Chart("Propensities", "Propensities are off: `propensity_draws` is 0.")
+    counts, edges = np.histogram(known, np.linspace(0, 1, PROPENSITY_BINS + 1))
+    plot = Plot((0.0, 1.0), (0.0, 1.08 * float(counts.max())), x_title="propensity")
+    plot.bars(edges.tolist(), counts.tolist(), "c0")
+    return Chart(
+        "Propensities of the actions taken",
+        f"Median {np.median(known):.2f}; {np.mean(known < 0.1):.1%} below 0.1, which get large "
+        "weights in off-policy estimates.",
+        plot,
+        ("propensity", "decisions"),
+        [
+            (f"{a:.1f} to {b:.1f}", str(n))
+            for a, b, n in zip(edges, edges[1:], counts, strict=False)
+        ],
+    )
+
+
+def gains_chart(gains: Mapping[int, PriorGain | None]) -> Chart:
+    """Log evidence of every version's prior over a Gaussian of the same moments."""
+    title = "Benefit of the prior: log evidence over its Gaussian"
+    known = {v: g for v, g in gains.items() if g is not None and not g.problem}
+    rows = [(str(v), str(g) if g else "being computed") for v, g in gains.items()]
+    listed = "; ".join(f"version {version}: {words}" for version, words in rows)
+    if not known:
+        return Chart(title, f"{listed}." if listed else "No version serves.")
+    means = [Mean(g.gain, g.error, g.num_tasks) for g in known.values()]
+    ends = padded([0.0, *(end for m in means for end in (m.low, m.high))], 0.08)
+    names = [f"version {v}" for v in known]
+    x_title = "nats per task; right of the dashed line the prior pays"
+    plot = rows_plot(ends, names, x_title, height=90.0 + 36.0 * len(known), left=70.0)
+    plot.guide([0.0, 0.0], [0.5, 0.5 - len(known)])
+    for i, mean in enumerate(means):
+        plot.bar((min(0.0, mean.value), max(0.0, mean.value)), (-i - 0.25, -i + 0.25), "c0")
+        plot.line([mean.low, mean.high], [-i, -i], "c1")
+    return Chart(
+        title,
+        f"Over a Gaussian of the same moments, {listed}. One nat makes the rewards e = 2.7 times "
+        "as probable.",
+        plot,
+        ("version", "gain"),
+        rows,
+        (("c0", "mean over tasks"), ("c1", "two standard errors")),
+    )
+
+
+def _by_version(
+    window: Window,
+    keys: Float[np.ndarray, " n"],
+    values: Float[np.ndarray, " n"],
+    edges: Float[np.ndarray, " m"],
+) -> dict[int, list[Bin]]:
+    masks = {version: window.version == version for version in window.versions}
+    return {v: binned(keys[m], values[m], window.task[m], edges) for v, m in masks.items()}
+
+
+def _by_age(window: Window, values: Float[np.ndarray, " n"]) -> dict[int, list[Bin]]:
+    groups = age_groups(window.number)
+    return _by_version(window, groups, values, np.arange(groups.max() + 2) - 0.5)
+
+
+def _version_chart(
+    title: str,
+    summary: str,
+    plot: Plot,
+    columns: Row,
+    found: Mapping[int, Sequence[Bin]],
+    label: Callable[[Bin], str],
+) -> Chart:
+    """A line with a band per version, the newest in front."""
+    legend = [(color(i), f"version {version}") for i, version in enumerate(found)]
+    for (kind, _), bins in reversed(list(zip(legend, found.values(), strict=True))):
+        plot.means([b.key for b in bins], [b.mean for b in bins], kind)
+    rows = [(label(b), str(version), str(b.mean)) for version, bins in found.items() for b in bins]
+    return Chart(title, summary, plot, columns, rows, legend)
+
+
+def color(place: int) -> str:
+    """The class of the color of the entry at a place of a legend."""
+    return COLORS[min(place, len(COLORS) - 1)]
+
+
+def _range(found: Mapping[int, Sequence[Bin]]) -> tuple[float, float]:
+    """A range that holds all means, and the bands of those of at least twenty numbers."""
+    means = [b.mean for bins in found.values() for b in bins]
+    sure = [m for m in means if m.count >= 20] or means
+    ends = [m.value for m in means] + [m.low for m in sure] + [m.high for m in sure]
+    return padded(ends or [0.0, 1.0])
+
+
+def _age_plot(window: Window, y: tuple[float, float]) -> Plot:
+    """Ages double from one tick to the next."""
+    last = int(age_groups(window.number).max())
+    ticks = [(float(i), age_label(i)) for i in range(0, last + 1, 1 if last < 7 else 2)]
+    return Plot((-0.3, max(last, 1) + 0.3), y, x_title="decision of the task", x_ticks=ticks)
+
+
+def _time_edges(window: Window, count: int) -> Float[np.ndarray, " m"]:
+    first, last = float(window.created.min()), float(window.created.max())
+    return np.linspace(first, max(last, first + 1.0), count + 1)
+
+
+def _time_plot(edges: Float[np.ndarray, " m"], y: tuple[float, float]) -> Plot:
+    ends = (float(edges[0]), float(edges[-1]))
+    return Plot(ends, y, x_title="time, UTC", x_ticks=time_ticks(*ends))

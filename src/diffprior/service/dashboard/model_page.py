@@ -1,0 +1,246 @@
+"""Page of a model: is the service healthy, does the prior pay, which version is better."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import sqlalchemy as sa
+
+from ...reporting.tables import Link, Table
+from ..catalog import Catalog
+from ..store import Database, tasks
+from ..version import Version
+from .charts import model_charts
+from .prior_gain import PriorGain, PriorGains
+from .statistics import WINDOW_SIZE, Mean, Window, WindowReader, outcomes, task_mean
+
+Content = tuple[str, dict[str, Any]]  # the name of a template, and its variables
+MAX_TASKS = 12  # in the list of recent tasks
+MAX_GAINS = 4  # versions whose prior is evaluated
+MAX_LATE, MAX_FAILED, MAX_UNREWARDED = 0.05, 0.01, 0.5  # shares of a healthy service
+VERSION_COLUMNS = (
+    "version",
+    "prior",
+    "likelihood",
+    "sampler",
+    "share of tasks",
+    "decisions",
+    "with a reward",
+    "mean reward",
+    "exploration",
+    "over its Gaussian",
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question with a short answer and the reason; `status` is good, bad or empty."""
+
+    question: str
+    short: str
+    why: str
+    status: str = ""
+
+
+class ModelPage:
+    """Makes the page of any model from the log, without waiting for or delaying decisions."""
+
+    def __init__(self, database: Database, catalog: Catalog) -> None:
+        self._database, self._catalog = database, catalog
+        self._windows, self._gains = WindowReader(database), PriorGains(database)
+
+    def content(
+        self, model: str | None, allowed: Sequence[str] | None, database_answers: bool
+    ) -> Content:
+        """Make the page.
+
+        Args:
+            model: Name of the model; None for the one that decided last.
+            allowed: Models that the reader may see; None for all.
+            database_answers: Whether the engine's last transaction went through.
+
+        Returns:
+            Its template and variables.
+
+        Raises:
+            ServiceError: There is no such model.
+        """
+        names = [n for n in self._catalog.names() if allowed is None or n in allowed]
+        window = self._windows.read()
+        if model is None:
+            seen = [n for n in dict.fromkeys(window.model[::-1].tolist()) if n in names]
+            model = next(iter(seen or names), None)
+        if model is None:
+            return "no_model.html", {"title": "No model yet"}
+        versions, window = self._catalog.versions_of(model), window.where(window.model == model)
+        evaluated = [v for v in versions if v.share > 0 or v.version in window.versions]
+        gains = self._gains.get(evaluated[:MAX_GAINS]) if len(window) else {}
+        at_random = [version.version for version in versions if version.at_random]
+        predicted = window.where(~np.isin(window.version, at_random))
+        content = {
+            "title": f"Model {model}",
+            "links": [Link(name, model_address(name)) for name in names],
+            "current": model_address(model),
+            "model": model,
+            "dim": versions[0].dim,
+            "shown": len(window),
+            "window_size": WINDOW_SIZE,
+            "versions": _versions_table(versions, window, gains),
+        }
+        if len(window):
+            content["answers"] = [
+                health(window, database_answers),
+                prior_pays(gains),
+                better_version(window, versions),
+                calibrated(predicted),
+            ]
+            content["charts"] = model_charts(window, predicted, gains)
+            content["tasks"] = self._tasks_table(model, window)
+        return "model.html", content
+
+    def _tasks_table(self, model: str, window: Window) -> Table:
+        newest = list(dict.fromkeys(window.task[::-1].tolist()))[:MAX_TASKS]
+        with self._database.reading() as connection:
+            found = connection.execute(sa.select(tasks).where(tasks.c.id.in_(newest))).all()
+        rows = []
+        for row in sorted(found, key=lambda row: newest.index(row.id)):
+            rewards = window.reward[(window.task == row.id) & np.isfinite(window.reward)]
+            mean = f"{rewards.mean():.3g}" if len(rewards) else "none yet"
+            name = Link(row.name, task_address(model, row.name))
+            rows.append((name, str(row.num_decisions), str(row.num_learned), mean))
+        columns = ("task", "decisions", "rewards", "recent mean reward")
+        return Table(columns, rows, "Most recent tasks")
+
+
+def model_address(model: str) -> str:
+    """The address of a model's page."""
+    return f"/?model={quote(model, safe='')}"
+
+
+def task_address(model: str, task: str) -> str:
+    """The address of a task's page."""
+    return f"/tasks/{quote(model, safe='')}/{quote(task, safe='')}"
+
+
+def _versions_table(
+    versions: Sequence[Version], window: Window, gains: Mapping[int, PriorGain | None]
+) -> Table:
+    rows = []
+    for version in versions:
+        own = window.of_version(version.version)
+        rewarded, explored = own.rewarded, own.explored
+        rows.append(
+            (
+                str(version.version),
+                type(version.prior).__name__,
+                version.settings.likelihood,
+                version.settings.sampler,
+                f"{version.share:.0%}",
+                f"{len(own):,}",
+                f"{len(rewarded):,}",
+                str(task_mean(rewarded.reward, rewarded.task)),
+                str(task_mean(1 - explored.propensity, explored.task)),
+                str(gains.get(version.version) or ""),
+            )
+        )
+    return Table(VERSION_COLUMNS, rows, "Versions of the model, newest first")
+
+
+def health(window: Window, database_answers: bool) -> Answer:
+    """Whether anything is wrong with the service itself."""
+    failed, num_late = float(np.mean(window.failed)), int(window.late.sum())
+    late = num_late / max(len(window.rewarded) + num_late, 1)
+    unrewarded = float(np.mean(outcomes(window)["never rewarded"]))
+    problems = {
+        "the database does not answer": not database_answers,
+        f"{failed:.1%} of draws failed: features or rewards have an extreme scale": (
+            failed > MAX_FAILED
+        ),
+        f"{late:.1%} of rewards were late: `reward_wait` is too short": late > MAX_LATE,
+        f"{unrewarded:.0%} of decisions never got a reward: set `default_reward`": (
+            unrewarded > MAX_UNREWARDED
+        ),
+    }
+    found = [problem for problem, present in problems.items() if present]
+    if found:
+        return Answer("Is it healthy?", "Needs attention", f"{'; '.join(found)}.", "bad")
+    why = (
+        f"Last decision {_duration(time.time() - window.created[-1])} ago; {late:.1%} of rewards "
+        f"were late, {failed:.1%} of draws failed."
+    )
+    return Answer("Is it healthy?", "Yes", why, "good")
+
+
+def prior_pays(gains: Mapping[int, PriorGain | None]) -> Answer:
+    """Whether the newest prior with a known gain beats its Gaussian."""
+    question = "Does the prior pay?"
+    known = {v: g for v, g in gains.items() if g is not None and not g.problem}
+    if not known:
+        reasons = [f"Version {v}: {g.problem}." for v, g in gains.items() if g is not None]
+        if len(reasons) < len(gains):
+            reasons = ["It is being computed; reload the page."]
+        return Answer(question, "Not known yet", " ".join(reasons))
+    version, gain = next(iter(known.items()))
+    why = (
+        f"Version {version}: {gain} over a Gaussian of the same moments, on {gain.num_tasks} tasks "
+        f"with {gain.num_rows:,} rewards."
+    )
+    if abs(gain.gain) <= 2 * gain.error:
+        return Answer(question, "No difference so far", why)
+    short, status = ("Yes", "good") if gain.gain > 0 else ("It costs", "bad")
+    return Answer(question, short, why, status)
+
+
+def better_version(window: Window, versions: Sequence[Version]) -> Answer:
+    """Which of the two newest versions earns more, while both served."""
+    question, known = "Which version is better?", window.rewarded
+    listed = {version.version for version in versions}
+    present = [v for v in known.versions if v in listed][:2]
+    if len(present) < 2:
+        why = "Add a version with half of the traffic to compare."
+        return Answer(question, "Only one serves", why)
+    both = served_together(known, present[0], present[1])
+    owns = [both.of_version(version) for version in present]
+    new, old = (task_mean(own.reward, own.task) for own in owns)
+    gap = Mean(new.value - old.value, float(np.hypot(new.error, old.error)), new.count)
+    why = (
+        f"Version {present[0]} earns {new}, version {present[1]} {old} per decision while both "
+        f"served; the difference is {gap}."
+    )
+    if not gap.error > 0 or abs(gap.value) <= 2 * gap.error:
+        return Answer(question, "No difference so far", why)
+    return Answer(question, f"Version {present[0 if gap.value > 0 else 1]}", why, "good")
+
+
+def served_together(window: Window, first: int, second: int) -> Window:
+    """Decisions of two versions from when both had begun until one of them stopped."""
+    times = [window.of_version(version).created for version in (first, second)]
+    begin, end = max(t.min() for t in times), min(t.max() for t in times)
+    own = np.isin(window.version, (first, second))
+    return window.where(own & (window.created >= begin) & (window.created <= end))
+
+
+def calibrated(window: Window) -> Answer:
+    """Whether rewards agree with predictions."""
+    question, known = "Are predictions right?", window.rewarded
+    gap = task_mean(known.reward - known.predicted, known.task)
+    if not gap.error > 0:
+        return Answer(question, "Too early to say", "It takes rewards of several tasks.")
+    why = (
+        f"Obtained {np.mean(known.reward):.3g}, predicted {np.mean(known.predicted):.3g} per "
+        f"decision; the difference is {gap}."
+    )
+    if abs(gap.value) <= 3 * gap.error:
+        return Answer(question, "Yes", why, "good")
+    short = "Too low" if gap.value > 0 else "Too high"
+    return Answer(question, short, f"{why} Learn a new prior from the log.", "bad")
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} seconds"
