@@ -21,7 +21,7 @@ MAX_STAGES = 2**16
 
 
 class Stages(NamedTuple):
-    """What one reverse step needs to know of its stage t; stacked in the order t = T, ..., 1."""
+    """Coefficients of one reverse step at stage t; stacked in the order t = T, ..., 1."""
 
     alpha_bar_before: Float[Array, "..."]  # of the stage being entered, t - 1
     weight_clean: Float[Array, "..."]

@@ -14,11 +14,10 @@ import diffprior as dp
 import reference
 from cases import tolerance
 from diffprior.denoisers.corrected import (
-    LONGEST_OUTPUT,
+    MAX_OUTPUT,
     CorrectedDenoiser,
     Correction,
     Prepared,
-    planned_mean,
 )
 from diffprior.linalg import Spectral
 from diffprior.mixture import GaussianMixture
@@ -200,7 +199,7 @@ def test_correction_is_bounded_and_covariance_positive_for_wild_weights(dim: int
         got, own = (denoise(one, precision, shift) for one in (wild, alone(dim)))
         rotated = np.asarray(got.mean - own.mean) @ np.asarray(precision.vectors)
         length = np.linalg.norm(np.sqrt(1 + np.asarray(precision.values)) * rotated)
-        assert 0.5 * LONGEST_OUTPUT < length / np.sqrt(dim) < 1.001 * LONGEST_OUTPUT
+        assert 0.5 * MAX_OUTPUT < length / np.sqrt(dim) < 1.001 * MAX_OUTPUT
         assert_array_less(0.0, np.linalg.eigvalsh(got.cov))
         assert_allclose(got.cov, own.cov)
 
@@ -217,9 +216,10 @@ def test_a_planned_mean_is_the_mean_at_its_stage(network: bool) -> None:
     def planned(denoiser: CorrectedDenoiser, s_t: jax.Array) -> Any:
         stages = schedule.stages(dtype)
         nothing = Spectral(jnp.eye(dim, dtype=dtype), jnp.zeros(dim, dtype))
-        plans = denoiser.plan(Prepared(nothing, jnp.asarray(zero), denoiser.base), stages)
-        given = (denoiser.base, denoiser.correction)
-        return jax.lax.map(lambda both: planned_mean(*given, *both, s_t), (plans, stages))
+        prepared = Prepared(nothing, jnp.asarray(zero), denoiser.base)
+        plans = denoiser.plan(prepared, stages)
+        mean = lambda both: denoiser.planned_mean(prepared, *both, s_t)  # noqa: E731
+        return jax.lax.map(mean, (plans, stages))
 
     _, means, _ = at_stages(denoiser, schedule, s_t)
     assert_allclose(planned(denoiser, s_t), means, atol=tolerance(1e-10, 1e-4))
@@ -227,7 +227,7 @@ def test_a_planned_mean_is_the_mean_at_its_stage(network: bool) -> None:
 
 def test_strong_evidence_decides_alone() -> None:
     denoiser, u = corrected(3), np.array([0.3, -1.0, 0.5])
-    for log_precision, error in ((9.0, 3.0 * LONGEST_OUTPUT), (20.0, 0.05)):
+    for log_precision, error in ((9.0, 3.0 * MAX_OUTPUT), (20.0, 0.05)):
         p = np.exp(log_precision)
         got = denoise(denoiser, spectral(6, np.full(3, p)), p * u)
         assert np.max(np.abs(got.mean - u)) * np.sqrt(p) < error

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_less
 import diffprior as dp
 import reference
 from cases import network_denoiser, tolerance
-from diffprior.denoisers.base import LARGEST_VARIANCE
+from diffprior.denoisers.base import MAX_VARIANCE
 from diffprior.denoisers.stagewise import StagewiseDenoiser
 from diffprior.linalg import Spectral
 
@@ -104,7 +104,7 @@ def test_covariance_is_positive_and_bounded_for_wild_weights(dim: int) -> None:
         cov = np.asarray(denoise(denoiser, precision, shift).cov)
         assert_allclose(cov, cov.T, atol=1e-12 * np.max(cov))
         assert_array_less(0.0, np.linalg.eigvalsh(cov))
-        assert np.trace(cov) <= 1.01 * LARGEST_VARIANCE * dim
+        assert np.trace(cov) <= 1.01 * MAX_VARIANCE * dim
 
 
 def test_strong_evidence_decides_alone() -> None:

@@ -46,7 +46,7 @@ def test_report_says_what_was_chosen_and_why() -> None:
     both = dataclasses.replace(
         report, candidates=(gaussian, mixture, learned), chosen=2, mixture_gain=0.25
     )
-    assert "A mixture of 3 is likelier than one Gaussian by 0.25 nats a sample" in str(both)
+    assert "A mixture of 3 is likelier than one Gaussian by 0.25 nats per sample" in str(both)
     assert "The network takes 10% off the loss of its base." in str(both)
     alone = dataclasses.replace(both, chosen=1)
     assert "The network takes" not in str(alone) and "drawn from as one" in str(alone)

@@ -3,18 +3,17 @@
 A denoiser serves two kinds of caller. Samplers that put the evidence inside it call
 `denoise(precision, shift)`, or `prepare` once and `denoise_with` or `step` at every stage. Samplers
 that follow the reverse process call `mean_at` or `denoise_at` with one element of `stages`, which
-holds whatever the denoiser wants to know of a stage in advance.
+holds whatever the denoiser can compute of a stage in advance.
 """
 
 import abc
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, UInt32
+from jaxtyping import Array, Float, Key, PyTree, UInt32
 
 from ..files.base import Serializable
 from ..gaussian import Gaussian
@@ -22,8 +21,8 @@ from ..linalg import Spectral, bounded_factor, cholesky, eigh, symmetrize
 from ..schedule import Schedule, Stages
 from ..threefry import written_out
 
-VARIANCE_RATIO = 1e-3  # smallest variance allowed, over that under a Gaussian prior
-LARGEST_VARIANCE = 16.0  # largest variance allowed, over the prior's
+MIN_VARIANCE_RATIO = 1e-3  # smallest variance allowed, over that under a Gaussian prior
+MAX_VARIANCE = 16.0  # largest variance allowed, over the prior's
 RESIDUAL_STAGES = 33  # at which the error of a denoiser is tabulated
 
 
@@ -49,41 +48,41 @@ class AbstractDenoiser(eqx.Module, Serializable):
     def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
         """Mean and covariance of s_0 under exp(-s' precision s / 2 + shift' s)."""
 
-    def prepare(self, precision: Float[Array, "d d"], shift: Float[Array, " d"]) -> Any:
-        """What `denoise_with` wants to know of a task's evidence, which stays for all stages."""
+    def prepare(self, precision: Float[Array, "d d"], shift: Float[Array, " d"]) -> PyTree:
+        """A task's evidence as `denoise_with` takes it, which stays for all stages."""
         return eigh(precision).nonnegative(), shift
 
     def denoise_with(
-        self, prepared: Any, snr: Float[Array, ""], noisy_shift: Float[Array, " d"]
+        self, prepared: PyTree, snr: Float[Array, ""], noisy_shift: Float[Array, " d"]
     ) -> Gaussian:
         """Mean and covariance of s_0 under a task's evidence, and a noisy sample of precision
         snr I and this shift."""
         precision, shift = prepared
         return self.denoise(precision.shifted(snr), noisy_shift + shift)
 
-    def plan(self, prepared: Any, stages: Stages) -> Any:
-        """What `step` wants to know of each stage and a task's evidence, stacked over the stages;
-        nothing, unless a denoiser can compute something in advance."""
+    def plan(self, prepared: PyTree, stages: Stages) -> PyTree:
+        """All of each stage that `step` can compute before its noisy sample is known, stacked over
+        the stages; nothing by default."""
         return ()
 
     def step(
         self,
-        prepared: Any,
-        plan: Any,
+        prepared: PyTree,
+        plan: PyTree,
         stage: Stages,
         s_t: Float[Array, " d"],
         noise: Float[Array, " d"],
         uniform: Float[Array, ""],
     ) -> Float[Array, " d"]:
-        """A draw of s_{t-1} given s_t and a task's evidence, from random numbers; a Gaussian of the
-        mean and covariance that s_0 has, unless a denoiser knows better."""
+        """A draw of s_{t-1} given s_t and a task's evidence, from random numbers; by default of the
+        Gaussian with the moments of s_0."""
         s_0 = self.denoise_with(prepared, stage.snr, stage.shift_scale * s_t)
         given = reverse_distribution(stage, s_t, s_0)
         return given.mean + cholesky(given.cov) @ noise
 
     def step_at(
         self,
-        stage_inputs: Any,
+        stage_inputs: PyTree,
         stage: Stages,
         s_t: Float[Array, " d"],
         noise: Float[Array, " d"],
@@ -94,15 +93,15 @@ class AbstractDenoiser(eqx.Module, Serializable):
         return given.mean + cholesky(given.cov) @ noise
 
     @abc.abstractmethod
-    def stages(self, schedule: Schedule) -> Any:
-        """What `mean_at` wants to know of each stage, stacked in the order T, ..., 1."""
+    def stages(self, schedule: Schedule) -> PyTree:
+        """Inputs of `mean_at` and `denoise_at` at each stage, stacked in the order T, ..., 1."""
 
     @abc.abstractmethod
-    def mean_at(self, stage: Any, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
+    def mean_at(self, stage: PyTree, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
         """E[s_0 | s_t]."""
 
     @abc.abstractmethod
-    def denoise_at(self, stage: Any, s_t: Float[Array, " d"]) -> Gaussian:
+    def denoise_at(self, stage: PyTree, s_t: Float[Array, " d"]) -> Gaussian:
         """Mean and covariance of s_0 given s_t."""
 
 
@@ -128,8 +127,8 @@ def derivative_moments(
     variances = 1.0 / (1.0 + precision.values)
     stds = jnp.sqrt(variances)
     ratio = symmetrize(derivative) / (stds[:, None] * stds[None, :])
-    lowest = jnp.full_like(stds, VARIANCE_RATIO)
-    factor = bounded_factor(ratio, lowest, LARGEST_VARIANCE / variances)
+    lowest = jnp.full_like(stds, MIN_VARIANCE_RATIO)
+    factor = bounded_factor(ratio, lowest, MAX_VARIANCE / variances)
     half = precision.vectors @ (stds[:, None] * factor)
     return Gaussian(precision.unrotate(value), half @ half.T)
 
@@ -160,7 +159,7 @@ def _mean_squared_error(
     shares: Float[Array, " m"],
     seed: UInt32[Array, ""],
 ) -> Float[Array, " r"]:
-    def error(stage: Any, s_t: Float[Array, "m d"]) -> Float[Array, ""]:
+    def error(stage: PyTree, s_t: Float[Array, "m d"]) -> Float[Array, ""]:
         means = jax.vmap(lambda s: denoiser.mean_at(stage, s))(s_t)
         return shares @ jnp.mean((means - s_0) ** 2, axis=1)
 
@@ -173,7 +172,7 @@ def exact_residual(
 ) -> Float[Array, " r"]:
     """Mean variance of s_0 given s_t per coordinate at each stage of the grid."""
 
-    def variance(stage: Any, s_t: Float[Array, "m d"]) -> Float[Array, ""]:
+    def variance(stage: PyTree, s_t: Float[Array, "m d"]) -> Float[Array, ""]:
         covs = jax.vmap(lambda s: denoiser.denoise_at(stage, s).cov)(s_t)
         return jnp.mean(jnp.trace(covs, axis1=1, axis2=2)) / s_0.shape[1]
 
@@ -181,7 +180,7 @@ def exact_residual(
 
 
 def _over_stages(
-    function: Callable[[Any, Float[Array, "m d"]], Float[Array, ""]],
+    function: Callable[[PyTree, Float[Array, "m d"]], Float[Array, ""]],
     denoiser: AbstractDenoiser,
     grid: Schedule,
     key: Key[Array, ""],
@@ -192,7 +191,7 @@ def _over_stages(
     keys = jax.random.split(written_out(key), grid.num_stages)
     stage_inputs = jax.tree.map(lambda leaf: leaf.astype(dtype), denoiser.stages(grid))
 
-    def one(inputs: Any) -> Float[Array, ""]:
+    def one(inputs: PyTree) -> Float[Array, ""]:
         stage, snr, key = inputs
         noise = jax.random.normal(key, s_0.shape, dtype)
         alpha_bar = snr / (1.0 + snr)

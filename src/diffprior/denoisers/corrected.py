@@ -5,13 +5,13 @@ All that does not depend on s_t is therefore computed for all stages at once (`P
 left of a step is put into as few products as there can be.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 
 from ..files.base import Serializable
 from ..gaussian import Gaussian
@@ -22,9 +22,9 @@ from ..threefry import written_out
 from .base import AbstractDenoiser, derivative_moments
 
 LOG_PRECISION = (-7.0, 9.0)  # the evidence that a network is trained on
-LONGEST_INPUT = 3.0  # lengths that inputs and output are bounded by, in units of sqrt(d)
-LONGEST_MOVE = 2.0
-LONGEST_OUTPUT = 3.0
+MAX_INPUT = 3.0  # lengths that inputs and output are bounded by, in units of sqrt(d)
+MAX_MOVE = 2.0
+MAX_OUTPUT = 3.0
 SPREAD_AT = tuple(range(-7, 10, 2))  # log precisions that the spread is tabulated at
 DERIVATIVE_UP_TO = 8  # parameters whose covariance under a Gaussian base is the mean's derivative
 
@@ -57,7 +57,7 @@ class Correction(eqx.Module, Serializable):
         return _initial(key, dim, num_components, width, depth)
 
     def evidence_bias(self, precision: Spectral) -> Float[Array, " width"]:
-        """What the precision of the evidence adds to the first layer."""
+        """The first layer's response to the precision of the evidence."""
         return evidence_features(precision) @ self.weights_precision + self.bias_in
 
     def __call__(
@@ -68,17 +68,17 @@ class Correction(eqx.Module, Serializable):
         evidence_bias: Float[Array, " width"],
     ) -> Float[Array, " d"]:
         """The correction in units of (I + P)^(-1/2)."""
-        inputs = (responsibilities, bounded(x, LONGEST_INPUT), bounded(y, LONGEST_MOVE))
+        inputs = (responsibilities, bounded(x, MAX_INPUT), bounded(y, MAX_MOVE))
         weights = (self.weights_component, self.weights_mean, self.weights_move)
         h = jax.nn.silu(evidence_bias + jnp.concatenate(inputs) @ jnp.concatenate(weights))
         for weights, bias in zip(self.weights_hidden, self.bias_hidden, strict=True):
             h = h + jax.nn.silu(h @ weights + bias)
         out = h @ self.weights_out + self.bias_out
-        longest = LONGEST_OUTPUT * out.shape[0] ** 0.5
+        longest = MAX_OUTPUT * out.shape[0] ** 0.5
         return out * jnp.minimum(1.0, longest * jax.lax.rsqrt(jnp.sum(out**2) + 1e-12))
 
     def shrunk(self, factor: float) -> "Correction":
-        """The same correction, so many times as long."""
+        """The correction times a factor."""
         leaves = (np.asarray(leaf) for leaf in (self.weights_out, self.bias_out))
         changed = tuple(jax.device_put((factor * leaf).astype(leaf.dtype)) for leaf in leaves)
         return eqx.tree_at(lambda net: (net.weights_out, net.bias_out), self, changed)
@@ -130,7 +130,7 @@ def _initial(
 
 
 class ComponentPlan(NamedTuple):
-    """Components given a task's evidence, as in `GaussianMixture.posterior_at`."""
+    """Components given a task's evidence at one stage, as in `GaussianMixture.posterior_at`."""
 
     log_weights: Float[Array, "*t k"]
     centers: Float[Array, "*t k d"]  # shifts that leave the means where they are
@@ -138,10 +138,37 @@ class ComponentPlan(NamedTuple):
     curvatures: Float[Array, "*t k d"]  # of minus the log weight in the shift
     stds: Float[Array, "*t k d"]  # of the random part of the step
 
+    @staticmethod
+    def of(
+        components: GaussianMixture, stage: Stages, ratio: Float[Array, " d"]
+    ) -> "ComponentPlan":
+        """Variances are `ratio` times those of the components."""
+        snr = jnp.maximum(stage.snr, MIN_SNR)
+        left = 1.0 + snr * components.variances
+        gains = jnp.asarray(components.variances) / left
+        rotated = jnp.einsum("ki,kij->kj", components.means, components.vectors)
+        return ComponentPlan(
+            jnp.asarray(components.log_weights) - 0.5 * jnp.sum(jnp.log(left), axis=1),
+            snr * rotated,
+            gains,
+            0.5 / (snr * left),
+            jnp.sqrt(stage.beta_tilde + stage.weight_clean**2 * ratio[None] * gains),
+        )
+
+    def given(
+        self, components: GaussianMixture, noisy_shift: Float[Array, " d"]
+    ) -> tuple[Float[Array, " k"], Float[Array, "k d"]]:
+        """Responsibilities given a noisy sample, and how far it moves each mean, in the eigenbasis
+        of its component."""
+        rotated = jnp.sum(components.vectors * noisy_shift[None, :, None], axis=1)
+        away = rotated - self.centers
+        log_weights = self.log_weights - jnp.sum(self.curvatures * away**2, axis=1)
+        return jax.nn.softmax(log_weights), self.gains * away
+
 
 class CorrectionPlan(NamedTuple):
-    """Of a correction: x = offset + inverse (shift_scale s_t), y = root (m - x), and what the
-    network adds to the mean, back F."""
+    """Of a correction at one stage: x = offset + inverse (shift_scale s_t), y = root (m - x), and
+    the move of the mean, back F."""
 
     offset: Float[Array, "*t d"]
     inverse: Float[Array, "*t d d"]
@@ -149,120 +176,25 @@ class CorrectionPlan(NamedTuple):
     back: Float[Array, "*t d d"]
     bias: Float[Array, "*t width"]
 
+    @staticmethod
+    def of(
+        correction: Correction, precision: Spectral, shift: Float[Array, " d"]
+    ) -> "CorrectionPlan":
+        """For evidence of this precision, and this shift without its noisy sample."""
+        return CorrectionPlan(
+            gaussian_mean(precision, shift),
+            precision.apply(lambda p: 1.0 / (1.0 + p)),
+            precision.apply(lambda p: jnp.sqrt(1.0 + p)),
+            precision.apply(correction_scale),
+            correction.evidence_bias(precision),
+        )
+
 
 class Plan(NamedTuple):
     """Both, stacked over the stages; no correction where there is none."""
 
     components: ComponentPlan
     correction: CorrectionPlan | None
-
-
-def component_plan(
-    components: GaussianMixture, stage: Stages, ratio: Float[Array, " d"]
-) -> ComponentPlan:
-    """Of one stage; variances are `ratio` times what they would be."""
-    snr = jnp.maximum(stage.snr, MIN_SNR)
-    left = 1.0 + snr * components.variances
-    gains = jnp.asarray(components.variances) / left
-    rotated = jnp.einsum("ki,kij->kj", components.means, components.vectors)
-    return ComponentPlan(
-        jnp.asarray(components.log_weights) - 0.5 * jnp.sum(jnp.log(left), axis=1),
-        snr * rotated,
-        gains,
-        0.5 / (snr * left),
-        jnp.sqrt(stage.beta_tilde + stage.weight_clean**2 * ratio[None] * gains),
-    )
-
-
-def correction_plan(
-    correction: Correction, precision: Spectral, shift: Float[Array, " d"]
-) -> CorrectionPlan:
-    """Of one stage, whose evidence has this precision, and this shift without its noisy sample."""
-    return CorrectionPlan(
-        gaussian_mean(precision, shift),
-        precision.apply(lambda p: 1.0 / (1.0 + p)),
-        precision.apply(lambda p: jnp.sqrt(1.0 + p)),
-        precision.apply(correction_scale),
-        correction.evidence_bias(precision),
-    )
-
-
-def planned_step(
-    components: GaussianMixture,
-    correction: Correction | None,
-    plan: Plan,
-    stage: Stages,
-    s_t: Float[Array, " d"],
-    noise: Float[Array, " d"],
-    uniform: Float[Array, ""],
-) -> Float[Array, " d"]:
-    """A draw of s_{t-1}: of a component by its responsibility, then of what it holds s_0 to be,
-    moved as the mean is corrected."""
-    own = plan.components
-    noisy_shift = stage.shift_scale * s_t
-    responsibilities, moved = _given(components, own, noisy_shift)
-    index = pick(responsibilities, uniform[None])[0]
-    random = stage.weight_clean * moved[index] + own.stds[index] * noise
-    clean = components.means[index]
-    if correction is not None and plan.correction is not None:
-        mean = _mean(components, responsibilities, moved)
-        clean = clean + _correct(correction, plan.correction, noisy_shift, responsibilities, mean)
-    drawn = _times(components.vectors[index], random)
-    return stage.weight_clean * clean + stage.weight_noisy * s_t + drawn
-
-
-def planned_mean(
-    components: GaussianMixture,
-    correction: Correction | None,
-    plan: Plan,
-    stage: Stages,
-    s_t: Float[Array, " d"],
-) -> Float[Array, " d"]:
-    """E[s_0 | s_t]."""
-    noisy_shift = stage.shift_scale * s_t
-    responsibilities, moved = _given(components, plan.components, noisy_shift)
-    mean = _mean(components, responsibilities, moved)
-    if correction is None or plan.correction is None:
-        return mean
-    return mean + _correct(correction, plan.correction, noisy_shift, responsibilities, mean)
-
-
-def _given(
-    components: GaussianMixture, plan: ComponentPlan, noisy_shift: Float[Array, " d"]
-) -> tuple[Float[Array, " k"], Float[Array, "k d"]]:
-    """Responsibilities given a noisy sample too, and how far it moves each mean, in the eigenbasis
-    of its component."""
-    rotated = jnp.sum(components.vectors * noisy_shift[None, :, None], axis=1)
-    away = rotated - plan.centers
-    log_weights = plan.log_weights - jnp.sum(plan.curvatures * away**2, axis=1)
-    return jax.nn.softmax(log_weights), plan.gains * away
-
-
-def _mean(
-    components: GaussianMixture, responsibilities: Float[Array, " k"], moved: Float[Array, "k d"]
-) -> Float[Array, " d"]:
-    """E[s_0] under the components."""
-    means = components.means + jnp.sum(components.vectors * moved[:, None, :], axis=2)
-    return jnp.sum(responsibilities[:, None] * means, axis=0)
-
-
-def _correct(
-    correction: Correction,
-    plan: CorrectionPlan,
-    noisy_shift: Float[Array, " d"],
-    responsibilities: Float[Array, " k"],
-    mean: Float[Array, " d"],
-) -> Float[Array, " d"]:
-    """What the network adds to the mean."""
-    x = plan.offset + _times(plan.inverse, noisy_shift)
-    y = _times(plan.root, mean - x)
-    f = correction(x, y, responsibilities, plan.bias)
-    return _times(plan.back, f)
-
-
-def _times(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, " d"]:
-    """A product so small that it is best computed with what stands around it."""
-    return jnp.sum(matrix * vector[None], axis=1)
 
 
 class Prepared(NamedTuple):
@@ -352,37 +284,61 @@ class CorrectedDenoiser(AbstractDenoiser):
     def _gaussian_cov(self, precision: Spectral) -> Float[Array, "d d"]:
         return precision.apply(lambda p: self._ratio(p) / (1.0 + p))
 
-    def plan(self, prepared: Prepared, stages: Stages) -> Any:
+    def plan(self, prepared: Prepared, stages: Stages) -> PyTree:
         """All of each stage that does not depend on its noisy sample."""
         if not self.draws_components:
             return super().plan(prepared, stages)
 
         def one(stage: Stages) -> Plan:
             precision = prepared.precision.shifted(stage.snr)
-            of_components = component_plan(
-                prepared.components, stage, self._ratio(precision.values)
-            )
+            ratio = self._ratio(precision.values)
+            components = ComponentPlan.of(prepared.components, stage, ratio)
             if self.correction is None:
-                return Plan(of_components, None)
-            return Plan(of_components, correction_plan(self.correction, precision, prepared.shift))
+                return Plan(components, None)
+            return Plan(components, CorrectionPlan.of(self.correction, precision, prepared.shift))
 
         return jax.vmap(one)(stages)
 
     def step(
         self,
         prepared: Prepared,
-        plan: Any,
+        plan: PyTree,
         stage: Stages,
         s_t: Float[Array, " d"],
         noise: Float[Array, " d"],
         uniform: Float[Array, ""],
     ) -> Float[Array, " d"]:
-        """A draw of s_{t-1}: of a component by its responsibility, then of what it holds s_0 to be,
-        moved as the mean is corrected."""
         if not self.draws_components:
             return super().step(prepared, plan, stage, s_t, noise, uniform)
-        components = prepared.components
-        return planned_step(components, self.correction, plan, stage, s_t, noise, uniform)
+        components, own = prepared.components, plan.components
+        noisy_shift = stage.shift_scale * s_t
+        responsibilities, moved = own.given(components, noisy_shift)
+        index = pick(responsibilities, uniform[None])[0]
+        random = stage.weight_clean * moved[index] + own.stds[index] * noise
+        mean = _mixture_mean(components, responsibilities, moved)
+        move = self._move(plan.correction, noisy_shift, responsibilities, mean)
+        clean = components.means[index] + move
+        drawn = _times(components.vectors[index], random)
+        return stage.weight_clean * clean + stage.weight_noisy * s_t + drawn
+
+    def planned_mean(
+        self, prepared: Prepared, plan: Plan, stage: Stages, s_t: Float[Array, " d"]
+    ) -> Float[Array, " d"]:
+        """E[s_0 | s_t] under a task's evidence."""
+        noisy_shift = stage.shift_scale * s_t
+        responsibilities, moved = plan.components.given(prepared.components, noisy_shift)
+        mean = _mixture_mean(prepared.components, responsibilities, moved)
+        return mean + self._move(plan.correction, noisy_shift, responsibilities, mean)
+
+    def _move(
+        self, plan: CorrectionPlan | None, noisy_shift: Array, responsibilities: Array, mean: Array
+    ) -> Float[Array, " d"]:
+        """The correction of the mean."""
+        if plan is None or self.correction is None:
+            return jnp.zeros_like(mean)
+        x = plan.offset + _times(plan.inverse, noisy_shift)
+        y = _times(plan.root, mean - x)
+        return _times(plan.back, self.correction(x, y, responsibilities, plan.bias))
 
     def step_at(
         self,
@@ -500,6 +456,19 @@ def _moved(
     stds = jnp.sqrt(stage.beta_tilde + stage.weight_clean**2 * variances)
     random = components.vectors[index] @ (stds * noise)
     return stage.weight_clean * clean + stage.weight_noisy * s_t + random
+
+
+def _mixture_mean(
+    components: GaussianMixture, responsibilities: Float[Array, " k"], moved: Float[Array, "k d"]
+) -> Float[Array, " d"]:
+    """E[s_0], where means are moved in the eigenbasis of each component."""
+    means = components.means + jnp.sum(components.vectors * moved[:, None, :], axis=2)
+    return jnp.sum(responsibilities[:, None] * means, axis=0)
+
+
+def _times(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, " d"]:
+    """A product so small that it is best fused with what surrounds it."""
+    return jnp.sum(matrix * vector[None], axis=1)
 
 
 def _one(mean: Float[Array, " d"]) -> Conditioned:

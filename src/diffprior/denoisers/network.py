@@ -49,7 +49,7 @@ class NetworkDenoiser(AbstractDenoiser):
         if self.isotropic:
             raise ValueError(
                 "`precision`: expected a stage of the reverse process, got general evidence; a "
-                "prior of so many parameters denoises isotropic evidence only. Use TwistedSMC, "
+                "prior of this kind denoises isotropic evidence only. Use TwistedSMC, "
                 "LaplaceDPS or DPS with it"
             )
         precision = precision.nonnegative()
@@ -80,7 +80,7 @@ class NetworkDenoiser(AbstractDenoiser):
         return derivative_moments(mean, precision, shift)
 
     def _evidence_bias(self, precision: Spectral) -> Float[Array, " width"]:
-        """What the precision of the evidence adds to the first layer."""
+        """The first layer's response to the precision of the evidence."""
         if self.isotropic:
             logs = jnp.clip(jnp.log(precision.values[0]), *LOG_PRECISION)
             features = jnp.stack([-0.25 * logs, jax.nn.sigmoid(logs)])

@@ -1,17 +1,15 @@
 """The paper's denoiser: one regressor of the noise for each stage."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 
 from ..gaussian import Gaussian
 from ..linalg import Spectral, bounded_factor, symmetrize
 from ..schedule import Schedule, Stages
-from .base import LARGEST_VARIANCE, VARIANCE_RATIO, AbstractDenoiser
+from .base import MAX_VARIANCE, MIN_VARIANCE_RATIO, AbstractDenoiser
 
 
 class StagewiseDenoiser(AbstractDenoiser):
@@ -73,7 +71,7 @@ class StagewiseDenoiser(AbstractDenoiser):
         h = jax.nn.relu(h @ self.weights_2 + self.bias_2)
         return h @ self.weights_3 + self.bias_3
 
-    def stages(self, schedule: Schedule) -> Any:
+    def stages(self, schedule: Schedule) -> PyTree:
         alpha_bar = np.asarray(schedule.alpha_bar[:0:-1])
         own = self.grid.alpha_bar
         if not set(schedule.alpha_bar) <= set(own):
@@ -87,14 +85,14 @@ class StagewiseDenoiser(AbstractDenoiser):
         signal, noise = np.sqrt(alpha_bar), np.sqrt(1 - alpha_bar)
         return regressors, jnp.asarray(signal, dtype), jnp.asarray(noise, dtype)
 
-    def mean_at(self, stage: Any, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
+    def mean_at(self, stage: PyTree, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
         """E[s_0 | s_t] = (s_t - sqrt(1 - alpha_bar) eps_t(s_t)) / sqrt(alpha_bar)."""
         regressor, signal, noise = stage
         return (s_t - noise * regressor.noise_at(s_t)) / signal
 
     def step_at(
         self,
-        stage_inputs: Any,
+        stage_inputs: PyTree,
         stage: Stages,
         s_t: Float[Array, " d"],
         noise: Float[Array, " d"],
@@ -104,7 +102,7 @@ class StagewiseDenoiser(AbstractDenoiser):
         mean = stage.weight_clean * self.mean_at(stage_inputs, s_t) + stage.weight_noisy * s_t
         return mean + jnp.sqrt(stage.beta_tilde) * noise
 
-    def denoise_at(self, stage: Any, s_t: Float[Array, " d"]) -> Gaussian:
+    def denoise_at(self, stage: PyTree, s_t: Float[Array, " d"]) -> Gaussian:
         """The covariance is the symmetrized derivative of the mean: second-order Tweedie."""
         _, signal, noise = stage
         value, push = jax.linearize(lambda s: self.mean_at(stage, s), s_t)
@@ -112,6 +110,6 @@ class StagewiseDenoiser(AbstractDenoiser):
         cov = symmetrize(derivative) * noise**2 / signal
         variance = noise**2 * jnp.ones_like(s_t)  # under a unit Gaussian prior
         factor = bounded_factor(
-            cov, VARIANCE_RATIO * variance, LARGEST_VARIANCE * jnp.ones_like(s_t)
+            cov, MIN_VARIANCE_RATIO * variance, MAX_VARIANCE * jnp.ones_like(s_t)
         )
         return Gaussian(value, factor @ factor.T)

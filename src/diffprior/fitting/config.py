@@ -66,7 +66,7 @@ class FitConfig:
         warm_up_steps: Steps until the learning rate is at its highest.
         averaging: Decay of the running mean of the weights.
         num_neighbors: Nearest samples that share in a target, with at most 3 parameters.
-        evidence_pool: Pieces of random evidence kept at a time, at most.
+        evidence_pool: Pieces of random evidence in memory at a time, at most.
         validation_draws: Draws of held-out samples that a candidate is scored on.
         validation_evidence: Pieces of evidence that candidates are scored under.
         residual_draws: Draws of held-out samples for the error at each noise level.
@@ -232,7 +232,7 @@ PAPER = Training(100, 2, 1250, 256, 3e-3, 0.0, 0, (0.0, 0.0), "adam", 0.0)
 
 
 def _defaults(dim: int, mixed: bool, large: bool) -> Training:
-    """What was found to serve so many parameters well, on a mixture or on one Gaussian."""
+    """Defaults found by experiment, for a network on a mixture or on one Gaussian."""
     if dim <= 3:
         evidence = (-4.0, 9.0 if mixed else 6.0)
         return Training(64, 4, 1500, 512, 1.5e-2, 0.0, 512, evidence, "muon", 1.0)

@@ -33,7 +33,7 @@ MIN_SAMPLES = 20
 
 
 class Start(NamedTuple):
-    """What a fit starts from: theta = offset + scale z, and a denoiser to train further."""
+    """The start of a fit: theta = offset + scale z, and a denoiser to train further."""
 
     offset: Float[np.ndarray, " d"]
     scale: Float[np.ndarray, "d d"]

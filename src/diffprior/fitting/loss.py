@@ -21,8 +21,8 @@ from .samples import Rows, to_device
 from .training import AbstractLoss
 
 GROUP = 16  # noisy samples under each piece of evidence
-POOL_NUMBERS, SMALLEST_POOL = 2**24, 256  # memory for a pool, and pieces that it has in any case
-ROTATION_NUMBERS, FEWEST_ROTATIONS, MOST_ROTATIONS = 2**25, 256, 8192  # the same for rotations
+POOL_NUMBERS, MIN_POOL = 2**24, 256  # memory for a pool, and pieces that it has in any case
+ROTATION_NUMBERS, MIN_ROTATIONS, MAX_ROTATIONS = 2**25, 256, 8192  # the same for rotations
 LOG_PRECISION_RANGE, SHARE_IN_RANGE = (-4.0, 4.5), 0.85  # of evidence that candidates are scored by
 NEIGHBORS_MAX_DIM = 3  # with more parameters no neighbors are near
 NEIGHBORS_MAX_ROWS = 2**15  # memory for the neighbors of each
@@ -225,7 +225,7 @@ def _matrices(vectors: Float[Array, "g d d"], values: Float[Array, "g d"]) -> Ar
 def pool_size(base: GaussianMixture | None, config: FitConfig) -> int:
     """Pieces of evidence that there is memory for, with the base factored under each."""
     numbers = 1 if base is None else base.vectors.size
-    return min(max(POOL_NUMBERS // numbers, SMALLEST_POOL), config.evidence_pool)
+    return min(max(POOL_NUMBERS // numbers, MIN_POOL), config.evidence_pool)
 
 
 @eqx.filter_jit
@@ -283,7 +283,7 @@ def _log_strength(
 
 def random_rotations(dim: int, seed: int) -> Float[Array, "r d d"]:
     """Orthogonal matrices, uniformly at random: as many as there is memory for."""
-    number = int(np.clip(ROTATION_NUMBERS // dim**2, FEWEST_ROTATIONS, MOST_ROTATIONS))
+    number = int(np.clip(ROTATION_NUMBERS // dim**2, MIN_ROTATIONS, MAX_ROTATIONS))
     normal = np.random.default_rng(seed).standard_normal((number, dim, dim))
     q, r = np.linalg.qr(normal)
     signs = np.sign(np.diagonal(r, axis1=1, axis2=2))

@@ -36,7 +36,7 @@ class StageLoss(Serializable):
 
 @dataclass(frozen=True)
 class Candidate(Serializable):
-    """A denoiser that was tried: what it stands on, and what a network added to that.
+    """A denoiser that was tried: its base, and whether a network corrects it.
 
     Attributes:
         base: "Gaussian" or "mixture".
@@ -66,18 +66,18 @@ class FitReport(Serializable):
 
     Attributes:
         num_samples: rows that the prior was fitted to.
-        num_held_out: how many of them it was only judged by.
+        num_held_out: rows among them that were used for validation only.
         seconds: how long that took.
         losses: the held-out loss before training and at each evaluation after it.
         best: which evaluation was kept, counted from 0.
         stages: the error of the denoiser at each noise level.
-        warnings: what is odd about the samples.
+        warnings: about the samples.
         candidates: what was tried: bases alone and with a network, and the held-out loss of each;
             none with the paper's preset.
         chosen: which of them was kept: of those about as good as the best the simplest, but not one
             Gaussian alone where there is a mixture.
-        mixture_gain: log density of samples held out in turn under the mixture less that under one
-            Gaussian, in nats a sample; 0 where no mixture is clearly better.
+        mixture_gain: cross-validated log density under the mixture less that under one Gaussian, in
+            nats per sample; 0 where no mixture is clearly better.
     """
 
     num_samples: int
@@ -93,7 +93,7 @@ class FitReport(Serializable):
 
     @property
     def base(self) -> Candidate | None:
-        """What was kept, if there was a choice."""
+        """The candidate that was kept, if there was a choice."""
         return self.candidates[self.chosen] if self.candidates else None
 
     @property
@@ -138,7 +138,7 @@ class FitReport(Serializable):
         mixture = next(c for c in self.candidates if c.base == "mixture")
         return (
             f"A mixture of {mixture.num_components} is likelier than one Gaussian by "
-            f"{self.mixture_gain:.2f} nats a sample, held out in turn.\n"
+            f"{self.mixture_gain:.2f} nats per sample, by cross-validation.\n"
         )
 
     def _draws(self) -> str:

@@ -36,7 +36,7 @@ class Selected(NamedTuple):
     training: TrainingResult
     candidates: tuple[Candidate, ...] = ()
     chosen: int = 0
-    mixture_gain: float = 0.0  # nats per sample over one Gaussian, on samples held out in turn
+    mixture_gain: float = 0.0  # nats per sample over one Gaussian, cross-validated
 
 
 class Scored(NamedTuple):
@@ -60,12 +60,12 @@ def select_denoiser(
 ) -> Selected:
     """Find a mixture, train a network on it and on a Gaussian, and keep what does best.
 
-    The base alone stays when a network adds nothing to it: the mixture if the likelihood of samples
-    held out in turn prefers one, and a Gaussian if not. Of denoisers that do about as well the
-    simplest is kept: few samples justify little. Where the mixture alone takes much off the
-    Gaussian's loss, only the mixture is corrected (a large one not even then), where it takes
-    little, only the Gaussian: the other has not been seen to win there. A mixture is scored and
-    corrected as fitted to `train`; one that stays alone is fitted to all samples.
+    The base alone stays when a network adds nothing to it: the mixture if cross-validated
+    likelihood prefers one, and a Gaussian if not. Of denoisers that do about as well the simplest
+    is kept: few samples justify little. Where the mixture alone takes much off the Gaussian's loss,
+    only the mixture is corrected (a large one not even then), where it takes little, only the
+    Gaussian: the other has not been seen to win there. A mixture is scored and corrected as fitted
+    to `train`; one that stays alone is fitted to all samples.
 
     Args:
         train: Samples to learn from.
@@ -151,7 +151,7 @@ def _too_large(base: GaussianMixture | None, config: FitConfig) -> bool:
 def _mixture(
     train: Rows, held_out: Rows, config: FitConfig, groups: np.ndarray | None, seed: int
 ) -> Choice | None:
-    """The mixture that samples held out in turn prefer to one Gaussian, if there is one."""
+    """The mixture that cross-validated likelihood prefers to one Gaussian, if there is one."""
     samples, weights = _both(train, held_out)
     usual = MAX_COMPONENTS_2D if train.dim <= 2 else MAX_COMPONENTS
     largest = config.max_components or usual
@@ -278,7 +278,7 @@ class _Trainer(NamedTuple):
         return Scored(denoiser, result, self._by_task(squares, scores.drawn), candidate)
 
     def _by_task(self, values: np.ndarray, drawn: Array) -> Float[np.ndarray, " t"]:
-        """What each task adds to the mean over all draws, times the number of tasks."""
+        """Contribution of each task to the mean over all draws, times the number of tasks."""
         tasks, number = self.tasks[np.asarray(drawn).reshape(-1)], int(self.tasks.max()) + 1
         return np.bincount(tasks, values, minlength=number) * (number / len(values))
 

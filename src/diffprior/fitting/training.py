@@ -51,7 +51,7 @@ class _Rates(NamedTuple):
 
 
 class _Optimizer(NamedTuple):
-    """What programs are compiled for."""
+    """Constants of the compiled programs."""
 
     name: str
     weight_decay: float

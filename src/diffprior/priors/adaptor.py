@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 from numpy.typing import ArrayLike
 
 from ..checks import describe
@@ -60,14 +60,14 @@ class PriorDenoiser(AbstractDenoiser):
     def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
         return self._moments(precision.matrix(), shift)
 
-    def stages(self, schedule: Schedule) -> Any:
+    def stages(self, schedule: Schedule) -> PyTree:
         stages = schedule.stages(jnp.result_type(float))
         return stages.snr, stages.shift_scale
 
-    def mean_at(self, stage: Any, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
+    def mean_at(self, stage: PyTree, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
         return self.denoise_at(stage, s_t).mean
 
-    def denoise_at(self, stage: Any, s_t: Float[Array, " d"]) -> Gaussian:
+    def denoise_at(self, stage: PyTree, s_t: Float[Array, " d"]) -> Gaussian:
         snr, shift_scale = stage
         return self._moments(snr * jnp.eye(s_t.shape[0], dtype=s_t.dtype), shift_scale * s_t)
 

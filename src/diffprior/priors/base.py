@@ -74,7 +74,7 @@ class AbstractClosedFormPrior(AbstractPrior):
         """The posterior, in the same kind of prior.
 
         Args:
-            evidence: What a task has shown.
+            evidence: Of the task so far.
 
         Returns:
             p(theta | h), and log p(h); approximate where `evidence.condition` is.

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Key, PyTree
 from numpy.typing import ArrayLike
 
 from ..checks import choice, describe, positive_int
@@ -33,7 +33,7 @@ class ReverseProcess(NamedTuple):
     """The chain of Eqs. (4) and (5) on a grid of stages, T first: all that a sampler scans over."""
 
     stages: Stages
-    denoiser_stages: Any
+    denoiser_stages: PyTree
     residual: Float[Array, " t"]  # mean squared error of E[s_0 | s_t] per coordinate
 
     def variance(self, covariance: str) -> Float[Array, " t"]:
@@ -50,8 +50,8 @@ class ReverseProcess(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Metadata(Serializable):
-    """What is carried along but not compared, so that a compiled program that serves one prior
-    serves every other of the same shape."""
+    """Data that is not compared, so that a program compiled for one prior serves every other of the
+    same shape."""
 
     report: FitReport | None = dataclasses.field(compare=False)
     names: tuple[str, ...] = dataclasses.field(default=(), compare=False)  # of the parameters
@@ -112,8 +112,8 @@ class DiffusionPrior(AbstractPrior):
             sample_weights: (n,), how many times each row counts; by default once.
             groups: (n,), labels; rows of one label are held out together. For several draws of each
                 task's parameters, where they are not known for certain.
-            hedge: Share of a wide Gaussian mixed into what is learned, so that a task unlike any
-                before is learned instead of denied.
+            hedge: Share of a wide Gaussian mixed into what is learned, so that the posterior of a
+                task unlike any before is not ruled out.
             initial: A prior to start from: its coordinates and weights (warm start), and its
                 schedule unless the config has one.
 

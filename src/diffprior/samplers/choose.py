@@ -10,7 +10,7 @@ from ..priors.mixture import MixturePrior
 from .base import AbstractSampler
 from .evidence_dps import EvidenceDPS
 from .exact import Exact
-from .few_passes import FewPasses, stands_on_a_mixture
+from .few_passes import FewPasses, has_mixture_base
 from .twisted_smc import TwistedSMC
 
 MANY = 4  # parameters; with fewer, 20 stages cost little and are a little closer than two passes
@@ -58,7 +58,7 @@ def _right_on_average(prior: Any) -> bool:
 
 def _mostly_a_mixture(prior: Any) -> bool:
     """Whether a network adds so little to a mixture that two passes miss nothing."""
-    learned = isinstance(prior, DiffusionPrior) and stands_on_a_mixture(prior)
+    learned = isinstance(prior, DiffusionPrior) and has_mixture_base(prior)
     return learned and prior.denoiser.negligible_correction
 
 

@@ -182,14 +182,14 @@ def _checked_passes(passes: Any) -> int:
     return int(passes)
 
 
-def stands_on_a_mixture(prior: DiffusionPrior) -> bool:
+def has_mixture_base(prior: DiffusionPrior) -> bool:
     """Whether the shape of what evidence leaves open is known, not just its mean and covariance."""
     denoiser = prior.denoiser
     return isinstance(denoiser, CorrectedDenoiser) and denoiser.is_mixture
 
 
 def _check_mixture(prior: DiffusionPrior) -> None:
-    if not stands_on_a_mixture(prior):
+    if not has_mixture_base(prior):
         raise ValueError(
             "`prior`: expected a learned one that stands on a mixture, got one that does not; "
             "fit it with FitConfig(prefer_mixture=True), or use EvidenceDPS"

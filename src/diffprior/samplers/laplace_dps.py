@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Key
 
 from ..checks import choice
 from ..denoisers.base import AbstractDenoiser
-from ..denoisers.corrected import CorrectedDenoiser, Prepared, planned_mean
+from ..denoisers.corrected import CorrectedDenoiser, Prepared
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..linalg import Spectral, eigh
@@ -119,8 +119,9 @@ def _means(
     components = denoiser.base
     zero = jnp.zeros_like(components.means[0])
     nothing = Spectral(jnp.eye(denoiser.dim, dtype=zero.dtype), zero)
-    plans = denoiser.plan(Prepared(nothing, zero, components), process.stages)
-    return functools.partial(planned_mean, components, denoiser.correction), plans
+    prepared = Prepared(nothing, zero, components)
+    plans = denoiser.plan(prepared, process.stages)
+    return functools.partial(denoiser.planned_mean, prepared), plans
 
 
 def _glm_chain(
