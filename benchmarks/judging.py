@@ -161,17 +161,17 @@ def judge(
     for seed in seeds:
         scorers = [Scorer(source, number, seed, likelihood, size) for number in observations]
         samples = source.sample(77 + seed, past_tasks)
-        priors: dict[Callable[..., Any], Any] = {}
+        priors: dict[str, dp.AbstractPrior] = {}
         for method in methods:
-            fit, sampler_of = _METHODS[method]
-            if fit not in priors:
+            kind, sampler_of = _METHODS[method]
+            if kind not in priors:
                 begin = time.perf_counter()
-                priors[fit] = fit(source, samples, seed)
+                priors[kind] = _PRIORS[kind](source, samples, seed)
                 fits.append({"distribution": name, "method": method, "seed": seed})
                 fits[-1]["seconds"] = time.perf_counter() - begin
-                fits[-1] |= _candidates(priors[fit])
+                fits[-1] |= _candidates(priors[kind])
                 on_row(fits[-1])
-            sampler = sampler_of(priors[fit])
+            sampler = sampler_of(priors[kind])
             for scorer in scorers:
                 rows.append(scorer.score(name, sampler, method))
                 on_row(rows[-1])
@@ -186,23 +186,6 @@ def _candidates(prior: dp.AbstractPrior) -> dict[str, Any]:
     return {"candidates": candidates, "chosen": report.chosen}
 
 
-def _fit_diffusion(_: Any, samples: np.ndarray, seed: int) -> dp.AbstractPrior:
-    return dp.DiffusionPrior.fit(samples, seed=seed, progress=False)
-
-
-def _fit_fast(_: Any, samples: np.ndarray, seed: int) -> dp.AbstractPrior:
-    config = dp.FitConfig(prefer_mixture=True)
-    return dp.DiffusionPrior.fit(samples, seed=seed, progress=False, config=config)
-
-
-def _fit_mixture(_: Any, samples: np.ndarray, seed: int) -> dp.AbstractPrior:
-    return dp.MixturePrior.fit(samples, seed=seed)
-
-
-def _fit_gaussian(_: Any, samples: np.ndarray, seed: int) -> dp.AbstractPrior:
-    return dp.GaussianPrior.fit(samples)
-
-
 def _known(source: AbstractDistribution, samples: np.ndarray, seed: int) -> dp.AbstractPrior:
     if not isinstance(source, MixtureDistribution):
         raise ValueError(
@@ -212,16 +195,27 @@ def _known(source: AbstractDistribution, samples: np.ndarray, seed: int) -> dp.A
     return source.prior
 
 
-_METHODS: dict[str, tuple[Callable[..., dp.AbstractPrior], Callable[[Any], dp.AbstractSampler]]] = {
-    "diffusion": (_fit_diffusion, dp.best_sampler),
-    "EvidenceDPS": (_fit_diffusion, dp.EvidenceDPS),
-    "FewPasses": (_fit_fast, dp.FewPasses),
-    "FewPasses, 1 pass": (_fit_fast, lambda prior: dp.FewPasses(prior, passes=1)),
-    "FewPasses, 4 passes": (_fit_fast, lambda prior: dp.FewPasses(prior, passes=4)),
-    "TwistedSMC": (_fit_diffusion, lambda prior: dp.TwistedSMC(prior, num_particles=32)),
-    "mixture, K chosen": (_fit_mixture, dp.best_sampler),
-    "Gaussian": (_fit_gaussian, dp.best_sampler),
-    "exact denoiser": (_known, dp.EvidenceDPS),
+def _fit(config: dp.FitConfig, samples: np.ndarray, seed: int) -> dp.AbstractPrior:
+    return dp.DiffusionPrior.fit(samples, seed=seed, progress=False, config=config)
+
+
+_PRIORS: dict[str, Callable[[AbstractDistribution, np.ndarray, int], dp.AbstractPrior]] = {
+    "diffusion": lambda _, *data: _fit(dp.FitConfig(), *data),
+    "on a mixture": lambda _, *data: _fit(dp.FitConfig(prefer_mixture=True), *data),
+    "mixture": lambda _, samples, seed: dp.MixturePrior.fit(samples, seed=seed),
+    "Gaussian": lambda _, samples, seed: dp.GaussianPrior.fit(samples),
+    "known": _known,
+}
+_METHODS: dict[str, tuple[str, Callable[[Any], dp.AbstractSampler]]] = {
+    "diffusion": ("diffusion", dp.best_sampler),
+    "EvidenceDPS": ("diffusion", dp.EvidenceDPS),
+    "FewPasses": ("on a mixture", dp.FewPasses),
+    "FewPasses, 1 pass": ("on a mixture", lambda prior: dp.FewPasses(prior, passes=1)),
+    "FewPasses, 4 passes": ("on a mixture", lambda prior: dp.FewPasses(prior, passes=4)),
+    "TwistedSMC": ("diffusion", lambda prior: dp.TwistedSMC(prior, num_particles=32)),
+    "mixture, K chosen": ("mixture", dp.best_sampler),
+    "Gaussian": ("Gaussian", dp.best_sampler),
+    "exact denoiser": ("known", dp.EvidenceDPS),
 }
 
 

@@ -45,7 +45,7 @@ class Cell:
     mean_rows: float
     target: float
     seed: int
-    folder: Path | None = None
+    folder: str = ""
 
     @property
     def label(self) -> str:
@@ -420,12 +420,12 @@ CASES: tuple[tuple[str, str, int, float, float], ...] = (
 )
 
 
-def cells(wanted: Sequence[str], seeds: Sequence[int], data: Path | None = None) -> Iterator[Cell]:
+def cells(wanted: Sequence[str], seeds: Sequence[int], data: str = "") -> Iterator[Cell]:
     """The cells whose label contains one of `wanted`, or all; those of data sets with a folder."""
     for kind, name, num_tasks, mean_rows, target in CASES:
         for seed in seeds[:1] if kind in ONCE else seeds:
             cell = Cell(kind, name, num_tasks, float(mean_rows), target, seed, data)
-            available = data is not None or kind not in DATA
+            available = bool(data) or kind not in DATA
             if available and (not wanted or any(part in cell.label for part in wanted)):
                 yield cell
 
@@ -441,7 +441,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], help="cells whose label contains one")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
-    parser.add_argument("--data", type=Path, help="folder of MovieLens' and MNIST's files")
+    parser.add_argument("--data", default="", help="folder of MovieLens' and MNIST's files")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--list", action="store_true", help="print labels and run nothing")
     options = parser.parse_args()
@@ -454,13 +454,7 @@ def main() -> None:
         for future in as_completed([pool.submit(run_cell, cell) for cell in chosen]):
             figures.append(future.result())
             print(figures[-1], flush=True)
-    numbers = [{"cell": f.cell.label, "reached": f.reached, **_plain(f)} for f in figures]
-    write_json(options.json, numbers)
-
-
-def _plain(figure: Figure) -> dict[str, Any]:
-    found = dataclasses.asdict(figure)
-    return {"value": found["value"], "target": figure.cell.target, "notes": found["notes"]}
+    write_json(options.json, [{**dataclasses.asdict(f), "reached": f.reached} for f in figures])
 
 
 if __name__ == "__main__":

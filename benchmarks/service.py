@@ -1,8 +1,6 @@
-"""The decision service under load: throughput and latency beside the same service at random, what
-a store of ten times as many tasks changes, and memory over an hour.
+"""The decision service under load, beside the same service at random; and with many more tasks.
 
-`python -m benchmarks.service --section load --quick`; `python -m benchmarks.soak service` for the
-hour.
+`python -m benchmarks.service --section load --quick`
 """
 
 import asyncio
@@ -153,7 +151,9 @@ class Service:
 
     def memory(self) -> float:
         """Resident memory in MB."""
-        return resident_memory(f"/proc/{self._process.pid}")
+        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
+        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+        return float(line.split()[1]) / 1024
 
     def cpu_seconds(self) -> float:
         """Processor time so far, which other processes do not lengthen much."""
@@ -175,12 +175,6 @@ class Service:
 
 async def _ping(port: int) -> None:
     (await Connection(port).open()).close()
-
-
-def resident_memory(process: str = "/proc/self") -> float:
-    """Resident memory of a process in MB, on Linux."""
-    lines = (Path(process) / "status").read_text(encoding="utf-8").splitlines()
-    return float(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""The paper's figures, one module each, with their plots and reports."""
+"""The paper's experiments, one module each; `python -m experiments.NAME --help`."""

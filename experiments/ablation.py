@@ -1,4 +1,7 @@
-"""The ablation of Appendix C.3, on cross: training samples, stages, and what stages cost."""
+"""The ablation of Appendix C.3, on cross: training samples, stages, and what stages cost.
+
+`python -m experiments.ablation --quick`
+"""
 
 import dataclasses
 import functools
@@ -6,25 +9,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from diffprior.bandits.agents import ThompsonSampling
+import typer
+
+import diffprior as dp
 from diffprior.executors import AbstractExecutor
 from diffprior.files.cache import ResultCache
-from diffprior.problems.synthetic import synthetic
 from diffprior.progress import Progress, progress
 from diffprior.reporting.page import Block, Columns, Heading, Text
 from diffprior.reporting.tables import Table, plus_minus
-from diffprior.samplers.base import AbstractSampler
-from diffprior.samplers.evidence_dps import EvidenceDPS
-from diffprior.samplers.exact import Exact
-from diffprior.samplers.laplace_dps import LaplaceDPS
-from diffprior.schedule import Schedule
 
 from .agents import CHOSEN, LearnedPriors, true_prior
-from .experiment import Effort, past_tasks, play
+from .command import Fresh, Json, Out, Quick, Ray, Runs, Seed, conduct
+from .experiment import Effort, Part, Regret, past_tasks, play, share_out
 from .figures import Curve, Panel, panels_figure
-from .parts import Part, share_out
 from .report import picture, write_report
-from .results import Regret
 
 PROBLEM = "cross"
 SAMPLES = (100, 300, 1000, 3000, 10_000)
@@ -46,20 +44,20 @@ class AblationResult:
 
     @property
     def summary(self) -> list[Table]:
-        """What a terminal shows."""
+        """Tables for a terminal."""
         return [samples_table(self), stages_table(self)]
 
 
-def paper_schedule(num_stages: int) -> Schedule:
+def paper_schedule(num_stages: int) -> dp.Schedule:
     """T stages that end at the paper's noise: alpha = 0.97^(100 / T), so 0.97 at T = 100."""
-    return Schedule.constant(num_stages, 0.97 ** (100 / num_stages))
+    return dp.Schedule.constant(num_stages, 0.97 ** (100 / num_stages))
 
 
 class Ablation:
     """Samplers on cross, by number of training samples and of stages."""
 
-    def __init__(self, cache: ResultCache, effort: Effort, seed: int, told: Progress) -> None:
-        self.problem, self.cache, self.told = synthetic(PROBLEM), cache, told
+    def __init__(self, cache: ResultCache, effort: Effort, seed: int, shown: Progress) -> None:
+        self.problem, self.cache, self.shown = dp.synthetic(PROBLEM), cache, shown
         self.effort, self.seed = effort, seed
         self.samples = past_tasks(self.problem, effort.num_samples, seed)
 
@@ -80,18 +78,18 @@ class Ablation:
         """TS, and exact sampling with the true prior."""
         standard = self.priors(len(self.samples))["N(0, I)"]
         true = true_prior(self.problem, self.seed)
-        samplers: dict[str, Callable[[], AbstractSampler]]
-        samplers = {"TS": lambda: Exact(standard), "true prior": lambda: Exact(true)}
+        samplers: dict[str, Callable[[], dp.AbstractSampler]]
+        samplers = {"TS": lambda: dp.Exact(standard), "true prior": lambda: dp.Exact(true)}
         return self._regrets({}, samplers)
 
     def by_samples(self, count: int) -> dict[str, Regret]:
         """Priors learned from the first so many samples."""
         few = self.priors(count)
-        samplers: dict[str, Callable[[], AbstractSampler]] = {
-            MIXTURE: lambda: Exact(few[CHOSEN]),
-            PRESET: lambda: LaplaceDPS(few.diffusion("paper"), covariance="paper"),
-            FITTED: lambda: LaplaceDPS(few.diffusion("default")),
-            OURS: lambda: EvidenceDPS(few.diffusion("default")),
+        samplers: dict[str, Callable[[], dp.AbstractSampler]] = {
+            MIXTURE: lambda: dp.Exact(few[CHOSEN]),
+            PRESET: lambda: dp.LaplaceDPS(few.diffusion("paper"), covariance="paper"),
+            FITTED: lambda: dp.LaplaceDPS(few.diffusion("default")),
+            OURS: lambda: dp.EvidenceDPS(few.diffusion("default")),
         }
         return self._regrets({"samples": count}, samplers)
 
@@ -99,12 +97,12 @@ class Ablation:
         """So many stages; the default prior is the same for all."""
         priors = self.priors(len(self.samples))
         schedule = None if count == 100 else paper_schedule(count)
-        samplers: dict[str, Callable[[], AbstractSampler]] = {
-            PRESET: lambda: LaplaceDPS(priors.diffusion("paper", schedule), covariance="paper"),
+        samplers: dict[str, Callable[[], dp.AbstractSampler]] = {
+            PRESET: lambda: dp.LaplaceDPS(priors.diffusion("paper", schedule), covariance="paper"),
         }
         if count <= DEFAULT_UP_TO:
-            samplers[FITTED] = lambda: LaplaceDPS(priors.diffusion("default"), steps=count)
-            samplers[OURS] = lambda: EvidenceDPS(priors.diffusion("default"), steps=count)
+            samplers[FITTED] = lambda: dp.LaplaceDPS(priors.diffusion("default"), steps=count)
+            samplers[OURS] = lambda: dp.EvidenceDPS(priors.diffusion("default"), steps=count)
         return self._regrets({"stages": count}, samplers)
 
     def priors(self, count: int) -> LearnedPriors:
@@ -113,31 +111,31 @@ class Ablation:
         return LearnedPriors(label, self.samples[:count], self.cache, self.seed)
 
     def _regrets(
-        self, varied: dict[str, int], samplers: dict[str, Callable[[], AbstractSampler]]
+        self, varied: dict[str, int], samplers: dict[str, Callable[[], dp.AbstractSampler]]
     ) -> dict[str, Regret]:
         settings = {**dataclasses.asdict(self.effort), "seed": self.seed, **varied}
         what = "".join(f", {value} {key}" for key, value in varied.items())
         found = {}
         for name, make in samplers.items():
-            self.told.describe(name + what)
+            self.shown.describe(name + what)
             play_it = functools.partial(self._play, make)
             found[name] = self.cache.numbers(Regret, f"regret, {name}{what}", settings, play_it)
-        self.told.advance()
+        self.shown.advance()
         return found
 
-    def _play(self, make: Callable[[], AbstractSampler]) -> Regret:
-        agent = ThompsonSampling(make(), self.problem.likelihood)
+    def _play(self, make: Callable[[], dp.AbstractSampler]) -> Regret:
+        agent = dp.ThompsonSampling(make(), self.problem.likelihood)
         return play(self.problem, agent, self.effort.num_runs, self.effort.num_rounds, self.seed)
 
 
 def run_ablation(
     out: Path,
     cache: ResultCache,
+    executor: AbstractExecutor | None = None,
     *,
     effort: Effort | None = None,
     quick: bool = False,
     seed: int = 0,
-    executor: AbstractExecutor | None = None,
 ) -> AblationResult:
     """Run what is missing, draw the figure and write the report."""
     effort = effort or Effort()
@@ -145,8 +143,8 @@ def run_ablation(
     silent = Ablation(cache, effort, seed, Progress("", 0))
     share_out(cache, silent.prior_parts(samples), executor, "priors")
     share_out(cache, silent.parts(samples, stages), executor, "parts")
-    with progress("", 1 + len(samples) + len(stages)) as told:
-        ablation = Ablation(cache, effort, seed, told)
+    with progress("", 1 + len(samples) + len(stages)) as shown:
+        ablation = Ablation(cache, effort, seed, shown)
         settings = {"problem": PROBLEM, "runs": str(effort.num_runs), "seed": str(seed)}
         result = AblationResult(
             settings | {"rounds": str(effort.num_rounds)},
@@ -234,3 +232,22 @@ _INTRODUCTION = (
 )
 _CAPTION = "Regret by training samples (a) and stages (b); time by stages (c)."
 _TIME = "Seconds for 100 runs, without compilation."
+
+
+def main(
+    out: Out = Path("results/ablation"),
+    json: Json = None,
+    quick: Quick = False,
+    runs: Runs = None,
+    fresh: Fresh = False,
+    seed: Seed = 0,
+    ray: Ray = None,
+) -> None:
+    """Regret by training samples and by stages, and the time of stages (Appendix C.3)."""
+    effort = Effort.of(runs, quick)
+    run = functools.partial(run_ablation, out, effort=effort, quick=quick, seed=seed)
+    conduct(run, out, json, fresh, ray)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,6 +1,6 @@
-"""The agents of the experiments: Section 6.1, our own, and the rivals to beat."""
+"""The agents of the experiments: Section 6.1, our own, and the baselines to beat."""
 
-import dataclasses
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,27 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from diffprior.bandits.agents import AbstractAgent, ThompsonSampling
-from diffprior.bandits.baselines import EpsilonGreedy, LinUCB
+import diffprior as dp
 from diffprior.checks import choice
-from diffprior.evidence.base import AbstractLikelihood
-from diffprior.evidence.linear import Linear
 from diffprior.files.cache import ResultCache, array_digest
-from diffprior.fitting.config import FitConfig
-from diffprior.priors.base import AbstractClosedFormPrior, AbstractPrior
-from diffprior.priors.diffusion import DiffusionPrior
-from diffprior.priors.empirical import EmpiricalPrior
-from diffprior.priors.gaussian import GaussianPrior
-from diffprior.priors.mixture import MixturePrior
-from diffprior.problems.base import AbstractProblem
 from diffprior.reporting.tables import Table
-from diffprior.samplers.base import AbstractSampler
-from diffprior.samplers.dps import DPS
-from diffprior.samplers.evidence_dps import EvidenceDPS
-from diffprior.samplers.exact import Exact
-from diffprior.samplers.laplace_dps import LaplaceDPS
-from diffprior.samplers.twisted_smc import TwistedSMC
-from diffprior.schedule import Schedule
 
 NUM_ATOMS = 20_000  # samples that stand for a true prior without closed form, linear rewards
 NUM_ATOMS_GLM = 2_000  # and for others, whose likelihood costs a pass over the history
@@ -55,45 +38,51 @@ class AgentSpec:
     name: str
     prior: str
     meaning: str
-    sampler: Callable[..., AbstractSampler] | None = None
-    policy: Callable[[Any, AbstractLikelihood], AbstractAgent] | None = None
+    sampler: Callable[..., dp.AbstractSampler] | None = None
+    policy: Callable[[Any, dp.AbstractLikelihood], dp.AbstractAgent] | None = None
     slow: bool = False
 
     def agent(
-        self, prior: AbstractPrior, likelihood: AbstractLikelihood, temperature: float = 1.0
-    ) -> AbstractAgent:
+        self, prior: dp.AbstractPrior, likelihood: dp.AbstractLikelihood, temperature: float = 1.0
+    ) -> dp.AbstractAgent:
         """The agent, with this prior; only Thompson sampling has a temperature."""
         if self.sampler is not None:
-            return ThompsonSampling(self.sampler(prior, temperature=temperature), likelihood)
+            return dp.ThompsonSampling(self.sampler(prior, temperature=temperature), likelihood)
         assert self.policy is not None and temperature == 1
         return self.policy(prior, likelihood)
 
 
-def _paper_dps(prior: Any, temperature: float = 1.0) -> AbstractSampler:
-    return LaplaceDPS(prior, covariance="paper", temperature=temperature)
+def _paper_dps(prior: Any, temperature: float = 1.0) -> dp.AbstractSampler:
+    return dp.LaplaceDPS(prior, covariance="paper", temperature=temperature)
 
 
 AGENTS = (
-    AgentSpec("TS", "N(0, I)", "Thompson sampling that has learned nothing from the past", Exact),
-    AgentSpec("TunedTS", "Gaussian", "one Gaussian, fitted to past tasks", Exact),
-    AgentSpec("MixTS", "mixture of 2", "two Gaussians, fitted to past tasks", Exact),
     AgentSpec(
-        "MixTS(K)", CHOSEN, "as many Gaussians as held-out tasks justify: the rival to beat", Exact
+        "TS", "N(0, I)", "Thompson sampling that has learned nothing from the past", dp.Exact
     ),
-    AgentSpec("LinUCB", "N(0, I)", "upper confidence bounds; nothing learned", policy=LinUCB),
-    AgentSpec("EpsilonGreedy", "N(0, I)", "mostly greedy; nothing learned", policy=EpsilonGreedy),
-    AgentSpec("DPS", "paper", "gradients through the denoiser, a baseline of the paper", DPS),
+    AgentSpec("TunedTS", "Gaussian", "one Gaussian, fitted to past tasks", dp.Exact),
+    AgentSpec("MixTS", "mixture of 2", "two Gaussians, fitted to past tasks", dp.Exact),
+    AgentSpec(
+        "MixTS(K)", CHOSEN, "as many Gaussians as held-out tasks justify: the one to beat", dp.Exact
+    ),
+    AgentSpec("LinUCB", "N(0, I)", "upper confidence bounds; nothing learned", policy=dp.LinUCB),
+    AgentSpec(
+        "EpsilonGreedy", "N(0, I)", "mostly greedy; nothing learned", policy=dp.EpsilonGreedy
+    ),
+    AgentSpec("DPS", "paper", "gradients through the denoiser, a baseline of the paper", dp.DPS),
     AgentSpec("DiffTS", "paper", "the paper's method to the letter: LaplaceDPS", _paper_dps),
     AgentSpec(
-        "DiffTS fitted", "default", "LaplaceDPS with the fitted reverse covariance", LaplaceDPS
+        "DiffTS fitted", "default", "LaplaceDPS with the fitted reverse covariance", dp.LaplaceDPS
     ),
     AgentSpec(
-        "EvidenceDPS", "default", "evidence inside the denoiser, stage by stage", EvidenceDPS
+        "EvidenceDPS", "default", "evidence inside the denoiser, stage by stage", dp.EvidenceDPS
     ),
     AgentSpec(
-        "TwistedSMC", "default", "particles; slow, so it plays fewer runs", TwistedSMC, slow=True
+        "TwistedSMC", "default", "particles; slow, so it plays fewer runs", dp.TwistedSMC, slow=True
     ),
-    AgentSpec("Exact", TRUE, "the exact posterior under the true prior, which nobody has", Exact),
+    AgentSpec(
+        "Exact", TRUE, "the exact posterior under the true prior, which nobody has", dp.Exact
+    ),
 )
 NAMES = tuple(spec.name for spec in AGENTS)
 
@@ -128,7 +117,7 @@ class LearnedPriors:
         self.label, self.cache, self.seed = label, cache, seed
         self.samples = np.asarray(samples, np.float64)
         self.digest = array_digest(self.samples)
-        self._found: dict[str, AbstractPrior] = {}
+        self._found: dict[str, dp.AbstractPrior] = {}
 
     def __getitem__(self, name: str) -> Any:
         """The prior of this name, an `AbstractPrior`; closed form unless it is a diffusion."""
@@ -136,20 +125,20 @@ class LearnedPriors:
             self._found[name] = _PRIORS[choice("prior", name, tuple(_PRIORS))](self)
         return self._found[name]
 
-    def standard(self) -> AbstractPrior:
+    def standard(self) -> dp.AbstractPrior:
         """N(0, I)."""
         dim = self.samples.shape[1]
-        return GaussianPrior(np.zeros(dim), np.eye(dim))
+        return dp.GaussianPrior(np.zeros(dim), np.eye(dim))
 
-    def mixture(self, num_components: int | None) -> AbstractPrior:
+    def mixture(self, num_components: int | None) -> dp.AbstractPrior:
         """A Gaussian mixture; without a number of components, the best for held-out samples."""
         return self.cache.object(
             f"prior, {self.label}, mixture of {num_components or 'K'}",
             {"components": num_components, "samples": self.digest, "seed": self.seed},
-            lambda: MixturePrior.fit(self.samples, num_components, seed=self.seed),
+            lambda: dp.MixturePrior.fit(self.samples, num_components, seed=self.seed),
         )
 
-    def diffusion(self, preset: str, schedule: Schedule | None = None) -> DiffusionPrior:
+    def diffusion(self, preset: str, schedule: dp.Schedule | None = None) -> dp.DiffusionPrior:
         """A diffusion prior, learned with a preset."""
         stages = None if schedule is None else list(schedule.alpha_bar)
         shown = "" if schedule is None else f", {schedule.num_stages} stages"
@@ -161,9 +150,9 @@ class LearnedPriors:
         )
 
 
-_PRIORS: dict[str, Callable[[LearnedPriors], AbstractPrior]] = {
+_PRIORS: dict[str, Callable[[LearnedPriors], dp.AbstractPrior]] = {
     "N(0, I)": LearnedPriors.standard,
-    "Gaussian": lambda priors: GaussianPrior.fit(priors.samples),
+    "Gaussian": lambda priors: dp.GaussianPrior.fit(priors.samples),
     "mixture of 2": lambda priors: priors.mixture(2),
     CHOSEN: lambda priors: priors.mixture(None),
     "paper": lambda priors: priors.diffusion("paper"),
@@ -171,24 +160,22 @@ _PRIORS: dict[str, Callable[[LearnedPriors], AbstractPrior]] = {
 }
 
 
-def _fit(samples: np.ndarray, preset: str, schedule: Schedule | None, seed: int) -> DiffusionPrior:
-    import warnings
-
-    from diffprior.fitting.report import FitWarning
-
+def _fit(
+    samples: np.ndarray, preset: str, schedule: dp.Schedule | None, seed: int
+) -> dp.DiffusionPrior:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FitWarning)  # few samples may be the point
-        config = FitConfig.paper() if preset == "paper" else FitConfig()
+        warnings.simplefilter("ignore", dp.FitWarning)  # few samples may be the point
+        config = dp.FitConfig.paper() if preset == "paper" else dp.FitConfig()
         config = dataclasses.replace(config, schedule=schedule)
-        return DiffusionPrior.fit(samples, config=config, seed=seed, progress=False)
+        return dp.DiffusionPrior.fit(samples, config=config, seed=seed, progress=False)
 
 
-def true_prior(problem: AbstractProblem, seed: int) -> AbstractClosedFormPrior:
+def true_prior(problem: dp.AbstractProblem, seed: int) -> dp.AbstractClosedFormPrior:
     """The true prior where the true posterior has a closed form, else many of its samples."""
-    linear = isinstance(problem.likelihood, Linear)
+    linear = isinstance(problem.likelihood, dp.Linear)
     known = getattr(problem, "true_prior", None)
     if known is not None and linear:
         return known
     count = NUM_ATOMS if linear else NUM_ATOMS_GLM
     key = jax.random.key(TRUE_SEED + seed)
-    return EmpiricalPrior(jnp.asarray(problem.sample_parameters(key, count)))
+    return dp.EmpiricalPrior(jnp.asarray(problem.sample_parameters(key, count)))

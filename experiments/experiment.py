@@ -1,28 +1,118 @@
-"""Agents compared on one problem: regret, temperatures, and the posteriors behind them."""
+"""Running, caching and comparing agents: what the experiments share."""
 
+import copy
 import dataclasses
 import functools
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
+from scipy.stats import sem
 
-from diffprior.bandits.agents import AbstractAgent
-from diffprior.bandits.simulate import simulate
+import diffprior as dp
+from diffprior.evaluate import Tasks, distance_over_floor
 from diffprior.evaluate.calibration import interval_coverage
-from diffprior.evaluate.distances import distance_over_floor
 from diffprior.evaluate.draws import draw_posteriors
-from diffprior.evaluate.tasks import Tasks
-from diffprior.priors.base import AbstractClosedFormPrior, AbstractPrior
-from diffprior.problems.base import AbstractProblem
-from diffprior.progress import Progress
-from diffprior.samplers.exact import Exact
+from diffprior.executors import AbstractExecutor
+from diffprior.files.cache import ResultCache
+from diffprior.progress import Progress, progress
 
 from .agents import NAMES, TRUE, AgentSpec, LearnedPriors, agent_specs, true_prior
-from .parts import Part
-from .results import AgentResult, PosteriorError, ProblemResult, Regret
 
-FEWEST_TASKS = 8  # that a slow sampler is judged on
+Part = Callable[[], Any]
+PRIOR_FILES = "prior-*"  # in a cache, which other parts need
+CHANCE = 2.0  # standard errors that a difference must exceed
+REFERENCE = "Exact"  # knows the true prior, and so competes with nobody
+
+
+@dataclass(frozen=True)
+class Regret:
+    """Regret of one agent, Eq. (9), over runs: after the last round, and after every round."""
+
+    mean: float
+    standard_error: float
+    final: list[float]  # of every run
+    curve: list[float]
+    curve_error: list[float]
+    seconds: float
+    compile_seconds: float
+    failures: int
+
+
+@dataclass(frozen=True)
+class PosteriorError:
+    """Earth mover's distance from the true posterior over its floor, by size; 90 % coverage."""
+
+    ratio: list[float]
+    ratio_error: list[float]
+    coverage: float
+    coverage_error: float
+
+
+@dataclass(frozen=True)
+class AgentResult:
+    """One agent on one problem; `tempered` by temperature, for Thompson sampling."""
+
+    regret: Regret
+    tempered: dict[str, Regret] = field(default_factory=dict)
+    posterior: PosteriorError | None = None
+
+
+@dataclass(frozen=True)
+class ProblemResult:
+    """All agents on one problem, and the sizes of histories that posteriors were scored after."""
+
+    name: str
+    sizes: tuple[int, ...]
+    agents: dict[str, AgentResult]
+
+    def regret(self, agent: str, temperature: str = "1") -> Regret:
+        """Regret of an agent at a temperature."""
+        found = self.agents[agent]
+        return found.regret if temperature == "1" else found.tempered[temperature]
+
+    def saved(self, agent: str, rival: str, temperature: str = "1") -> tuple[float, float]:
+        """Regret that an agent saves over a rival at one temperature, and its standard error."""
+        ours, theirs = (self.regret(name, temperature).final for name in (agent, rival))
+        return paired(theirs, ours)
+
+    @property
+    def lowest(self) -> str:
+        """The competitor of the lowest mean regret, of those that have played the most runs."""
+        most = max(len(self.agents[name].regret.final) for name in self.competitors)
+        whole = [n for n in self.competitors if len(self.agents[n].regret.final) == most]
+        return min(whole, key=lambda name: self.agents[name].regret.mean)
+
+    @property
+    def winner(self) -> str | None:
+        """The lowest competitor, if it is ahead of every other beyond chance; or nobody."""
+        best = self.lowest
+        others = [name for name in self.competitors if name != best]
+        ahead = all(beyond_chance(*self.saved(best, name)) for name in others)
+        return best if others and ahead else None
+
+    @property
+    def competitors(self) -> list[str]:
+        """Agents that one can have: all but the reference, unless there is no other."""
+        return [name for name in self.agents if name != REFERENCE] or list(self.agents)
+
+
+def paired(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
+    """Mean of first - second over the runs that both have played, and its standard error."""
+    count = min(len(first), len(second))
+    difference = np.subtract(first[:count], second[:count])
+    return float(difference.mean()), float(sem(difference)) if count > 1 else float("nan")
+
+
+def beyond_chance(gain: float, error: float) -> bool:
+    """Whether a gain is more than two standard errors; of one run nothing is known."""
+    return gain > CHANCE * error
+
+
+FEWEST_TASKS = 8  # that a slow sampler is scored on
 SAMPLES_SEED = 2**29  # of past tasks, apart from those that agents meet
 
 
@@ -80,23 +170,23 @@ class Experiment:
         priors: What they have learned from past tasks.
         effort: How much of everything.
         agents: Their names.
-        judge_posteriors: Whether the true prior is known, so that posteriors can be judged.
+        score_posteriors: Whether the true prior is known, so that posteriors can be scored.
         seed: Of everything random.
     """
 
     def __init__(
         self,
         name: str,
-        problem: AbstractProblem,
+        problem: dp.AbstractProblem,
         priors: LearnedPriors,
         *,
         effort: Effort,
         agents: tuple[str, ...] = NAMES,
-        judge_posteriors: bool = True,
+        score_posteriors: bool = True,
         seed: int = 0,
     ) -> None:
         self.name, self.problem, self.priors = name, problem, priors
-        self.effort, self.seed, self.judge_posteriors = effort, seed, judge_posteriors
+        self.effort, self.seed, self.score_posteriors = effort, seed, score_posteriors
         self.specs = agent_specs(agents)
         self.cache = priors.cache
 
@@ -118,7 +208,7 @@ class Experiment:
         return found
 
     def run(self, progress: Progress) -> ProblemResult:
-        """All agents; `progress` is told of each."""
+        """All agents; `progress` is shown of each."""
         agents = {}
         for spec in self.specs:
             progress.describe(f"{self.name}, {spec.name}")
@@ -150,20 +240,20 @@ class Experiment:
 
     def posterior(self, spec: AgentSpec) -> PosteriorError | None:
         """Distance from the true posterior at each size of history, and coverage."""
-        if not self.judge_posteriors:
+        if not self.score_posteriors:
             return None
         effort = dataclasses.asdict(self.effort)
-        judged = ("sizes", "num_tasks", "num_draws", "coverage_tasks", "coverage_draws")
-        settings = {**self.about(spec), **{key: effort[key] for key in judged}}
+        fields = ("sizes", "num_tasks", "num_draws", "coverage_tasks", "coverage_draws")
+        settings = {**self.about(spec), **{key: effort[key] for key in fields}}
         name = f"posterior, {self.name}, {spec.name}"
         return self.cache.numbers(PosteriorError, name, settings, lambda: self._posterior(spec))
 
-    def prior(self, spec: AgentSpec) -> AbstractPrior:
+    def prior(self, spec: AgentSpec) -> dp.AbstractPrior:
         """The prior of an agent."""
         return self.truth if spec.prior == TRUE else self.priors[spec.prior]
 
     @functools.cached_property
-    def truth(self) -> AbstractClosedFormPrior:
+    def truth(self) -> dp.AbstractClosedFormPrior:
         """The true prior, or samples that stand for it."""
         return true_prior(self.problem, self.seed)
 
@@ -184,7 +274,7 @@ class Experiment:
         assert spec.sampler is not None
         sampler, effort = spec.sampler(self.prior(spec)), self.effort
         ratios, errors, draws, truths = [], [], [], []
-        for tasks, true in self._judged:
+        for tasks, true in self._scored_tasks:
             few = max(FEWEST_TASKS, effort.share(spec, effort.num_tasks))
             near = tasks.select(slice(min(few, effort.num_tasks)))
             ours = draw_posteriors(sampler, near, effort.num_draws, self.seed).values
@@ -202,7 +292,7 @@ class Experiment:
         return PosteriorError(ratios, errors, covered.share, covered.standard_error)
 
     @functools.cached_property
-    def _judged(self) -> list[tuple[Tasks, np.ndarray]]:
+    def _scored_tasks(self) -> list[tuple[Tasks, np.ndarray]]:
         """Tasks of every size of history, and exact draws from the posteriors of the first."""
         effort = self.effort
         found = []
@@ -214,17 +304,17 @@ class Experiment:
                 seed=self.seed + size,
             )
             first = tasks.select(slice(effort.num_tasks))
-            exact = Exact(self.truth)
+            exact = dp.Exact(self.truth)
             draws = draw_posteriors(exact, first, 2 * effort.num_draws, self.seed + 1)
             found.append((tasks, draws.values))
         return found
 
 
 def play(
-    problem: AbstractProblem, agent: AbstractAgent, num_runs: int, num_rounds: int, seed: int
+    problem: dp.AbstractProblem, agent: dp.AbstractAgent, num_runs: int, num_rounds: int, seed: int
 ) -> Regret:
     """Regret of one agent."""
-    result = simulate(
+    result = dp.simulate(
         problem, {"agent": agent}, num_runs, num_rounds, seed, progress=False, throw=False
     )
     mean, error = result.mean("agent"), result.standard_error("agent")
@@ -240,7 +330,35 @@ def play(
     )
 
 
-def past_tasks(problem: AbstractProblem, num_samples: int, seed: int) -> np.ndarray:
+def past_tasks(problem: dp.AbstractProblem, num_samples: int, seed: int) -> np.ndarray:
     """Parameters to learn from, apart from those of the tasks that agents meet."""
     key = jax.random.key(SAMPLES_SEED + seed)
     return np.asarray(problem.sample_parameters(key, num_samples), np.float64)
+
+
+def share_out(
+    cache: ResultCache, parts: Sequence[Part], executor: AbstractExecutor | None, what: str
+) -> None:
+    """Compute what is missing of some parts, each a function that asks `cache` for its results.
+
+    Afterwards the cache holds all of them, whichever machine has computed them. Workers are given
+    the priors that are kept here, once.
+    """
+    if executor is None:
+        return
+    missing = [(cache, part) for part in parts if not cache.holds(part)]
+    compute = functools.partial(made, cache.files(PRIOR_FILES))
+    with progress(what, len(missing)) as shown:
+        for files in executor.map(compute, missing):
+            cache.adopt(files)
+            shown.advance()
+
+
+def made(given: Mapping[str, bytes], part: tuple[ResultCache, Part]) -> dict[str, bytes]:
+    """The files that a part adds to an empty cache, which begins with those given."""
+    cache, call = copy.deepcopy(part)  # of one another, as they were
+    with tempfile.TemporaryDirectory() as folder:
+        cache.move(folder)
+        cache.adopt(given)
+        call()
+        return {name: content for name, content in cache.files().items() if name not in given}

@@ -1,5 +1,7 @@
 """The paper's figures: priors above regret, distances of posteriors, and the ablation."""
 
+import importlib.util
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +10,7 @@ import numpy as np
 
 from diffprior.reporting.figures import DATA, MODEL, legend_below, new_figure, scatter
 
-from .results import ProblemResult
+from .experiment import ProblemResult
 
 LINES = {  # color and dashes of each agent
     "TS": ("#8a8f98", "-"),
@@ -136,3 +138,26 @@ def _draw_panel(axis: Any, panel: Panel) -> None:
     axis.set_title(panel.title)
     axis.set_xlabel(panel.across)
     axis.set_ylabel(panel.up)
+
+
+def embedding_method() -> str:
+    """What will draw the plane."""
+    return "UMAP" if importlib.util.find_spec("umap") is not None else "PCA"
+
+
+def on_plane(points: np.ndarray, seed: int) -> np.ndarray:
+    """All rows (n, d) together on one plane, (n, 2)."""
+    scaled = (points - points.mean(axis=0)) / points.std(axis=0)
+    if embedding_method() == "UMAP":
+        return _umap(scaled, seed)
+    from sklearn.decomposition import PCA
+
+    return PCA(2, random_state=seed).fit_transform(scaled)
+
+
+def _umap(points: np.ndarray, seed: int) -> np.ndarray:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its own dependencies, and that a seed costs threads
+        import umap
+
+        return np.asarray(umap.UMAP(random_state=seed).fit_transform(points), np.float64)

@@ -1,5 +1,9 @@
-"""Digits and the classifiers that tell one from the rest: the MNIST experiment of Section C.2."""
+"""MNIST, Appendix C.2: classifiers of one digit against the rest are tasks, digits are actions.
 
+`python -m experiments.mnist --data FOLDER`
+"""
+
+import functools
 import math
 import struct
 from pathlib import Path
@@ -10,15 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import typer
 from jaxtyping import Array, Float, Int, Integer, Key, UInt8
 
+import diffprior as dp
 from diffprior.checks import positive_int
-from diffprior.evidence.base import AbstractLikelihood
-from diffprior.evidence.linear import Linear
 from diffprior.files.cache import ResultCache
-from diffprior.problems.rows import RowProblem
 
-from .data import Data
+from .command import Folder, Fresh, Json, Out, Quick, Ray, Runs, Seed, conduct
+from .data import Data, read_and_run
 from .datasets import DataFile, read_data
 
 # Byte for byte what http://yann.lecun.com/exdb/mnist/ held, where files are no longer served.
@@ -88,46 +92,22 @@ class Classifier(eqx.Module):
         return jnp.tanh(self.embedding(jax.nn.relu(self.hidden(pixels))))
 
 
-def mnist(
-    folder: str | Path | None = None,
-    likelihood: AbstractLikelihood | None = None,
-    *,
-    seed: int = 0,
-    download: bool = False,
-) -> RowProblem:
+def mnist(folder: str | Path | None, *, seed: int = 0) -> dp.RowProblem:
     """Find the digits that a random linear classifier favors, among ten random ones each round.
 
-    Rewards are linear with sigma = 1, or with `likelihood=Logistic()` binary.
-
-    Args:
-        folder: Of the four official files; by default what DIFFPRIOR_DATA names.
-        likelihood: Of the rewards.
-        seed: Of the embedding and the tasks.
-        download: Whether to fetch files that are missing.
-
-    Returns:
-        The problem.
-
-    Raises:
-        ValueError: If files are missing or not the official ones.
+    Rewards are linear with sigma = 1.
 
     References:
         Kveton et al. (2024), Appendix C.2.
     """
-    embedding = embed_digits(*load_digits(folder, download=download), seed=seed)
+    embedding = embed_digits(*load_digits(folder), seed=seed)
     parameters = one_against_rest(embedding.features, embedding.labels, seed=seed)
-    if likelihood is None:
-        likelihood = Linear(noise_std=1.0)
-    return RowProblem(parameters, embedding.features, likelihood)
+    return dp.RowProblem(parameters, embedding.features, dp.Linear(noise_std=1.0))
 
 
-def load_digits(
-    folder: str | Path | None = None, *, download: bool = False
-) -> tuple[Digits, Digits]:
+def load_digits(folder: str | Path | None) -> tuple[Digits, Digits]:
     """The 60,000 digits of MNIST to train on and the 10,000 to test on (LeCun and Cortes)."""
-    arrays = [
-        parse_idx(read_data(_data_file(name), folder, download=download)) for name in CHECKSUMS
-    ]
+    arrays = [parse_idx(read_data(_data_file(name), folder)) for name in CHECKSUMS]
     return Digits(arrays[0], arrays[1]), Digits(arrays[2], arrays[3])
 
 
@@ -257,19 +237,20 @@ def draw_tasks(
 
 
 def mnist_data(
-    cache: ResultCache, folder: str | Path | None = None, *, seed: int = 0, download: bool = False
+    cache: ResultCache, folder: str | Path | None, *, seed: int = 0, num_tasks: int = NUM_TASKS
 ) -> Data:
     """One-against-rest classifiers as parameters and digits as actions."""
 
     def compute() -> dict[str, np.ndarray]:
-        embedding = embed_digits(*load_digits(folder, download=download), seed=seed)
+        embedding = embed_digits(*load_digits(folder), seed=seed)
+        tasks = one_against_rest(embedding.features, embedding.labels, num_tasks, seed=seed)
         return {
-            "parameters": one_against_rest(embedding.features, embedding.labels, seed=seed),
+            "parameters": tasks,
             "digits": embedding.features,
             "test_accuracy": np.array(embedding.test_accuracy),
         }
 
-    found = cache.arrays("embeddings, mnist", {"seed": seed}, compute)
+    found = cache.arrays("embeddings, mnist", {"seed": seed, "tasks": num_tasks}, compute)
     accuracy = f"{100 * float(found['test_accuracy']):.1f} %"
     facts = {
         "tasks": f"{len(found['parameters']):,}, all of them training samples",
@@ -287,3 +268,23 @@ _INTRODUCTION = (
     "the test set is {accuracy}; parameters of past tasks are regressions on 20 random digits "
     "each, half of one label. Linear rewards have noise of standard deviation 1."
 )
+
+
+def main(
+    data: Folder = None,
+    out: Out = Path("results/mnist"),
+    json: Json = None,
+    quick: Quick = False,
+    runs: Runs = None,
+    fresh: Fresh = False,
+    seed: Seed = 0,
+    ray: Ray = None,
+) -> None:
+    """Regret on MNIST, and the gain of a diffusion prior there (Appendix C.2)."""
+    read = functools.partial(mnist_data, folder=data, seed=seed)
+    run = functools.partial(read_and_run, out, read, runs=runs, quick=quick, seed=seed)
+    conduct(run, out, json, fresh, ray)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,20 +1,24 @@
-"""Ratings of movies, completed at low rank: the MovieLens experiment of Section 6.3."""
+"""MovieLens 1M, Section 6.3: ratings completed at low rank; movies are tasks, users are actions.
 
+`python -m experiments.movielens --data FOLDER`
+"""
+
+import functools
 import io
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+import typer
 from jaxtyping import Float, Int
 from scipy import sparse
 
-from diffprior.checks import positive_int
-from diffprior.evidence.base import AbstractLikelihood
-from diffprior.evidence.linear import Linear
+import diffprior as dp
+from diffprior.checks import positive, positive_int
 from diffprior.files.cache import ResultCache
-from diffprior.problems.rows import RowProblem
 
-from .data import Data
+from .command import Folder, Fresh, Json, Out, Quick, Ray, Runs, Seed, conduct
+from .data import Data, read_and_run
 from .datasets import DataFile, read_data
 
 RATINGS = DataFile(
@@ -46,41 +50,21 @@ class Factors(NamedTuple):
     noise_std: float
 
 
-def movielens(
-    folder: str | Path | None = None,
-    likelihood: AbstractLikelihood | None = None,
-    *,
-    seed: int = 0,
-    download: bool = False,
-) -> RowProblem:
+def movielens(folder: str | Path | None, *, seed: int = 0) -> dp.RowProblem:
     """A random movie of MovieLens 1M is recommended to one of ten random users each round.
 
-    Rewards are linear with the noise of the ratings, or with `likelihood=Logistic()` binary.
-
-    Args:
-        folder: Of ml-1m.zip or ratings.dat; by default what DIFFPRIOR_DATA names.
-        likelihood: Of the rewards.
-        seed: Of the factors.
-        download: Whether to fetch files that are missing.
-
-    Returns:
-        The problem.
-
-    Raises:
-        ValueError: If files are missing or not the official ones.
+    Rewards are linear with the noise of the ratings.
 
     References:
         Kveton et al. (2024), Section 6.3.
     """
-    factors = factorize(load_ratings(folder, download=download), seed=seed)
-    if likelihood is None:
-        likelihood = Linear(noise_std=factors.noise_std)
-    return RowProblem(factors.movies, factors.users, likelihood)
+    factors = factorize(load_ratings(folder), seed=seed)
+    return dp.RowProblem(factors.movies, factors.users, dp.Linear(noise_std=factors.noise_std))
 
 
-def load_ratings(folder: str | Path | None = None, *, download: bool = False) -> Ratings:
+def load_ratings(folder: str | Path | None) -> Ratings:
     """The ratings of MovieLens 1M (Harper and Konstan, 2015): for research, not to be passed on."""
-    return parse_ratings(read_data(RATINGS, folder, download=download))
+    return parse_ratings(read_data(RATINGS, folder))
 
 
 def parse_ratings(data: bytes) -> Ratings:
@@ -156,16 +140,15 @@ PAPER_NOISE = 0.75  # of ratings
 
 def movielens_data(
     cache: ResultCache,
-    folder: str | Path | None = None,
+    folder: str | Path | None,
     *,
     noise_std: float | None = PAPER_NOISE,
     seed: int = 0,
-    download: bool = False,
 ) -> Data:
     """Movies as parameters and users as actions; without `noise_std` that of the ratings."""
 
     def compute() -> dict[str, np.ndarray]:
-        factors = factorize(load_ratings(folder, download=download), seed=seed)
+        factors = factorize(load_ratings(folder), seed=seed)
         return {
             "movies": factors.movies,
             "users": factors.users,
@@ -191,3 +174,42 @@ _INTRODUCTION = (
     "the paper states 0.75, while our residuals have {estimated:.2f} (`--noise estimated` takes "
     "that)."
 )
+
+
+def noise_of(text: str) -> float | None:
+    """A standard deviation, or None where it is to be estimated."""
+    if text == "estimated":
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(
+            f"`noise`: expected a number or estimated, got {text!r}; pass one of those"
+        ) from None
+    return float(positive("noise", number, "pass a standard deviation"))
+
+
+def main(
+    data: Folder = None,
+    out: Out = Path("results/movielens"),
+    json: Json = None,
+    quick: Quick = False,
+    runs: Runs = None,
+    noise: Annotated[
+        str, typer.Option(help="Of linear rewards, or `estimated` from the ratings.")
+    ] = str(PAPER_NOISE),
+    fresh: Fresh = False,
+    seed: Seed = 0,
+    ray: Ray = None,
+) -> None:
+    """Regret on MovieLens 1M, and the gain of a diffusion prior there (Section 6.3)."""
+
+    def read(cache: ResultCache) -> Data:
+        return movielens_data(cache, data, noise_std=noise_of(noise), seed=seed)
+
+    run = functools.partial(read_and_run, out, read, runs=runs, quick=quick, seed=seed)
+    conduct(run, out, json, fresh, ray)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,4 +1,7 @@
-"""The posterior-quality figure of Appendix C.4: distance from the true posterior against n."""
+"""The posterior-quality figure of Appendix C.4: distance from the true posterior against n.
+
+`python -m experiments.posterior --quick`
+"""
 
 import functools
 from dataclasses import dataclass
@@ -6,21 +9,21 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import typer
 from scipy.stats import sem
 
-from diffprior.evaluate.posterior import posterior_quality
+import diffprior as dp
+from diffprior.evaluate import posterior_quality
 from diffprior.executors import AbstractExecutor
 from diffprior.files.cache import ResultCache
-from diffprior.problems.synthetic import example_mixture
 from diffprior.progress import Progress, progress
 from diffprior.reporting.page import Block, Columns, Heading, Text
 from diffprior.reporting.tables import Table, plus_minus
-from diffprior.samplers.base import AbstractSampler
-from diffprior.samplers.particle_filter import ParticleFilter
 
 from .agents import LearnedPriors, agent_specs
+from .command import Fresh, Json, Out, Problems, Quick, Ray, Seed, conduct
+from .experiment import Part, share_out
 from .figures import Clouds, Curve, Panel, panels_figure
-from .parts import Part, share_out
 from .report import picture, write_report
 
 NAMES = ("cross", "H", "triangles")
@@ -59,7 +62,7 @@ class PosteriorResult:
 
     @property
     def summary(self) -> list[Table]:
-        """What a terminal shows."""
+        """Tables for a terminal."""
         return [ratio_table(result) for result in self.mixtures]
 
 
@@ -69,10 +72,10 @@ def sampler_names() -> tuple[str, ...]:
     return (*specs, "SMC")
 
 
-def make_sampler(name: str, priors: LearnedPriors) -> AbstractSampler:
+def make_sampler(name: str, priors: LearnedPriors) -> dp.AbstractSampler:
     """The sampler of this name, with its prior."""
     if name == "SMC":
-        return ParticleFilter(priors["paper"])
+        return dp.ParticleFilter(priors["paper"])
     (spec,) = agent_specs((name,))
     assert spec.sampler is not None
     return spec.sampler(priors[spec.prior])
@@ -81,11 +84,11 @@ def make_sampler(name: str, priors: LearnedPriors) -> AbstractSampler:
 def run_posterior(
     out: Path,
     cache: ResultCache,
+    executor: AbstractExecutor | None = None,
     *,
     names: tuple[str, ...] = NAMES,
     quick: bool = False,
     seed: int = 0,
-    executor: AbstractExecutor | None = None,
 ) -> PosteriorResult:
     """Run what is missing, draw the figure and write the report."""
     sizes = SIZES[1::3] if quick else SIZES
@@ -94,8 +97,8 @@ def run_posterior(
     judges = [_Judge(name, learned[name], sizes, quick, seed) for name in names]
     share_out(cache, [p for judge in judges for p in judge.prior_parts()], executor, "priors")
     share_out(cache, [p for judge in judges for p in judge.parts()], executor, "parts")
-    with progress("", len(names) * len(sampler_names())) as told:
-        results = tuple(judge.run(told) for judge in judges)
+    with progress("", len(names) * len(sampler_names())) as shown:
+        results = tuple(judge.run(shown) for judge in judges)
     settings = {
         "histories of each size": str(histories),
         "draws of each posterior": str(draws),
@@ -111,7 +114,7 @@ def run_posterior(
 
 def _priors(name: str, cache: ResultCache, seed: int) -> LearnedPriors:
     samples = np.asarray(
-        example_mixture(name).sample(jax.random.key(seed), NUM_SAMPLES), np.float64
+        dp.example_mixture(name).sample(jax.random.key(seed), NUM_SAMPLES), np.float64
     )
     return LearnedPriors(name, samples, cache, seed)
 
@@ -131,12 +134,12 @@ class _Judge:
     def parts(self) -> list[Part]:
         return [functools.partial(self.quality, sampler) for sampler in sampler_names()]
 
-    def run(self, told: Progress) -> MixtureResult:
+    def run(self, shown: Progress) -> MixtureResult:
         found = {}
         for sampler in sampler_names():
-            told.describe(f"{self.name}, {sampler}")
+            shown.describe(f"{self.name}, {sampler}")
             found[sampler] = self.quality(sampler)
-            told.advance()
+            shown.advance()
         return MixtureResult(self.name, self.sizes, found)
 
     def quality(self, sampler: str) -> SamplerQuality:
@@ -153,7 +156,7 @@ class _Judge:
 
     def _quality(self, sampler: str) -> SamplerQuality:
         rows = posterior_quality(
-            example_mixture(self.name),
+            dp.example_mixture(self.name),
             {sampler: make_sampler(sampler, self.priors)},
             self.sizes,
             num_histories=self.num_histories,
@@ -230,3 +233,22 @@ _CAPTION = (
     "Above: samples of the true prior (blue) and of the default one learned from them (red). "
     "Below: earth mover's distance of each sampler from the true posterior."
 )
+
+
+def main(
+    out: Out = Path("results/posterior"),
+    json: Json = None,
+    quick: Quick = False,
+    problem: Problems = None,
+    fresh: Fresh = False,
+    seed: Seed = 0,
+    ray: Ray = None,
+) -> None:
+    """Distance of every sampler from the exact posterior (Appendix C.4)."""
+    names = tuple(problem or NAMES)
+    run = functools.partial(run_posterior, out, names=names, quick=quick, seed=seed)
+    conduct(run, out, json, fresh, ray)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,16 +1,19 @@
-"""What an experiment leaves in its folder: report.html, and its figures as PNG and PDF."""
+"""Reports of experiments: tables with a line for each agent or problem, figures, and the page."""
 
+import os
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import diffprior as dp
 from diffprior.files.atomic import write_atomic
 from diffprior.files.cache import Entry, ResultCache
 from diffprior.reporting.figures import render
-from diffprior.reporting.page import Block, Columns, Heading, Picture, page
-from diffprior.reporting.tables import Table
+from diffprior.reporting.page import Block, Code, Columns, Heading, Picture, Text, page
+from diffprior.reporting.tables import Table, plus_minus
 
-from .machine import machine, peak_memory
+from .experiment import REFERENCE, AgentResult, ProblemResult, Regret, beyond_chance
 
 REPORT = "report.html"
 
@@ -47,14 +50,206 @@ def closing(settings: Mapping[str, str], entries: Sequence[Entry]) -> list[Block
         f"Results that took longest, in seconds; {total:.0f} s in all. {reused} of "
         f"{len(entries)} were kept from an earlier run of the same code and settings."
     )
-    facts = {**machine(), "peak memory": peak_memory()}
     return [
         Heading("Settings, machine and time"),
         Columns(
             [
                 Table((), list(settings.items()), "Settings.", words=True),
-                Table((), list(facts.items()), "Computed with.", words=True),
+                Table((), list(machine().items()), "Computed with.", words=True),
                 Table((), [(entry.name, f"{entry.seconds:.1f}") for entry in longest], caption),
             ]
         ),
     ]
+
+
+_COMMANDS = """\
+# past tasks' parameters, a row each, columns with names:
+diffprior fit tasks.csv -o tasks.dprior --plot tasks.png
+
+# and decide in a new task, in Python:
+import diffprior as dp
+bandit = dp.Bandit(dp.DiffusionPrior.load("tasks.dprior"), dp.Linear(noise_std=1.0))
+decision = bandit.decide(features)                   # features: (K, d), one row for each action
+bandit.update(features[decision.action], reward)"""
+
+
+def next_steps() -> list[Block]:
+    """The last part of a report."""
+    text = (
+        "Write down the parameters of tasks that you have solved, and look at the picture of what "
+        "is learned from them. Where a mixture does as well above, it will on data like these."
+    )
+    return [Heading("With data of your own"), Text(text), Code(_COMMANDS)]
+
+
+OURS = "EvidenceDPS"  # the default of the package
+PAPER = "DiffTS"
+RIVALS = ("TS", "TunedTS", "MixTS", "MixTS(K)")
+BASELINES = (*RIVALS, "LinUCB", "EpsilonGreedy", "DPS")  # of the paper, and the rival to beat
+
+
+def findings_table(results: Sequence[ProblemResult]) -> Table:
+    """What the experiment says, a line for each problem."""
+    rivals = [name for name in RIVALS if any(name in r.agents for r in results)]
+    rows, marked = [], set()
+    for i, result in enumerate(results):
+        gains = [_gain(result, OURS, rival) for rival in rivals]
+        cells = ["" if gain is None else plus_minus(*gain, signed=True) for gain in gains]
+        rows.append([result.name, *_standing(result), *cells])
+        marked |= {(i, 3 + j) for j, gain in enumerate(gains) if gain and beyond_chance(*gain)}
+        marked |= {(i, 1)} if result.winner else set()
+    columns = ("problem", "lowest regret", "the next has", *(f"saved over {r}" for r in rivals))
+    caption = (
+        "The agent of the lowest regret, bold where it is ahead of every other beyond chance; by "
+        f"how much the next is above it; and what the learned prior ({OURS}) saves. Bold is more "
+        "than two standard errors, paired over the same runs."
+    )
+    return Table(columns, rows, caption, frozenset(marked))
+
+
+def regret_table(results: Sequence[ProblemResult]) -> Table:
+    """Regret of every agent on every problem; a winner beyond chance stands out."""
+    names = _names(results)
+    rows = [
+        [name, *(_cell(r, name, lambda a: _regret(a.regret)) for r in results)] for name in names
+    ]
+    marked = {(names.index(r.winner), j + 1) for j, r in enumerate(results) if r.winner}
+    caption = (
+        "Regret after the last round, with its standard error over runs. Bold: ahead of every "
+        f"other agent beyond chance ({REFERENCE}, which knows the truth, does not compete). "
+        f"{_runs(results)}"
+    )
+    return Table(("agent", *(r.name for r in results)), rows, caption, frozenset(marked))
+
+
+def posterior_table(result: ProblemResult) -> Table:
+    """Posterior error, coverage and regret of the agents of one problem, side by side."""
+    rows = []
+    for name, agent in result.agents.items():
+        found = agent.posterior
+        if found is not None:
+            pairs = zip(found.ratio, found.ratio_error, strict=True)
+            covered = plus_minus(100 * found.coverage, 100 * found.coverage_error) + " %"
+            rows.append([name, *(plus_minus(*p) for p in pairs), covered, _regret(agent.regret)])
+    columns = ("agent", *(f"N = {size}" for size in result.sizes), "90 % coverage", "regret")
+    return Table(columns, rows, f"{result.name}: posteriors after N random actions, and regret.")
+
+
+def temperature_table(result: ProblemResult) -> Table:
+    """Regret of Thompson sampling on one problem at each temperature."""
+    tempered = {name: agent for name, agent in result.agents.items() if agent.tempered}
+    columns = list(next(iter(tempered.values())).tempered) if tempered else []
+    rows = [
+        [name, _regret(agent.regret), *(_regret(agent.tempered[t]) for t in columns)]
+        for name, agent in tempered.items()
+    ]
+    return Table(("agent", "1", *columns), rows, f"{result.name}: regret by temperature.")
+
+
+def equal_temperature_table(results: Sequence[ProblemResult]) -> Table:
+    """What the learned prior saves over its rivals at one and the same temperature."""
+    played = [r for r in results if OURS in r.agents]
+    columns = ["1", *(played[0].agents[OURS].tempered if played else {})]
+    rows: list[list[str]] = []
+    marked = set()
+    for result in played:
+        for rival in (name for name in RIVALS if name in result.agents):
+            gains = [result.saved(OURS, rival, t) for t in columns]
+            marked |= {(len(rows), 2 + j) for j, gain in enumerate(gains) if beyond_chance(*gain)}
+            cells = [plus_minus(*gain, signed=True) for gain in gains]
+            rows.append([result.name, f"over {rival}", *cells])
+    caption = (
+        f"Regret that {OURS} saves, paired over runs, by temperature; bold beyond chance. A lower "
+        "temperature explores less, which lowers regret at short horizons with any prior: so "
+        "compare priors within a column."
+    )
+    return Table(("rewards", "saves", *columns), rows, caption, frozenset(marked))
+
+
+def claims_table(results: Sequence[ProblemResult]) -> Table:
+    """The paper's claim, a line for each: DiffTS against the best baseline."""
+    rows: list[list[str]] = []
+    marked = set()
+    for result in results:
+        rivals = [name for name in BASELINES if name in result.agents]
+        if PAPER not in result.agents or not rivals:
+            continue
+        best = min(rivals, key=lambda name: result.agents[name].regret.mean)
+        gain = result.saved(PAPER, best)
+        if beyond_chance(*gain):
+            marked.add((len(rows), 3))
+        own, other = (_regret(result.agents[name].regret) for name in (PAPER, best))
+        rows.append([result.name, own, f"{other} ({best})", plus_minus(*gain, signed=True)])
+    columns = ("rewards", PAPER, "best baseline", f"{PAPER} saves")
+    caption = f"The paper's claim, that {PAPER} is the lowest; bold where it holds beyond chance."
+    return Table(columns, rows, caption, frozenset(marked))
+
+
+def cost_table(results: Sequence[ProblemResult]) -> Table:
+    """Runs, and seconds of simulation and of compilation, on all problems together."""
+    rows = []
+    for name in _names(results):
+        found = [r.agents[name].regret for r in results if name in r.agents]
+        runs = "/".join(sorted({str(len(regret.final)) for regret in found}))
+        seconds, compiling = (
+            sum(getattr(regret, key) for regret in found) for key in ("seconds", "compile_seconds")
+        )
+        failures = str(sum(regret.failures for regret in found))
+        rows.append([name, runs, f"{seconds:.1f}", f"{compiling:.1f}", failures])
+    columns = ("agent", "runs", "seconds", "compilation", "failed draws")
+    return Table(columns, rows, "Simulation at temperature 1, all problems; programs are shared.")
+
+
+def _standing(result: ProblemResult) -> tuple[str, str]:
+    """The lowest agent, and what the next has more."""
+    best = result.lowest
+    others = [name for name in result.competitors if name != best]
+    text = f"{best} {_regret(result.agents[best].regret)}"
+    if not others:
+        return text, ""
+    following = min(others, key=lambda name: result.agents[name].regret.mean)
+    return text, f"{following} {plus_minus(*result.saved(best, following), signed=True)}"
+
+
+def _gain(result: ProblemResult, agent: str, rival: str) -> tuple[float, float] | None:
+    present = agent in result.agents and rival in result.agents
+    return result.saved(agent, rival) if present else None
+
+
+def _regret(regret: Regret) -> str:
+    return plus_minus(regret.mean, regret.standard_error)
+
+
+def _cell(result: ProblemResult, name: str, cell: Callable[[AgentResult], str]) -> str:
+    return cell(result.agents[name]) if name in result.agents else ""
+
+
+def _names(results: Sequence[ProblemResult]) -> list[str]:
+    return list(dict.fromkeys(name for result in results for name in result.agents))
+
+
+def _runs(results: Sequence[ProblemResult]) -> str:
+    """How many runs, and which agents have played fewer."""
+    counts = {name: len(a.regret.final) for r in results for name, a in r.agents.items()}
+    most = max(counts.values())
+    fewer = [f"{name} {count}" for name, count in counts.items() if count < most]
+    return f"{most} runs each{', but ' if fewer else ''}{', '.join(fewer)}."
+
+
+def machine() -> dict[str, str]:
+    """Facts about the machine and the software, by name; nothing about whose they are."""
+    import jax
+
+    device = jax.devices()[0]
+    listing = Path("/proc/cpuinfo")
+    lines = listing.read_text(encoding="utf-8", errors="replace") if listing.is_file() else ""
+    models = [line.partition(":")[2].strip() for line in lines.splitlines() if "model name" in line]
+    return {
+        "processor": f"{[*models, platform.processor() or 'unknown'][0]}, {os.cpu_count()} cores",
+        "system": f"{platform.system()}, {platform.machine()}",
+        "device": f"{device.platform}, {device.device_kind}",
+        "precision": "double" if jax.config.read("jax_enable_x64") else "single",
+        "Python": platform.python_version(),
+        "JAX": jax.__version__,
+        "diffprior": dp.__version__,
+    }

@@ -1,34 +1,39 @@
-"""The synthetic experiments of Section 6.2 and Appendix C.1: six priors in the plane."""
+"""The synthetic experiments of Section 6.2 and Appendix C.1: six priors in the plane.
+
+`python -m experiments.synthetic --problem corners --quick`
+"""
 
 import functools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import jax
 import numpy as np
+import typer
 
-from diffprior.evidence.families import Logistic
+import diffprior as dp
 from diffprior.executors import AbstractExecutor
 from diffprior.files.cache import ResultCache
-from diffprior.problems.synthetic import SYNTHETIC, synthetic
+from diffprior.problems.synthetic import SYNTHETIC
 from diffprior.progress import progress
 from diffprior.reporting.page import Block, Columns, Heading, Text
 from diffprior.reporting.tables import Table
 
 from .agents import NAMES, SAMPLED, LearnedPriors, agents_table
-from .experiment import Effort, Experiment, in_words, past_tasks
+from .command import Agents, Fresh, Json, Out, Problems, Quick, Ray, Runs, Seed, conduct
+from .experiment import Effort, Experiment, ProblemResult, in_words, past_tasks, share_out
 from .figures import Clouds, regret_figure
-from .next_steps import next_steps
-from .parts import share_out
-from .report import picture, write_report
-from .results import ProblemResult
-from .tables import (
+from .report import (
     cost_table,
     equal_temperature_table,
     findings_table,
+    next_steps,
+    picture,
     posterior_table,
     regret_table,
     temperature_table,
+    write_report,
 )
 
 PER_FIGURE = 3
@@ -45,20 +50,20 @@ class SyntheticResult:
 
     @property
     def summary(self) -> list[Table]:
-        """What a terminal shows."""
+        """Tables for a terminal."""
         return [regret_table(self.problems), findings_table(self.problems)]
 
 
 def run_synthetic(
     out: Path,
     cache: ResultCache,
+    executor: AbstractExecutor | None = None,
     *,
     names: tuple[str, ...] = SYNTHETIC,
     agents: tuple[str, ...] = NAMES,
     effort: Effort | None = None,
     logistic: bool = False,
     seed: int = 0,
-    executor: AbstractExecutor | None = None,
 ) -> SyntheticResult:
     """Run what is missing, draw the figures and write the report."""
     effort = effort or Effort()
@@ -66,8 +71,8 @@ def run_synthetic(
     experiments = [_experiment(name, cache, effort, agents, logistic, seed) for name in names]
     share_out(cache, [p for e in experiments for p in e.prior_parts()], executor, "priors")
     share_out(cache, [p for e in experiments for p in e.parts()], executor, "parts")
-    with progress("", sum(len(e.specs) for e in experiments)) as told:
-        problems = tuple(experiment.run(told) for experiment in experiments)
+    with progress("", sum(len(e.specs) for e in experiments)) as shown:
+        problems = tuple(experiment.run(shown) for experiment in experiments)
     settings = {"rewards": rewards, **in_words(effort), "seed": str(seed)}
     result = SyntheticResult(rewards, settings, problems)
     blocks = _blocks(out, experiments, result)
@@ -83,7 +88,7 @@ def _experiment(
     logistic: bool,
     seed: int,
 ) -> Experiment:
-    problem = synthetic(name, Logistic() if logistic else None)
+    problem = dp.synthetic(name, dp.Logistic() if logistic else None)
     samples = past_tasks(problem, effort.num_samples, seed)
     priors = LearnedPriors(name, samples, cache, seed)
     return Experiment(name, problem, priors, effort=effort, agents=agents, seed=seed)
@@ -157,3 +162,32 @@ _POSTERIORS = (
     "the true posterior, over that of exact draws from each other: 1 is exact. Coverage is how "
     "often 90 % intervals hold the truth."
 )
+
+
+def main(
+    out: Out = Path("results/synthetic"),
+    json: Json = None,
+    quick: Quick = False,
+    runs: Runs = None,
+    problem: Problems = None,
+    agent: Agents = None,
+    logistic: Annotated[bool, typer.Option("--logistic", help="Rewards of 0 and 1.")] = False,
+    fresh: Fresh = False,
+    seed: Seed = 0,
+    ray: Ray = None,
+) -> None:
+    """Regret on the six synthetic problems (Section 6.2 and Appendix C.1)."""
+    run = functools.partial(
+        run_synthetic,
+        out,
+        names=tuple(problem or SYNTHETIC),
+        agents=tuple(agent or NAMES),
+        effort=Effort.of(runs, quick),
+        logistic=logistic,
+        seed=seed,
+    )
+    conduct(run, out, json, fresh, ray)
+
+
+if __name__ == "__main__":
+    typer.run(main)

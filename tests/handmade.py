@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from experiments.results import AgentResult, PosteriorError, ProblemResult, Regret, paired
+from experiments.experiment import AgentResult, PosteriorError, ProblemResult, Regret, paired
 
 
 def regret(final: list[float] | float, noise: float = 0.0, runs: int = 50, seed: int = 0) -> Regret:

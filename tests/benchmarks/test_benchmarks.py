@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import diffprior as dp
-from benchmarks import drift, growth, harness, judging, logs, soak, speed
+from benchmarks import drift, growth, harness, judging, logs, speed
 from benchmarks.harness import Bench, Measurement
 
 
@@ -112,7 +112,7 @@ def test_growth_is_measured_and_drawn() -> None:
 
 
 def test_cells_of_logs_have_labels_and_figures() -> None:
-    labels = [cell.label for cell in logs.cells([], [0, 1, 2], Path("data"))]
+    labels = [cell.label for cell in logs.cells([], [0, 1, 2], "data")]
     assert len(set(labels)) == len(labels) and {case[0] for case in logs.CASES} == set(logs.KINDS)
     assert {cell.kind for cell in logs.cells(["gap H", "noise"], [1])} == {"gap", "noise"}
     assert not list(logs.cells(["movielens"], [0]))
@@ -143,8 +143,5 @@ def test_rows_of_a_problem_are_those_of_its_tasks() -> None:
     np.testing.assert_allclose(fitted, parameters[0], atol=0.01)
 
 
-def test_long_runs_in_short() -> None:
-    prior = dp.GaussianPrior(np.zeros(soak.DIM), np.eye(soak.DIM))
-    rate, whole = soak.share(dp.Bandit(prior, dp.Linear(1.0), seed=0), 2, 0.2)
-    assert rate > 0 and whole
+def test_a_task_that_changes() -> None:
     assert drift.regret("linear", 20.0, True, seed=0, rounds=20).shape == (20,)

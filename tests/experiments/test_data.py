@@ -14,11 +14,16 @@ import pytest
 
 from diffprior.evaluate.estimates import LogEvidence
 from diffprior.files.cache import ResultCache
-from experiments import data, embedding, experiment, mnist, movielens
-from experiments import mnist as mnist_experiment
-from experiments.data import Data, Measures, data_effort, run_data
-from experiments.data_report import log_evidence_table
-from experiments.data_results import LogEvidenceNumbers, RewardsResult
+from experiments import data, experiment, figures, mnist, movielens
+from experiments.data import (
+    Data,
+    LogEvidenceNumbers,
+    Measures,
+    RewardsResult,
+    data_effort,
+    log_evidence_table,
+    run_data,
+)
 from experiments.experiment import Effort
 from experiments.movielens import movielens_data
 from handmade import problem, regret
@@ -55,12 +60,7 @@ def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / f"{name}.gz").write_bytes(packed)
         checksums[name] = tuple(hashlib.sha256(d).hexdigest() for d in (packed, plain))
     monkeypatch.setattr(mnist, "CHECKSUMS", checksums)
-    monkeypatch.setattr(mnist_experiment, "one_against_rest", _few_tasks)
     return tmp_path
-
-
-def _few_tasks(features: np.ndarray, labels: np.ndarray, seed: int) -> np.ndarray:
-    return mnist.one_against_rest(features, labels, 60, seed=seed)
 
 
 def test_movielens(
@@ -73,12 +73,12 @@ def test_movielens(
 ) -> None:
     monkeypatch.setattr(experiment, "play", lambda *_: regret([2.0, 3.5, 4.0]))
     monkeypatch.setattr(data, "estimate_log_evidence", _log_evidence)
-    monkeypatch.setattr(embedding, "_umap", lambda points, seed: points[:, :2])
+    monkeypatch.setattr(figures, "_umap", lambda points, seed: points[:, :2])
     loaded = movielens_data(cache, ratings)
     assert loaded.noise_std == 0.75 and "the paper states 0.75" in loaded.introduction
     assert movielens_data(cache, ratings / "none", noise_std=None).noise_std != 0.75  # kept
     out, agents = tmp_path / "out", ("TS", "DiffTS", "EvidenceDPS")
-    result = run_data(out, cache, loaded, agents=agents, effort=effort, measures=LITTLE)
+    result = run_data(out, loaded, cache, agents=agents, effort=effort, measures=LITTLE)
     assert [rewards.name for rewards in result.rewards] == ["linear", "logistic"]
     for rewards in result.rewards:
         assert tuple(rewards.whole.agents) == tuple(rewards.held_out.agents) == agents
@@ -97,8 +97,8 @@ def _log_evidence(prior: object, tasks: object, **_: int) -> LogEvidence:
 
 
 def test_mnist(digits: Path, cache: ResultCache) -> None:
-    first = mnist_experiment.mnist_data(cache, digits)
-    again = mnist_experiment.mnist_data(cache, digits / "none")  # kept
+    first = mnist.mnist_data(cache, digits, num_tasks=60)
+    again = mnist.mnist_data(cache, digits / "none", num_tasks=60)  # kept
     assert first.parameters.shape == (60, 8) and first.actions.shape == (600, 8)
     assert first.noise_std == 1.0 and "accuracy" in first.introduction
     np.testing.assert_array_equal(first.parameters, again.parameters)
@@ -129,10 +129,10 @@ def test_gains_of_log_evidence_are_paired_and_bold_beyond_chance() -> None:
 
 def test_plane_without_umap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert embedding.method() == "PCA"
+    assert figures.embedding_method() == "PCA"
     points = np.random.default_rng(0).standard_normal((200, 4))
     points[:, 3] = points[:, 1]
-    plane = embedding.on_plane(points, seed=0)
+    plane = figures.on_plane(points, seed=0)
     assert plane.shape == (200, 2)
     correlation = np.corrcoef(plane[:, 0], points[:, 1])[0, 1]
     assert abs(correlation) > 0.95  # the direction that two columns share

@@ -1,23 +1,27 @@
-"""Experiments from end to end, tiny, and again from what was kept."""
+"""Experiments from end to end, tiny, and again from the cache."""
 
 import dataclasses
+import importlib.util
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
+import typer
+from typer.testing import CliRunner
 
 import diffprior as dp
 from diffprior.files.cache import ResultCache
 from diffprior.progress import Progress
-from experiments import ablation, experiment, posterior
+from experiments import ablation, experiment, movielens, posterior, synthetic
 from experiments.ablation import paper_schedule, run_ablation
 from experiments.agents import LearnedPriors
 from experiments.experiment import Effort, Experiment, past_tasks
 from experiments.posterior import run_posterior
 from experiments.synthetic import run_synthetic
-from handmade import regret
+from handmade import problem, regret
 
 
 def written(out: Path) -> set[str]:
@@ -61,10 +65,10 @@ def test_synthetic(
 def test_numbers_are_those_of_simulate(effort: Effort, cache: ResultCache) -> None:
     problem = dp.synthetic("cross")
     priors = LearnedPriors("cross", past_tasks(problem, 300, 0), cache)
-    options = {"effort": effort, "agents": ("TS",), "judge_posteriors": False}
-    told = Progress("", 1)
-    found = Experiment("cross", problem, priors, **options).run(told).agents["TS"]
-    assert told.done == 1
+    options = {"effort": effort, "agents": ("TS",), "score_posteriors": False}
+    shown = Progress("", 1)
+    found = Experiment("cross", problem, priors, **options).run(shown).agents["TS"]
+    assert shown.done == 1
     prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
     for temperature, ours in ((1.0, found.regret), (0.5, found.tempered["0.5"])):
         sampler = dp.Exact(prior, temperature=temperature)
@@ -126,3 +130,54 @@ def test_every_sampler_has_its_prior(cache: ResultCache, learned: list) -> None:
     assert {"SMC", "MixTS(K)", "EvidenceDPS"} <= set(names) and "LinUCB" not in names
     for name in names:
         assert posterior.make_sampler(name, priors).prior.dim == 2
+
+
+def command(main: Any, *options: Any, code: int = 0) -> str:
+    """Output of an experiment's command line, line breaks as spaces."""
+    app = typer.Typer()
+    app.command()(main)
+    result = CliRunner().invoke(app, [str(option) for option in options])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
+def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def run(out: Path, *_: object, **options: Any) -> synthetic.SyntheticResult:
+        asked.append(options)
+        found = problem("rays", TS=regret([2.0, 3.0]), EvidenceDPS=regret([1.0, 2.1]))
+        return synthetic.SyntheticResult("linear", {"seed": "0"}, (found,))
+
+    monkeypatch.setattr(synthetic, "run_synthetic", run)
+    out, file = tmp_path / "new" / "out", tmp_path / "numbers.json"
+    options = ["--out", out, "--runs", 7, "--problem", "rays", "--agent", "TS"]
+    printed = command(synthetic.main, *options, "--json", file)
+    assert printed.endswith(f"the report is {out / 'report.html'}") and "EvidenceDPS" in printed
+    (given,) = asked
+    assert given["names"] == ("rays",) and given["agents"] == ("TS",)
+    assert given["effort"].num_runs == 7
+    assert json.loads(file.read_text())["problems"][0]["agents"]["TS"]["regret"]["mean"] == 2.5
+    missing = tmp_path / "missing" / "a.json"
+    printed = command(synthetic.main, *options, "--json", missing, code=2)
+    assert "`json`: expected a file in a folder" in printed
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "ot" else find(n))
+    assert "pip install 'diffprior[experiments]'" in command(synthetic.main, *options, code=2)
+    assert len(asked) == 1
+
+
+def test_wrong_options_raise(tmp_path: Path) -> None:
+    out = ("--out", tmp_path)
+    for main, options, message in [
+        (synthetic.main, ("--problem", "star"), "`name`: expected one of 'cross'"),
+        (synthetic.main, ("--agent", "UCB"), "`agent`: expected one of 'TS'"),
+        (posterior.main, ("--problem", "star"), "`name`: expected one of 'blobs'"),
+        (movielens.main, (), "`data`: expected a folder with ml-1m.zip"),
+        (movielens.main, ("--noise", "much"), "`noise`: expected a number or estimated"),
+        (movielens.main, ("--noise", "0"), "`noise`: expected a positive number, got 0"),
+    ]:
+        assert message in command(main, *out, *options, code=2)
+    assert movielens.noise_of("estimated") is None

@@ -11,8 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from diffprior.evidence.families import Logistic
-from diffprior.evidence.linear import Linear
+from diffprior import Linear
 from experiments import movielens as module
 from experiments.movielens import (
     Ratings,
@@ -136,10 +135,6 @@ def test_problem_has_movies_for_parameters_and_users_for_actions(archive: Path) 
     assert isinstance(problem.likelihood, Linear)
     assert problem.likelihood.noise_std == pytest.approx(factors.noise_std)
     assert problem.features(jax.random.key(0)).shape == (10, 5)
-
-
-def test_problem_may_be_logistic(archive: Path) -> None:
-    assert isinstance(movielens(archive, Logistic()).likelihood, Logistic)
 
 
 def test_other_files_of_the_name_are_refused(

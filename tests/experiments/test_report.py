@@ -1,0 +1,140 @@
+"""Who is ahead, tables of handmade numbers, and the page of a report."""
+
+import getpass
+import platform
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from diffprior.files.cache import Entry, ResultCache
+from diffprior.reporting.page import Text
+from experiments.experiment import paired
+from experiments.report import (
+    REPORT,
+    claims_table,
+    closing,
+    cost_table,
+    equal_temperature_table,
+    findings_table,
+    machine,
+    picture,
+    posterior_table,
+    regret_table,
+    temperature_table,
+    write_report,
+)
+from handmade import problem, regret
+
+TS = regret([20.0, 22.0, 21.0, 23.5])
+OURS = regret([15.0, 17.0, 16.0, 18.2])
+MIXED = regret([15.1, 16.9, 16.1, 18.1])
+RAYS = problem(TS=TS, MixTS=regret([18.0, 20.0, 19.1, 21.0]), EvidenceDPS=OURS)
+SWIRL = problem("swirl", TS=TS, MixTSK=MIXED, EvidenceDPS=OURS)
+
+
+def test_findings_are_bold_beyond_chance_only() -> None:
+    table = findings_table([RAYS, SWIRL])
+    assert table.columns[3:] == ("saved over TS", "saved over MixTS", "saved over MixTS(K)")
+    assert table.rows[0][:2] == ["rays", "EvidenceDPS 16.6 ± 0.7"]
+    assert table.rows[0][2] == "MixTS +2.98 ± 0.06" and table.rows[0][5] == ""
+    assert table.rows[1][5] == "+0.00 ± 0.06"
+    assert table.marked == {(0, 1), (0, 3), (0, 4), (1, 3)}
+
+
+def test_regret_marks_winners_only() -> None:
+    table = regret_table([RAYS, SWIRL])
+    assert [row[0] for row in table.rows] == ["TS", "MixTS", "EvidenceDPS", "MixTS(K)"]
+    assert table.rows[3][1] == "" and table.marked == {(2, 1)}
+    few = problem(TS=TS, TwistedSMC=regret([9.0, 9.1]))
+    assert "4 runs each, but TwistedSMC 2." in regret_table([few]).caption
+
+
+def test_other_tables() -> None:
+    quality = posterior_table(RAYS)
+    assert quality.columns == ("agent", "N = 5", "N = 20", "90 % coverage", "regret")
+    assert quality.rows[0][1:4] == ["2.0 ± 0.2", "1.04 ± 0.04", "90.0 ± 2.0 %"]
+    assert temperature_table(RAYS).rows[0] == ["TS", "21.6 ± 0.7", "10.8 ± 0.4"]
+    assert cost_table([RAYS, SWIRL]).rows[0] == ["TS", "4", "2.0", "4.0", "0"]
+    equal = equal_temperature_table([RAYS, SWIRL])
+    assert equal.columns == ("rewards", "saves", "1", "0.5")
+    assert equal.rows[0][:2] == ["rays", "over TS"] and equal.rows[0][2].startswith("+5.08 ± ")
+    assert {(0, 2), (0, 3)} <= equal.marked and (3, 2) not in equal.marked
+
+
+def test_the_papers_claim() -> None:
+    holds = problem(TS=TS, TunedTS=MIXED, DiffTS=regret([10.0, 12.0, 11.0, 13.1]))
+    fails = problem("swirl", TS=TS, TunedTS=MIXED, DiffTS=OURS)
+    table = claims_table([holds, fails, problem(TS=TS)])
+    assert len(table.rows) == 2 and table.marked == {(0, 3)}
+    assert table.rows[0][2] == "16.6 ± 0.6 (TunedTS)"
+
+
+def test_a_lead_within_chance_wins_nothing() -> None:
+    close = problem(A=regret(10.0, noise=1.0), B=regret(10.1, noise=1.0, seed=1))
+    assert close.lowest == min("AB", key=lambda n: close.agents[n].regret.mean)
+    assert close.winner is None
+    assert problem(A=regret(10.0, noise=1.0), B=regret(12.0, noise=1.0, seed=1)).winner == "A"
+
+
+def test_pairs_see_what_means_do_not() -> None:
+    """Runs differ by 5, the two agents in every run by 0.1: that is beyond chance."""
+    tasks = list(10 + 5 * np.random.default_rng(2).standard_normal(50))
+    wobble = 0.01 * np.random.default_rng(3).standard_normal(50)
+    found = problem(
+        A=regret(tasks), B=regret([t + 0.1 + w for t, w in zip(tasks, wobble, strict=True)])
+    )
+    assert found.winner == "A"
+    assert found.agents["A"].regret.standard_error > 0.5
+
+
+def test_a_winner_is_ahead_of_everybody() -> None:
+    three = {"B": regret(12.0, noise=1.0, seed=1), "C": regret(10.05, noise=1.0, seed=2)}
+    assert problem(A=regret(10.0, noise=1.0), **three).winner is None
+
+
+def test_the_reference_does_not_compete() -> None:
+    agents = {"TS": regret(12.0, 0.1), "MixTS": regret(11.0, 0.1), "Exact": regret(9.0, 0.1)}
+    assert problem(**agents).lowest == problem(**agents).winner == "MixTS"
+    assert problem(Exact=regret(9.0, 0.1)).lowest == "Exact"
+
+
+def test_few_runs_do_not_lead() -> None:
+    assert problem(A=regret(10.0, 1.0), B=regret([1.0, 1.1])).lowest == "A"
+    assert problem(A=regret([10.0]), B=regret([11.0])).winner is None  # one run says nothing
+    assert problem(A=regret(10.0, 1.0)).winner is None
+
+
+@pytest.mark.parametrize("second", [[1.0, 2.0, 4.0], [1.0, 2.0, 4.0, 9.0]])
+def test_pairs_are_the_runs_that_both_have_played(second: list[float]) -> None:
+    mean, error = paired([2.0, 3.0, 4.0], second)
+    test = stats.ttest_rel([2.0, 3.0, 4.0], second[:3])
+    assert mean == pytest.approx(2 / 3) and mean / error == pytest.approx(test.statistic)
+
+
+def test_a_report_tells_the_machine_and_not_whose(tmp_path: Path) -> None:
+    shown = " ".join(machine().values())
+    assert platform.python_version() in shown and "cores" in shown
+    entries = [Entry("prior, cross", 60.0, False), Entry("regret", 1.5, True)]
+    cache = ResultCache(tmp_path / "kept")
+    cache.entries += entries
+    path = write_report(tmp_path / "new", "Title", [Text("a")], {"seed": "7"}, cache)
+    assert path == tmp_path / "new" / REPORT
+    text = re.sub(r"<style>.*</style>", "", path.read_text(encoding="utf-8"), flags=re.S)
+    assert "62 s in all. 1 of 2 were kept" in text and "<td>seed</td><td>7</td>" in text
+    for secret in (platform.node(), getpass.getuser(), str(Path.home()), str(tmp_path)):
+        assert not re.search(rf"\b{re.escape(secret)}\b", text)
+    assert len(closing({}, [])) == 2
+
+
+def test_a_picture_has_two_looks(tmp_path: Path) -> None:
+    from diffprior.reporting.figures import new_figure
+
+    made = picture(
+        tmp_path / "out", "a", "caption", lambda: new_figure(1, 1, width=2.0, height=2.0)[0]
+    )
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {"a.png", "a.pdf"}
+    assert made.light.startswith(b"\x89PNG") and made.dark.startswith(b"\x89PNG")
+    assert made.light != made.dark
