@@ -13,15 +13,14 @@ help: ## list the targets
 setup: $(STAMP) ## make the virtual environment and install the package into it
 
 demo: $(STAMP) ## learn a prior, compare agents that use it with others, and write a report
-	$(BIN)/python -m experiments synthetic --quick --runs 256 --problem corners --out results/demo \
+	$(BIN)/python -m experiments.synthetic --quick --runs 256 --problem corners --out results/demo \
 		--agent TS --agent MixTS --agent 'MixTS(K)' --agent EvidenceDPS --agent Exact
 
 DATA ?=
 
-paper: $(STAMP) ## run the paper's experiments; DATA=FOLDER adds MovieLens and MNIST; hours
-	for name in synthetic ablation posterior $(if $(DATA),movielens mnist); do \
-		case $$name in movielens|mnist) data="--data $(DATA)" ;; *) data= ;; esac; \
-		$(BIN)/python -m experiments $$name $$data || exit 1; done
+paper: $(STAMP) ## run the paper's experiments, hours; DATA=FOLDER adds MovieLens and MNIST
+	for name in synthetic ablation posterior; do $(BIN)/python -m experiments.$$name || exit 1; done
+	$(if $(DATA),for name in movielens mnist; do $(BIN)/python -m experiments.$$name --data $(DATA) || exit 1; done)
 
 lint: $(STAMP) ## check format, lint and types
 	$(BIN)/ruff format --check

@@ -3,12 +3,12 @@
 import dataclasses
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from diffprior.checks import require
 from diffprior.cli.options import (
     Json,
     Ray,
@@ -51,7 +51,12 @@ def conduct(
     Results are cached in `out`, apart for every version of the experiments' own code.
     """
     with friendly_errors():
-        require("experiments", "matplotlib", "ot")
+        missing = [name for name in ("matplotlib", "ot") if find_spec(name) is None]
+        if missing:
+            raise ImportError(
+                f"`experiments`: expected {' and '.join(missing)} to be installed, got none; run "
+                "`pip install --group experiments`"
+            )
         check_cluster(ray)
         if json_file is not None:
             check_output("json", json_file)

@@ -123,7 +123,9 @@ def test_gains_of_log_evidence_are_paired_and_bold_beyond_chance() -> None:
     whole = problem(TS=regret([1.0, 2.0]))
     table = log_evidence_table(RewardsResult("linear", whole, whole, priors))
     assert (
-        table.marked == {(1, 2)} and table.rows[0][2] == "" and table.rows[1][2].startswith("+0.5")
+        table.marked == {(1, 2)}
+        and table.rows[0][2] == ""
+        and table.rows[1][2].startswith("+0.499 ±")
     )
 
 

@@ -1,7 +1,6 @@
 """Experiments from end to end, tiny, and again from the cache."""
 
 import dataclasses
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -163,9 +162,8 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing = tmp_path / "missing" / "a.json"
     printed = command(synthetic.main, *options, "--json", missing, code=2)
     assert "`json`: expected a file in a folder" in printed
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "ot" else find(n))
-    assert "pip install 'diffprior[experiments]'" in command(synthetic.main, *options, code=2)
+    monkeypatch.setattr("experiments.command.find_spec", lambda name: None)
+    assert "pip install --group experiments" in command(synthetic.main, *options, code=2)
     assert len(asked) == 1
 
 

@@ -55,7 +55,7 @@ def test_regret_marks_winners_only() -> None:
 def test_other_tables() -> None:
     quality = posterior_table(RAYS)
     assert quality.columns == ("agent", "N = 5", "N = 20", "90 % coverage", "regret")
-    assert quality.rows[0][1:4] == ["2.0 ± 0.2", "1.04 ± 0.04", "90.0 ± 2.0 %"]
+    assert quality.rows[0][1:4] == ["2.0 ± 0.2", "1.04 ± 0.04", "90 ± 2 %"]
     assert temperature_table(RAYS).rows[0] == ["TS", "21.6 ± 0.7", "10.8 ± 0.4"]
     assert cost_table([RAYS, SWIRL]).rows[0] == ["TS", "4", "2.0", "4.0", "0"]
     equal = equal_temperature_table([RAYS, SWIRL])
