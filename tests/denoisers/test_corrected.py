@@ -271,6 +271,7 @@ def test_corrected_denoisers_are_saved() -> None:
         same = CorrectedDenoiser.from_bytes(one.to_bytes())
         for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(same), strict=True):
             assert_allclose(a, b, atol=1e-6)
+    assert CorrectedDenoiser.upgrade({"mostly_base": True}, 1) == {"negligible_correction": True}
 
 
 def twin(

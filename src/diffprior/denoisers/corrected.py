@@ -5,7 +5,7 @@ All that does not depend on s_t is therefore computed for all stages at once (`P
 left of a step is put into as few products as there can be.
 """
 
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -224,11 +224,19 @@ class CorrectedDenoiser(AbstractDenoiser):
     derivative of the mean in q.
     """
 
+    file_version: ClassVar[int] = 2
+
     base: GaussianMixture | None
     correction: Correction | None
     spread: Float[Array, " s"] | None
     size: int = eqx.field(static=True)
     negligible_correction: bool = eqx.field(static=True, default=True)
+
+    @classmethod
+    def upgrade(cls, fields: dict[str, Any], version: int) -> dict[str, Any]:
+        """Version 1 had another name for `negligible_correction`."""
+        names = {"mostly_base": "negligible_correction"}
+        return {names.get(name, name): value for name, value in fields.items()}
 
     @property
     def dim(self) -> int:
