@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from . import evaluate, export, fit, learn, serve
+from . import evaluate, fit, learn, serve
 from .options import print_version
 
 app = typer.Typer(
@@ -24,7 +24,7 @@ app.command()(fit.sample)
 app.add_typer(evaluate.app, name="evaluate")
 app.command()(serve.serve)
 app.command()(serve.rebuild)
-app.command()(export.export)
+app.command()(serve.export)
 app.add_typer(serve.token_app, name="token")
 
 

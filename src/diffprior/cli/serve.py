@@ -1,4 +1,4 @@
-"""`diffprior serve`, `token` and `rebuild`: the decision service and its upkeep."""
+"""`diffprior serve`, `export`, `rebuild` and `token`: the decision service and its log."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .options import friendly_errors, say
+from .options import check_output, friendly_errors, say
 
 Database = Annotated[
     str, typer.Option(help="A SQLite file, or postgresql://user:password@host/name.")
@@ -16,7 +16,7 @@ COMPILED = Path.home() / ".cache" / "diffprior"
 token_app = typer.Typer(no_args_is_help=True, help="Tokens of the decision service.")
 
 
-def _modules() -> None:
+def _require_modules() -> None:
     from ..checks import require
 
     modules = ("fastapi", "httptools", "jinja2", "uvicorn", "sqlalchemy", "prometheus_client")
@@ -24,41 +24,39 @@ def _modules() -> None:
 
 
 def serve(
-    model: Annotated[
-        list[str] | None, typer.Option(help="NAME=PRIOR_FILE; may be given several times.")
-    ] = None,
+    model: Annotated[list[str] | None, typer.Option(help="NAME=PRIOR_FILE; repeatable.")] = None,
     likelihood: Annotated[
         str, typer.Option(help="logistic, poisson, linear:noise_std=0.5, ...")
     ] = "logistic",
     database: Database = DEFAULT_DATABASE,
-    host: Annotated[str, typer.Option(help="Beyond loopback, tokens are required.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Needs tokens if not loopback.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
     temperature: Annotated[float, typer.Option(help="Below 1 explores less.")] = 1.0,
     reward_wait: Annotated[
         float | None, typer.Option(help="Seconds that a decision waits for its reward.")
     ] = None,
     default_reward: Annotated[
-        float | None, typer.Option(help="What counts when the wait is over without one.")
+        float | None, typer.Option(help="Reward that is learned if none came within the wait.")
     ] = None,
     aggregation: Annotated[
         str, typer.Option(help="Which of several rewards counts: first, last or sum.")
     ] = "first",
     half_life: Annotated[
         str | None,
-        typer.Option(help="When a reward counts half: after 500 decisions, or P7D (seven days)."),
+        typer.Option(help="When a reward counts half: 500 (decisions), or P7D (seven days)."),
     ] = None,
     propensity_draws: Annotated[
-        int, typer.Option(help="Draws behind each propensity; more are more precise.")
+        int, typer.Option(help="Draws per propensity; more are more precise.")
     ] = 16,
-    require_tokens: Annotated[bool, typer.Option(help="Ask for a token on loopback too.")] = False,
-    access_log: Annotated[bool, typer.Option(help="Log a line for every request.")] = False,
+    require_tokens: Annotated[bool, typer.Option(help="Require tokens on loopback too.")] = False,
+    access_log: Annotated[bool, typer.Option(help="Log one line per request.")] = False,
     compiled: Annotated[
-        Path, typer.Option(help="Folder for compiled programs, so that the next start is quick.")
+        Path, typer.Option(help="Folder for compiled programs, so that the next start is faster.")
     ] = COMPILED,
 ) -> None:
-    """Decide over HTTP for many tasks, with a log that nothing acknowledged is missing from."""
+    """Serve decisions for many tasks over HTTP; everything acknowledged is in the log."""
     with friendly_errors():
-        _modules()
+        _require_modules()
         from ..caching import keep_compiled
         from ..service.catalog import Catalog
         from ..service.server import add_models, check_access, log_to_stderr
@@ -93,20 +91,51 @@ def serve(
 
 
 def rebuild(database: Database = DEFAULT_DATABASE) -> None:
-    """Make the evidence of every task anew from the log, and say what differed."""
+    """Recompute the evidence of every task from the log, and report differences."""
     with friendly_errors():
-        _modules()
+        _require_modules()
         from ..service.store import Database as OpenDatabase
         from ..service.tasks import rebuild as run
 
-        check_database(database)
+        _check_database(database)
         found = run(OpenDatabase(database))
         for line in (*found.problems, *(f"{name}: evidence differed" for name in found.different)):
             say(line)
         counts = f"{found.num_tasks} tasks, {found.num_snapshots} snapshots"
-        say(f"{counts}, {len(found.different)} mended; {len(found.problems)} wrong counts")
+        say(f"{counts}, {len(found.different)} replaced; {len(found.problems)} wrong counts")
         if found.problems or found.different:
             raise typer.Exit(1)
+
+
+def export(
+    model: Annotated[str, typer.Option(help="Name of the model.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
+    database: Database = DEFAULT_DATABASE,
+    format: Annotated[
+        str,
+        typer.Option(help="parquet, dsjson (Vowpal Wabbit) or obd (Open Bandit arrays, .npz)."),
+    ] = "parquet",
+) -> None:
+    """Write the decisions of a model with their rewards and propensities.
+
+    `diffprior learn` reads the Parquet file: --features 'x*'. The service may be running.
+    """
+    with friendly_errors():
+        check_output("output", output)
+        from ..checks import require
+
+        require("serve", "sqlalchemy")
+        if format == "parquet":
+            require("logs", "pyarrow")
+        from ..service.export import export as write
+        from ..service.store import Database as OpenDatabase
+
+        _check_database(database)
+        opened = OpenDatabase(database)
+        exported = write(opened, model, format, output)
+        opened.close()
+        say(str(exported))
+        say(f"wrote {output}")
 
 
 @token_app.command("create")
@@ -118,9 +147,9 @@ def create_token(
     model: Annotated[str | None, typer.Option(help="For one model only.")] = None,
     max_tasks: Annotated[int, typer.Option(min=1, help="Tasks it may create.")] = 1_000_000,
 ) -> None:
-    """Make a token and print it; only its digest is kept."""
+    """Create a token and print it; only its digest is stored."""
     with friendly_errors():
-        _modules()
+        _require_modules()
         from ..service.auth import create_token as create
         from ..service.store import Database as OpenDatabase
 
@@ -133,24 +162,20 @@ def revoke_token(
     name: Annotated[str, typer.Argument(help="The part between dp_ and the next _.")],
     database: Database = DEFAULT_DATABASE,
 ) -> None:
-    """Refuse a token from now on."""
+    """Revoke a token."""
     with friendly_errors():
-        _modules()
+        _require_modules()
         from ..service.auth import revoke_token as revoke
         from ..service.store import Database as OpenDatabase
 
-        check_database(database)
+        _check_database(database)
         if not revoke(OpenDatabase(database), name):
             raise ValueError(f"`name`: expected a token's id, found none like {name!r}; check it")
     say(f"revoked {name}")
 
 
-def check_database(database: str) -> None:
-    """Refuse the name of a SQLite file that is not there, which opening it would make.
-
-    Raises:
-        ValueError: There is no such file.
-    """
+def _check_database(database: str) -> None:
+    """Reject a SQLite file that does not exist, which opening it would create."""
     path = database.removeprefix("sqlite:///")
     if "://" not in path and not Path(path).is_file():
         raise ValueError(f"`database`: expected a database, found none at {path}; check the name")

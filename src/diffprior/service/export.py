@@ -1,4 +1,4 @@
-"""The log of a model, streamed from the database to a file that other tools read."""
+"""Export of a model's log to files that other tools read."""
 
 import contextlib
 import json
@@ -18,18 +18,18 @@ from ..logs.writers import FORMATS
 from .catalog import Catalog
 from .store import Database, decisions, observations, tasks
 
-ROWS_AT_ONCE = 100  # fetched from the database
+ROWS_AT_ONCE = 100  # fetched from the database at a time
 
 
 @dataclass
 class Exported:
-    """How many decisions there are, how many were written, and why the others were not.
+    """Result of `export`.
 
     Attributes:
         num_decisions: Decisions in the log.
         num_written: Decisions in the file, each with its reward.
-        num_propensities: Of these, decisions with a propensity.
-        left_out: Reasons, and how many decisions each of them left out.
+        num_propensities: Those among them with a propensity.
+        left_out: Number of decisions left out, by reason.
     """
 
     num_decisions: int = 0
@@ -38,7 +38,7 @@ class Exported:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        """One line."""
+        """Summary in one line."""
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.left_out.most_common())
         rest = f"; left out {reasons}" if reasons else "; none left out"
         return (
@@ -48,19 +48,19 @@ class Exported:
 
 
 def export(database: Database, model: str, format: str, path: Path) -> Exported:
-    """Write the log of a model: every decision that was learned from, in the order of tasks.
+    """Write every decision of a model that was learned from, ordered by task.
 
-    Parquet keeps decisions whose propensity is not known, for learning; the other formats, which
-    are for off-policy estimates, leave them out.
+    Parquet includes decisions of unknown propensity, for learning; the other formats, which are for
+    off-policy estimation, leave them out.
 
     Args:
         database: Where the log is; it may be in use.
         model: Name of the model.
         format: parquet, dsjson or obd.
-        path: The file, which is written whole or not at all.
+        path: The file, which is replaced atomically.
 
     Returns:
-        What was written and what was not.
+        Counts of what was written and left out.
 
     Raises:
         ValueError: There is no such model or format.
@@ -76,9 +76,9 @@ def export(database: Database, model: str, format: str, path: Path) -> Exported:
     with atomic_writer(path) as file, contextlib.closing(kind(file, dim)) as writer:
         for row in _rows(database, model):
             exported.num_decisions += 1
-            why = _why_not(row, dim, propensity_needed=format != "parquet")
-            if why is not None:
-                exported.left_out[why] += 1
+            reason = _reason_left_out(row, dim, propensity_needed=format != "parquet")
+            if reason is not None:
+                exported.left_out[reason] += 1
                 continue
             decision = _decision(row, num_draws[row["version"]])
             exported.num_written += 1
@@ -89,7 +89,7 @@ def export(database: Database, model: str, format: str, path: Path) -> Exported:
 
 
 def _rows(database: Database, model: str) -> Iterator[dict[str, Any]]:
-    """Decisions of a model with what was learned from them, in an order that has an index."""
+    """Decisions of a model with their observations, in the order of an index."""
     learned = [observations.c.reward, observations.c.learned, observations.c.source]
     query = (
         sa.select(decisions, tasks.c.name.label("task"), *learned)
@@ -103,19 +103,19 @@ def _rows(database: Database, model: str) -> Iterator[dict[str, Any]]:
         yield from (dict(row) for row in found.mappings())
 
 
-def _why_not(row: dict[str, Any], dim: int, *, propensity_needed: bool) -> str | None:
-    """Why a decision is left out, if it is."""
+def _reason_left_out(row: dict[str, Any], dim: int, *, propensity_needed: bool) -> str | None:
+    """Reason to leave a decision out; None if it is written."""
     if row["status"] == "cancelled":
         return "cancelled"
     if row["reward"] is None:
         return "settled without a reward" if row["settled"] else "not yet settled"
     if len(row["features"]) != 8 * row["num_actions"] * dim:
         return "with another number of features than the newest version's"
-    return _why_no_propensity(row) if propensity_needed else None
+    return _reason_no_propensity(row) if propensity_needed else None
 
 
-def _why_no_propensity(row: dict[str, Any]) -> str | None:
-    """Why it is not known how likely the action was, if it is not."""
+def _reason_no_propensity(row: dict[str, Any]) -> str | None:
+    """Reason why the propensity is unknown; None if it is known."""
     if row["failed"]:
         return "of failed draws"
     if row["propensity"] is None:
@@ -131,18 +131,18 @@ def _decision(row: dict[str, Any], num_draws: int) -> LoggedDecision:
     features = np.frombuffer(row["features"]).reshape(row["num_actions"], -1)
     allowed = np.ones(len(features), bool)
     mask = allowed if row["mask"] is None else np.frombuffer(row["mask"], bool)
-    kept = ("version", "taken", "reward", "source", "predicted", "created", "learned", "task")
+    same = ("version", "taken", "reward", "source", "predicted", "created", "learned", "task")
     return LoggedDecision(
         decision_id=row["id"],
         features=features,
         mask=mask,
         action=str(json.loads(row["names"])[row["taken"]] if row["names"] else row["taken"]),
-        propensity=None if _why_no_propensity(row) else _propensity(row, num_draws),
-        **{name: row[name] for name in kept},
+        propensity=None if _reason_no_propensity(row) else _propensity(row, num_draws),
+        **{name: row[name] for name in same},
     )
 
 
 def _propensity(row: dict[str, Any], num_draws: int) -> float:
-    if row["propensity_se"] == 0:  # known, of a choice at random
+    if row["propensity_se"] == 0:  # exact, of a random choice
         return row["propensity"]
     return counted_propensity(row["propensity"], num_draws)
