@@ -44,7 +44,7 @@ def shorten(folder: Path) -> None:
     """The upper part of the dashboard, in few colors: the picture of the documentation."""
     with Image.open(folder / "dashboard-light.png") as whole:
         upper = whole.crop((0, 0, whole.width, UPPER)).convert("RGB")
-        upper.quantize(64).save(folder / "dashboard.png", optimize=True)
+        upper.quantize(128).save(folder / "dashboard.png", optimize=True)
 
 
 def main() -> None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from ..reporting.figures import new_figure
+from ..reporting.figures import legend_below, new_figure
 from .judge import FamilyResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee")  # of families, in their order
+COLORS = ("#4477aa", "#228833", "#ee6677", "#ccbb44", "#66ccee")  # of families, in their order
 MAX_PAIRS = 3  # pairs of parameters shown
 
 
@@ -27,15 +27,16 @@ class Pictures:
 
 
 def gains_figure(families: Sequence[FamilyResult], length_names: Sequence[str]) -> "Figure":
-    """Plot gains over the Gaussian by number of rows per task, a bar per family."""
+    """Plot gains over the Gaussian by number of rows per task, a bar per other family."""
     from matplotlib import rcParams
 
     figure, axes = new_figure(1, 1, width=7.0, height=3.0)
     axis, ink = axes[0, 0], rcParams["text.color"]
-    width = 0.8 / len(families)
-    for i, family in enumerate(families):
+    others = [(i, f) for i, f in enumerate(families) if f.name != "Gaussian" and f.by_length]
+    width = 0.8 / len(others)
+    for place, (i, family) in enumerate(others):
         axis.bar(
-            np.arange(len(family.by_length)) + (i - 0.5 * (len(families) - 1)) * width,
+            np.arange(len(family.by_length)) + (place - 0.5 * (len(others) - 1)) * width,
             [gain.mean for gain in family.by_length],
             width,
             yerr=[gain.error for gain in family.by_length],
@@ -47,19 +48,25 @@ def gains_figure(families: Sequence[FamilyResult], length_names: Sequence[str]) 
     axis.set_xticks(range(len(length_names)))
     axis.set_xticklabels([f"{name} rows" for name in length_names])
     axis.set_ylabel("nats per task over the Gaussian")
-    axis.legend()
+    legend_below(figure)
     return figure
 
 
-def priors_figure(pictures: Pictures, feature_names: Sequence[str]) -> "Figure":
+def priors_figure(
+    pictures: Pictures, families: Sequence[FamilyResult], feature_names: Sequence[str]
+) -> "Figure":
     """Plot draws from each prior and one posterior draw per task, by pairs of parameters."""
+    from matplotlib import rcParams
+
+    colors = {f.name: COLORS[i % len(COLORS)] for i, f in enumerate(families)}
     panels = {**pictures.draws, "one posterior draw per task": pictures.estimates}
     dim = pictures.estimates.shape[1]
     pairs = [(0, 0)] if dim == 1 else [(i, i + 1) for i in range(0, dim - 1, 2)][:MAX_PAIRS]
     figure, axes = new_figure(len(pairs), len(panels), width=3.0, height=3.0)
     low, high = np.quantile(np.concatenate(list(panels.values())), [0.001, 0.999], axis=0)
     for row, (i, j) in zip(axes, pairs, strict=True):
-        for axis, (name, draws), color in zip(row, panels.items(), COLORS * 3, strict=False):
+        for axis, (name, draws) in zip(row, panels.items(), strict=True):
+            color = colors.get(name, rcParams["text.color"])
             if dim == 1:
                 axis.hist(draws[:, 0], 60, range=(low[0], high[0]), color=color)
             else:

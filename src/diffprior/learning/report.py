@@ -131,7 +131,7 @@ def family_table(report: LearningReport) -> Table:
         "over the Gaussian",
         *(f"{name} rows" for name in lengths),
         "next rows",
-        "",
+        "choice",
     )
     rows = []
     for family in report.families:
@@ -232,16 +232,17 @@ def _blocks(report: LearningReport) -> list[Block]:
         Heading("Families side by side"),
         families,
     ]
-    rivals = [f for f in report.families if f.name != "Gaussian" and f.by_length]
-    if rivals and len(report.length_names) > 1:
+    split = any(f.by_length for f in report.families if f.name != "Gaussian")
+    if split and len(report.length_names) > 1:
         caption = "Gain over the Gaussian by rows per task, with standard errors."
-        blocks.append(picture(caption, lambda: gains_figure(rivals, report.length_names)))
+        blocks.append(picture(caption, lambda: gains_figure(report.families, report.length_names)))
     blocks.append(Heading("What the logs can tell"))
     blocks += [Text(f"{_capitalized(line)}.") for line in _limits(report).splitlines()]
     found = report.pictures
     if found is not None:
         caption = "Draws from the priors, and one posterior draw per task."
-        blocks.append(picture(caption, lambda: priors_figure(found, report.feature_names)))
+        names = report.feature_names
+        blocks.append(picture(caption, lambda: priors_figure(found, report.families, names)))
         if found.places is not None:
             places = found.places
             caption = "Next rewards within their predictive distributions; flat is calibrated."
