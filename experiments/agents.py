@@ -1,5 +1,6 @@
 """The agents of the experiments: Section 6.1, our own, and the baselines to beat."""
 
+import dataclasses
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass

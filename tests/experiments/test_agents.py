@@ -1,6 +1,7 @@
 """The registry: every agent is made, in any dimension, with the prior that it names."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -53,6 +54,22 @@ def test_mixtures_are_fitted_once(cache: ResultCache, monkeypatch: pytest.Monkey
         priors = LearnedPriors("some", SAMPLES, cache)
         assert priors["mixture of 2"].weights.shape == priors["mixture, K chosen"].weights.shape
     assert len(asked) == 2 and asked[0] == 2
+
+
+def test_diffusion_priors_are_fitted_with_their_presets(
+    cache: ResultCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dp.FitConfig] = []
+
+    def remember(samples: np.ndarray, *, config: dp.FitConfig, **_: Any) -> dp.DiffusionPrior:
+        asked.append(config)
+        return dp.DiffusionPrior.from_prior(dp.GaussianPrior.fit(samples))
+
+    monkeypatch.setattr(dp.DiffusionPrior, "fit", remember)
+    priors, schedule = LearnedPriors("some", SAMPLES, cache), dp.Schedule.constant(3, 0.5)
+    monkeypatch.setattr(cache, "object", lambda name, settings, compute: compute())
+    assert priors["default"].dim == priors.diffusion("paper", schedule).dim == 3
+    assert asked[0] == dp.FitConfig() and asked[1].schedule is schedule
 
 
 def test_names_are_in_order_and_explained() -> None:
