@@ -81,12 +81,14 @@ print("returned")
 
 FITS = """
 import threading, numpy as np
-from diffprior.fitting import em
+from diffprior.fitting.em import CovarianceModel
+from diffprior.fitting.search import MixtureCandidate, fit_samples
 dim, batch = {dim}, {batch}
-samples, kind = np.random.default_rng(0).standard_normal((1024, dim)), em.Kind(2.0, 4)
+samples = np.random.default_rng(0).standard_normal((1024, dim))
+candidate = MixtureCandidate(64, CovarianceModel(2.0, 4))
 
 def fit(seed):
-    found = em.fit_kind(samples, None, 64, kind, seed=seed)
+    found = fit_samples(samples, None, candidate, seed=seed)
     assert np.all(np.isfinite(found.covs))
 
 threads = [threading.Thread(target=fit, args=(seed,)) for seed in range(batch)]

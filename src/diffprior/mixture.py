@@ -260,8 +260,8 @@ class GaussianMixture(eqx.Module, Serializable):
         xp = _numpy_of(self.means)
         whitening = self.vectors / xp.sqrt(self.variances)[:, None, :]
         z = xp.einsum("nki,kij->nkj", x[:, None] - self.means[None], whitening)
-        constant = xp.sum(xp.log(2 * np.pi * self.variances), axis=1)
-        return self.log_weights - 0.5 * (xp.sum(z**2, axis=2) + constant)
+        constant = xp.sum(xp.log(2 * np.pi * self.variances), axis=1)[None]
+        return self.log_weights[None] - 0.5 * (xp.sum(z**2, axis=2) + constant)
 
     def log_density(self, x: Float[AnyArray, "n d"]) -> Float[AnyArray, " n"]:
         """log p(x) of each point.

@@ -1,97 +1,196 @@
-"""Expectation maximization against scikit-learn, and the choice of the number of components."""
+"""Expectation maximization against scikit-learn, the twin and closed forms, and the search."""
 
-from types import SimpleNamespace
-from typing import Any
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from sklearn.mixture import GaussianMixture
+from sklearn.mixture import GaussianMixture as TheirMixture
 
 import diffprior as dp
 import reference
-from diffprior.fitting import em
-from diffprior.fitting.components import (
-    SMALLEST_VARIANCE,
-    TIED,
-    Components,
-    log_joint,
+from diffprior.fitting.em import (
+    HERE,
+    CovarianceModel,
+    Samples,
+    expectations,
+    fit_gaussian,
+    fit_mixture,
+    initial_mixture,
+    k_means,
     maximize,
-    sufficient_statistics,
 )
-from diffprior.fitting.samples import whitening
+from diffprior.fitting.search import (
+    GAUSSIAN,
+    MixtureCandidate,
+    SearchConfig,
+    Splits,
+    _climb,
+    _Tried,
+    fit_candidate,
+    fit_samples,
+    gaussian_of,
+    search_samples,
+)
+from diffprior.mixture import GaussianMixture
 
 WEIGHTS = np.array([0.5, 0.2, 0.3])
 MEANS = np.array([[2.0, 0.0, 0.0], [-2.0, 1.0, 0.0], [0.0, -2.0, 1.0]])
 SHAPES = np.random.default_rng(3).standard_normal((3, 3, 3))
 COVS = 0.1 * np.einsum("kij,klj->kil", SHAPES, SHAPES) + 0.02 * np.eye(3)
+MIXTURE = GaussianMixture.from_covs(WEIGHTS, MEANS, COVS)
+FREE = CovarianceModel(3.0)
+
+DIM, NUM_FLAT = 6, 4
+MAKE = np.random.default_rng(8)
+FLAT_MEANS = 2.0 * MAKE.standard_normal((NUM_FLAT, DIM))
+FACTORS = MAKE.standard_normal((NUM_FLAT, DIM, 1))
+NOISE = np.cov(0.3 * MAKE.standard_normal((DIM, 30)))
+FLAT_COVS = FACTORS @ FACTORS.transpose(0, 2, 1) + NOISE
+FLAT = GaussianMixture.from_covs(np.full(NUM_FLAT, 1 / NUM_FLAT), FLAT_MEANS, FLAT_COVS)
 
 
-def draws(num: int, seed: int = 0) -> np.ndarray:
-    """Samples of the mixture above."""
-    rng = np.random.default_rng(seed)
-    which = rng.choice(3, num, p=WEIGHTS)
-    noise = rng.standard_normal((num, 3))
-    return MEANS[which] + np.einsum("nij,nj->ni", np.linalg.cholesky(COVS)[which], noise)
+def draws(num: int, seed: int = 0, mixture: GaussianMixture = MIXTURE) -> np.ndarray:
+    return mixture.draw(np.random.default_rng(seed), num)
 
 
-def components() -> Components:
-    return Components(jnp.log(WEIGHTS), jnp.asarray(MEANS), jnp.asarray(COVS))
+def mean_log_density(mixture: GaussianMixture, x: np.ndarray) -> float:
+    return float(np.mean(mixture.log_density(x)))
 
 
-def log_density(prior: dp.MixturePrior, x: np.ndarray) -> np.ndarray:
-    return reference.mixture_log_density(x, prior.weights, prior.means, prior.covs)
+def of_prior(prior: dp.MixturePrior) -> GaussianMixture:
+    weights, means, covs = (np.asarray(a, np.float64) for a in vars(prior).values())
+    return GaussianMixture.from_covs(weights, means, covs)
 
 
-def test_log_joint_is_the_twins_component_by_component() -> None:
+def sheet(num: int, seed: int) -> np.ndarray:
+    """A curved surface in eight dimensions, with a little noise, in units of its spread."""
+    rng = np.random.default_rng(5)
+    first, second = rng.standard_normal((2, 16)), rng.standard_normal((16, 8)) / 4
+
+    def surface(num: int, rng: np.random.Generator) -> np.ndarray:
+        x = np.tanh(rng.standard_normal((num, 2)) @ first) @ second
+        return x + 0.02 * rng.standard_normal(x.shape)
+
+    return surface(num, np.random.default_rng([5, seed])) / surface(20_000, rng).std(axis=0)
+
+
+def test_densities_are_the_twins_by_either_route() -> None:
     x = draws(20)
-    got = log_joint(components(), sufficient_statistics(jnp.asarray(x)))
-    for k in range(3):
-        own = reference.gaussian_log_density(x, MEANS[k], COVS[k])
-        assert_allclose(got[:, k], np.log(WEIGHTS[k]) + own, rtol=1e-9)
+    expected = reference.mixture_log_density(x, WEIGHTS, MEANS, COVS)
+    assert_allclose(MIXTURE.log_density(x), expected, rtol=1e-9)
+    assert_allclose(Samples(x).log_evidence(MIXTURE), expected, rtol=1e-9)
+    assert_allclose(MIXTURE.on_device().log_density(x), expected, rtol=1e-5)
+    wider = reference.mixture_log_density(x, WEIGHTS, MEANS, COVS + 0.04 * np.eye(3))
+    blurred = Samples(x, blur=0.2, seed=1).scoring()
+    blurred.x, blurred._statistics = x, Samples(x)._statistics
+    assert_allclose(blurred.log_evidence(MIXTURE), wider, rtol=1e-9)
 
 
 def test_the_m_step_is_weighted_moments_drawn_towards_the_pooled() -> None:
-    rng, x, pooling = np.random.default_rng(1), draws(50), 3.0
-    r = rng.dirichlet(np.ones(3), 50)
-    got = maximize(jnp.asarray(r).T @ sufficient_statistics(jnp.asarray(x)), 3, pooling)
+    x, weights = draws(50), np.random.default_rng(2).random(50)
+    log_joint = np.stack(
+        [
+            np.log(WEIGHTS[k]) + reference.gaussian_log_density(x, MEANS[k], COVS[k])
+            for k in range(3)
+        ]
+    )
+    r = weights[:, None] * np.exp(log_joint - np.logaddexp.reduce(log_joint, axis=0)).T
+    sums = expectations([Samples(x, weights)], MIXTURE)
+    assert_allclose(sums.log_evidence, weights @ np.logaddexp.reduce(log_joint, axis=0))
+    got, _ = maximize(MIXTURE, sums, FREE, 0.01 * np.eye(3))
     count = r.sum(axis=0)
     own = [np.cov(x.T, aweights=r[:, k], bias=True) for k in range(3)]
-    pooled = np.einsum("k,kij->ij", count / 50, own)
+    pooled = np.einsum("k,kij->ij", count / count.sum(), own)
     for k in range(3):
-        cov = (count[k] * own[k] + pooling * pooled) / (count[k] + pooling)
+        cov = (count[k] * own[k] + 3.0 * pooled) / (count[k] + 3.0)
         assert_allclose(got.means[k], np.average(x, axis=0, weights=r[:, k]))
-        assert_allclose(got.covs[k], cov + SMALLEST_VARIANCE * np.eye(3), atol=1e-12)
-    assert_allclose(np.exp(got.log_weights), count / 50)
+        assert_allclose(got.covs[k], cov + 0.01 * np.eye(3), atol=1e-10)
+    assert_allclose(got.weights, count / count.sum())
+    tied = maximize(MIXTURE, sums, CovarianceModel(np.inf))[0].covs
+    assert_allclose(tied, np.broadcast_to(pooled, tied.shape), atol=1e-10)
 
 
-def test_tied_components_have_one_covariance() -> None:
-    r = np.random.default_rng(1).dirichlet(np.ones(3), 50)
-    statistics = jnp.asarray(r).T @ sufficient_statistics(jnp.asarray(draws(50)))
-    covs = maximize(statistics, 3, TIED).covs
-    assert_allclose(covs, np.broadcast_to(covs[0], covs.shape), atol=1e-4)
+@pytest.mark.parametrize("rank", [None, 1])
+def test_every_step_raises_the_likelihood(rank: int | None) -> None:
+    """As EM must, when nothing is pooled; an error in the noise's update lowers it."""
+    x, model = draws(400, mixture=FLAT), CovarianceModel(0.0, rank)
+    start = GaussianMixture.from_covs(
+        np.full(4, 0.25), FLAT_MEANS + 0.5, np.tile(np.eye(DIM), (4, 1, 1))
+    )
+    mixture, noise, found = start, np.eye(DIM), []
+    for _ in range(40):
+        sums = expectations([Samples(x)], mixture)
+        mixture, noise = maximize(mixture, sums, model, 0.0, noise)
+        found.append(sums.log_evidence / 400)
+    assert np.min(np.diff(found)) > -1e-9
+    assert found[-1] > found[0] + 0.1
+
+
+def test_one_component_is_the_mean_and_covariance() -> None:
+    x, weights = draws(300), np.random.default_rng(2).integers(0, 4, 300).astype(float)
+    fit = fit_gaussian([Samples(x, weights)])
+    assert_allclose(fit.mixture.means[0], np.average(x, axis=0, weights=weights), atol=1e-9)
+    expected = np.cov(x.T, aweights=weights, bias=True)
+    assert_allclose(fit.mixture.covs[0], expected, atol=1e-9)
+
+
+def test_the_noise_and_the_factors_are_found() -> None:
+    x = draws(20_000, 1, FLAT)
+    candidate = MixtureCandidate(NUM_FLAT, CovarianceModel(2.0, 1))
+    found = fit_candidate([Samples(x)], gaussian_of([Samples(x)]), candidate)
+    order = [int(np.argmin(np.sum((found.means - mean) ** 2, axis=1))) for mean in FLAT_MEANS]
+    assert sorted(order) == list(range(NUM_FLAT))
+    sizes = np.einsum("kii,kjj->kij", FLAT_COVS, FLAT_COVS) + FLAT_COVS**2
+    errors = np.sqrt(sizes / (20_000 / NUM_FLAT))  # standard errors of a free covariance
+    assert np.max(np.abs(found.covs[order] - FLAT_COVS) / errors) < 4
+    for gap in (found.covs[0] - found.covs[1], found.covs[1] - found.covs[2]):
+        values = np.sort(np.abs(np.linalg.eigvalsh(gap)))
+        assert np.all(values[:4] < 1e-6 * values[-1])  # one factor each, so two of six
+
+
+def test_few_samples_leave_more_to_new_ones_than_free_covariances() -> None:
+    for seed in range(3):
+        x, fresh = draws(150, seed, FLAT), draws(4000, 100 + seed, FLAT)
+        models = CovarianceModel(2.0, 1), CovarianceModel(float(DIM))
+        ours, free = (
+            mean_log_density(fit_samples(x, None, MixtureCandidate(4, model), seed=seed), fresh)
+            for model in models
+        )
+        assert free < ours < mean_log_density(FLAT, fresh)
+
+
+def test_clusters_are_nearest_to_their_own_means() -> None:
+    x, weights = draws(500).astype(np.float32), np.ones(500)
+    labels = k_means(x, weights, 3, np.random.default_rng(0))
+    centers = np.stack([x[labels == k].mean(axis=0) for k in range(3)])
+    squares = np.sum((x[:, None] - centers) ** 2, axis=2)
+    assert np.mean(np.argmin(squares, axis=1) == labels) > 0.99
+    assert np.sum(squares.min(axis=1)) < 0.4 * np.sum((x - x.mean(axis=0)) ** 2)
+
+
+def test_a_component_without_tasks_stays_absent() -> None:
+    far = GaussianMixture.from_covs(
+        np.array([0.5, 0.5]), np.array([[0.0] * 3, [1e3] * 3]), np.stack([np.eye(3)] * 2)
+    )
+    fit = fit_mixture([Samples(draws(200))], far, FREE)
+    assert fit.mixture.num_components == 1 and np.isfinite(fit.log_evidence)
 
 
 def test_likelihood_is_that_of_scikit_learn() -> None:
     x, fresh = draws(3000), draws(3000, seed=1)
-    ours = dp.MixturePrior.fit(x, num_components=3)
-    theirs = GaussianMixture(3, n_init=3, random_state=0, tol=1e-6).fit(x)
-    assert_allclose(np.mean(log_density(ours, x)), theirs.score(x), atol=2e-3)
-    assert_allclose(np.mean(log_density(ours, fresh)), theirs.score(fresh), atol=2e-3)
+    ours = of_prior(dp.MixturePrior.fit(x, num_components=3))
+    theirs = TheirMixture(3, n_init=3, random_state=0, tol=1e-6).fit(x)
+    assert_allclose(mean_log_density(ours, x), theirs.score(x), atol=2e-3)
+    assert_allclose(mean_log_density(ours, fresh), theirs.score(fresh), atol=2e-3)
 
 
 def test_as_many_components_as_the_samples_justify() -> None:
     x = draws(3000)
-    offset, scale = whitening(x)
-    found = em.choose_components(np.linalg.solve(scale, (x - offset).T).T, seed=0)
-    assert found.num_components == 3 and found.kind == em.Kind(3.0)
-    assert found.score > found.gaussian_score + 1
-    assert found.scores["2"] < found.score
-    fresh = np.mean(reference.mixture_log_density(draws(3000, 1), WEIGHTS, MEANS, COVS))
-    chosen = dp.MixturePrior.fit(x)
-    assert_allclose(np.mean(log_density(chosen, draws(3000, 1))), fresh, atol=0.03)
+    found = search_samples(x / x.std(axis=0), seed=0)
+    assert str(found.candidate) == "3" and found.gain > 1 and found.pays
+    assert found.scores[MixtureCandidate(2, FREE)] < found.score
+    fresh = draws(3000, 1)
+    chosen = of_prior(dp.MixturePrior.fit(x))
+    assert_allclose(mean_log_density(chosen, fresh), mean_log_density(MIXTURE, fresh), atol=0.03)
 
 
 @pytest.mark.parametrize(
@@ -103,24 +202,30 @@ def test_as_many_components_as_the_samples_justify() -> None:
     ],
 )
 def test_doubling_ends_once_it_is_clearly_worse(scores: tuple[float, ...], last: int) -> None:
-    """Means of held-out samples for K = 1, 2, 4, ...; a fifth is more than their error."""
-    search: Any = SimpleNamespace(
-        mean=float,
-        clearly_better=lambda one, other: one - other > 0.2,
-        held_out=lambda k, kind: scores[k.bit_length() - 1],
-    )
-    tried: Any = {em.ONE: scores[0]}
-    em._climb(search, tried, em.Kind(3.0), 2, 128)
-    assert max(k for k, _ in tried) == last
+    """Means of held-out samples for K = 1, 2, 4, ..., without error."""
+    splits = Splits((), np.ones(1), np.zeros(1, int))
+    values = {
+        MixtureCandidate(2**i, FREE) if i else GAUSSIAN: np.array([score])
+        for i, score in enumerate(scores)
+    }
+
+    class Known(_Tried):
+        def add(self, *candidates: MixtureCandidate) -> None:
+            self.values.update({one: values[one] for one in candidates})
+
+    tried = Known(splits, SearchConfig(), 0, HERE)
+    tried.add(GAUSSIAN)
+    _climb(tried, FREE, 2, 2 ** (len(scores) - 1), SearchConfig())
+    assert max(one.num_components for one in tried.values) == last
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_samples_of_a_gaussian_are_given_one(seed: int) -> None:
-    x = np.random.default_rng(seed).standard_normal((300, 3))
-    prior, gaussian = dp.MixturePrior.fit(x, seed=seed), dp.GaussianPrior.fit(x)
-    assert prior.weights.shape == (1,)
-    assert_allclose(prior.means[0], gaussian.mean, atol=1e-9)
-    assert_allclose(prior.covs[0], gaussian.cov, atol=1e-3)
+def test_samples_of_a_gaussian_are_given_one() -> None:
+    for seed in range(3):
+        x = np.random.default_rng(seed).standard_normal((300, 3))
+        prior, gaussian = dp.MixturePrior.fit(x, seed=seed), dp.GaussianPrior.fit(x)
+        assert prior.weights.shape == (1,)
+        assert_allclose(prior.means[0], gaussian.mean, atol=1e-6)
+        assert_allclose(prior.covs[0], gaussian.cov, atol=1e-3)
 
 
 def test_a_row_that_counts_thrice_is_three_rows() -> None:
@@ -132,18 +237,12 @@ def test_a_row_that_counts_thrice_is_three_rows() -> None:
         dp.MixturePrior.fit(repeated, num_components=3),
         dp.MixturePrior.fit(x, num_components=3),
     ]
-    weighted, same, other = ([np.sort(p.weights), np.mean(log_density(p, repeated))] for p in fits)
+    weighted, same, other = (
+        [np.sort(p.weights), mean_log_density(of_prior(p), repeated)] for p in fits
+    )
     assert_allclose(weighted[0], same[0], atol=1e-3)
     assert_allclose(weighted[1], same[1], atol=1e-3)
     assert np.max(np.abs(other[0] - same[0])) > 5e-3
-
-
-def test_absent_components_stay_absent() -> None:
-    search = em._Search.over(draws(200), None, 0)
-    padded = search.fit(search.weights, 3, em.Kind(3.0), 1)
-    assert np.all(np.isneginf(padded.log_weights[3:]))
-    assert np.isclose(jax.nn.logsumexp(padded.log_weights), 0.0)
-    assert np.all(np.isfinite(padded.covs))
 
 
 def test_weights_are_checked() -> None:
@@ -161,26 +260,23 @@ def test_rows_of_weight_zero_are_as_if_not_there() -> None:
     assert_allclose(np.asarray(got.means), np.asarray(dp.MixturePrior.fit(x).means))
 
 
-def test_samples_of_one_task_count_as_one() -> None:
-    """Fifty tasks of a hundred draws each are few, and the error of a mean is that over tasks."""
+def test_the_error_of_a_mean_is_that_over_tasks() -> None:
+    """Fifty tasks of a hundred draws each are few."""
     rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(50), 100)
-    search = em._Search.over(rng.standard_normal((5000, 2)), None, 0, groups)
-    assert search.num_folds == em.FOLDS and search.most_components() == 4
     of_task = rng.standard_normal(50)
     of_task = of_task - np.mean(of_task) + 0.5 * np.std(of_task) / np.sqrt(50)  # half its error
-    gain = np.where(search.fold < 0, np.nan, of_task[search.groups])
-    assert not search.clearly_better(gain, np.zeros_like(gain))
-    alone = search._replace(groups=np.arange(len(gain)))
-    assert alone.clearly_better(gain, np.zeros_like(gain))
+    gain, none = of_task[groups], np.zeros(5000)
+    weights = np.full(5000, 1 / 5000)
+    assert not Splits((), weights, groups).clearly_better(gain, none)
+    assert Splits((), weights, np.arange(5000)).clearly_better(gain, none)
 
 
 def test_a_failed_fit_is_clearly_worse() -> None:
-    search = em._Search.over(draws(200), None, 0)
-    good = np.where(search.fold < 0, np.nan, 0.0)
-    bad = np.where(search.fold < 0, np.nan, -np.inf)
-    assert search.clearly_better(good, bad)
-    assert not search.clearly_better(bad, good) and not search.clearly_better(bad, bad)
+    splits = Splits((), np.full(2, 0.5), np.arange(2))
+    good, bad = np.zeros(2), np.array([0.0, -np.inf])
+    assert splits.clearly_better(good, bad)
+    assert not splits.clearly_better(bad, good) and not splits.clearly_better(bad, bad)
 
 
 def test_samples_of_one_group_are_held_out_together() -> None:
@@ -188,5 +284,42 @@ def test_samples_of_one_group_are_held_out_together() -> None:
     rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(100), 10)
     x = rng.standard_normal((100, 2))[groups] + 0.01 * rng.standard_normal((1000, 2))
-    assert em.choose_components(x, largest=32).num_components == 32
-    assert em.choose_components(x, largest=32, groups=groups).num_components <= 4
+    limits = SearchConfig(max_components=32)
+    assert search_samples(x, config=limits).candidate.num_components == 32
+    found = search_samples(x, config=limits, groups=groups)
+    assert found.candidate.num_components <= 4
+
+
+def test_a_sheet_is_given_flat_components_and_the_mean_of_two_runs() -> None:
+    """New samples are likelier under it than under either run."""
+    limits = SearchConfig(max_components=64, average_from=32)
+    x, fresh = sheet(3000, seed=1), sheet(4000, seed=2)
+    found = search_samples(x, config=limits)
+    chosen, (free, *_) = found.candidate, [k for k in found.scores if str(k) == "64"]
+    assert chosen.model.rank is not None and chosen.num_runs == 2
+    assert found.mixture.num_components == 2 * chosen.num_components
+    assert_allclose(found.score, max(found.scores.values()))
+    assert found.score > found.scores[free] + 0.03
+    alone = MixtureCandidate(chosen.num_components, chosen.model)
+    one = fit_samples(x, None, alone, config=limits)
+    assert mean_log_density(found.mixture, fresh) > mean_log_density(one, fresh) + 0.05
+    again = fit_samples(x, None, chosen, config=limits)
+    assert_allclose(again.means, found.mixture.means, atol=1e-6)
+    half = found.mixture.num_components // 2
+    densities = [
+        np.exp(found.mixture.select(own).log_density(fresh))
+        for own in (slice(half), slice(half, None))
+    ]
+    assert_allclose(np.exp(found.mixture.log_density(fresh)), sum(densities), rtol=1e-6)
+
+
+def test_starts_are_in_units_of_the_gaussian() -> None:
+    """So the start of scaled samples is the scaled start."""
+    x, scale = draws(500), np.diag([1.0, 100.0, 0.01])
+    found = []
+    for samples in (x, x @ scale):
+        gaussian = gaussian_of([Samples(samples)])
+        rng = np.random.default_rng(0)
+        start = initial_mixture(samples, np.ones(500), gaussian, 3, FREE, rng)
+        found.append(np.sort(start.log_density(samples)))
+    assert_allclose(found[0] - found[1], np.log(np.linalg.det(scale)), atol=0.3)

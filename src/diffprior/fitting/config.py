@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from ..checks import choice, positive_int, whole_number
 from ..schedule import Schedule
+from .search import SearchConfig
 
 PRIOR_STAGES, PAPER_STAGES = 64, 100  # of the reverse process, where a schedule is given by name
 SCHEDULES: dict[str, Callable[[int], Schedule]] = {
@@ -70,6 +71,7 @@ class FitConfig:
         validation_draws: Draws of held-out samples that a candidate is scored on.
         validation_evidence: Pieces of evidence that candidates are scored under.
         residual_draws: Draws of held-out samples for the error at each noise level.
+        search: What decides between mixtures.
         max_components: Of a mixture; 256 by default, 64 with at most 2 parameters; 1 for none.
         prefer_mixture: Keep a mixture wherever held-out likelihood favors one, even if a Gaussian
             and a network denoise a little better: `FewPasses` then draws from it.
@@ -110,6 +112,7 @@ class FitConfig:
     validation_evidence: int = 512
     residual_draws: int = 4096
 
+    search: SearchConfig = SearchConfig()
     max_components: int | None = None
     prefer_mixture: bool = False
     tolerance: float = 0.5

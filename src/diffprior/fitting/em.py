@@ -1,327 +1,784 @@
-"""Gaussian mixtures by expectation maximization, the number of components by held-out likelihood.
+"""Expectation maximization of Gaussian mixtures, from samples or from what tasks have shown.
 
-Samples are in unit coordinates (`whitening`). One program fits every number of components up to
-its padding, and every number of samples up to a multiple of `ROWS`.
+One E-step and one M-step over the contract `AbstractTasks`. Parameters that are known are tasks
+whose evidence leaves no doubt (`Samples`); tasks with rows are in `learning.tasks`. All of it is
+NumPy: nothing is compiled, and sums over samples are matrix products of sufficient statistics.
 """
 
-from typing import Any, NamedTuple
+import abc
+import contextlib
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Float, Int
 
+from ..executors import AbstractExecutor, InProcess
 from ..mixture import GaussianMixture
-from .components import TIED, Components, log_joint, maximize, sufficient_statistics
-from .factor_analysis import with_factors
-from .k_means import clusters
 
-PADDED = (8, 32, 128, 256)  # numbers of components that programs are compiled for
-MOST_FREE = 128  # components with a covariance of their own
-MOST_TIED = 32  # components that share a covariance
-MANY_COMPONENTS = 32  # from which on covariances of few factors are tried
-RANKS = (8, 4, 2)  # parameters for each factor that a component may have
-FACTORS_POOLING = 2.0  # points' worth of the pooled covariance in one of few factors
-TWO_FROM = 128  # components of few factors, from which on the mean of two mixtures is tried
-RUNS = 2
-RUNS_POOLING = 0.5  # points' worth in each of them: their mean is smooth without
-WORSE = 2  # candidates in a row that may be clearly worse before the search stops
-POINTS_EACH = 10  # samples that a component must have on average
-ROWS = 1024  # samples are padded to a multiple of this
-LARGEST = 20_000  # samples that are looked at
-MANY = 5000  # samples from which one held-out part is enough
-FOLDS = 5
-PLANE = 2  # parameters up to which many samples leave nothing to be gained by tying
-BLUR = 0.1  # of the samples' spread: finer detail, of many parameters, is not to be had from them
-LONGEST, CONVERGED = 100, 5e-5  # rounds of EM, and gain that ends them
+HERE = InProcess()
+SCORING_DRAWS = 64  # points per task in an estimate of evidence that has no closed form
+MIN_MASS = 1e-3  # tasks that a component may be left with
+MIN_WEIGHT = 1e-8  # of a component that stays
+MIN_VARIANCE = 1e-4  # of a component, as a share of the Gaussian's
+MIN_CORRELATION = 1e-4  # smallest eigenvalue of correlations that is left as it is
+ROWS_AT_ONCE = 2048  # samples whose responsibilities are computed together, to stay in the cache
+CENTERS_FROM = 4096  # points that centers of k-means are sought among
+CENTER_TRIALS = 4  # points tried for each center
+LLOYD_STEPS = 6
+TINY = 1e-300
 
 
-class Kind(NamedTuple):
-    """How covariances are estimated: how much is pooled, and how many factors each has (all if
-    None); and the mean of how many mixtures is taken, each of so many components."""
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Sums of an E-step over tasks, in units of each component: theta = mean + F z.
+
+    Attributes:
+        mass: Expected number of tasks of each component (k,).
+        first: Sums of E[z] (k, d).
+        second: Sums of E[z z'] (k, d, d).
+        log_evidence: Sum of log p(h).
+        squared_error: Sum of expected squared residuals of linear rewards over their variance.
+        num_rows: Rows, or their weights.
+        num_tasks: Tasks, or their weights.
+    """
+
+    mass: Float[np.ndarray, " k"]
+    first: Float[np.ndarray, "k d"]
+    second: Float[np.ndarray, "k d d"]
+    log_evidence: float
+    squared_error: float
+    num_rows: float
+    num_tasks: float
+
+    @staticmethod
+    def total(parts: Iterable["Sums"]) -> "Sums":
+        """All of them added, in their order."""
+        fields = [tuple(vars(part).values()) for part in parts]
+        mass, first, second, *others = (sum(column) for column in zip(*fields, strict=True))
+        return Sums(mass, first, second, *map(float, others))
+
+
+@dataclass(frozen=True, eq=False)
+class PooledRows:
+    """The rows of all tasks as those of one task; `num_rows` is 0 where misfit says nothing."""
+
+    precision: Float[np.ndarray, "d d"]
+    shift: Float[np.ndarray, " d"]
+    sum_squares: float
+    num_rows: float
+    num_tasks: float
+
+    @staticmethod
+    def total(parts: Iterable["PooledRows"]) -> "PooledRows":
+        """All of them added, in their order."""
+        fields = [tuple(vars(part).values()) for part in parts]
+        return PooledRows(*(sum(column) for column in zip(*fields, strict=True)))
+
+
+class AbstractTasks(abc.ABC):
+    """Evidence of some tasks about their parameters: all that learning a prior may ask of it.
+
+    Tasks are picklable, and what they return depends on nothing but themselves and the arguments.
+    `exact` says whether conditioning is, and `noise_std` is the noise of linear rewards.
+    """
+
+    exact: bool = True
+    noise_std: float | None = None
+
+    @property
+    @abc.abstractmethod
+    def num_tasks(self) -> int:
+        """Number of tasks n."""
+
+    @property
+    @abc.abstractmethod
+    def dim(self) -> int:
+        """Number of parameters d."""
+
+    @property
+    def task_weights(self) -> Float[np.ndarray, " n"]:
+        """How many times each task counts."""
+        return np.ones(self.num_tasks)
+
+    @abc.abstractmethod
+    def pooled(self) -> PooledRows:
+        """All rows as one task, for a first guess.
+
+        Returns:
+            Their precision, shift, sum of squares and number.
+        """
+
+    @abc.abstractmethod
+    def expect(self, mixture: GaussianMixture, round_: int = 0) -> Sums:
+        """One E-step: expected responsibilities and moments, summed over the tasks.
+
+        Args:
+            mixture: The prior so far.
+            round_: Number of the step, which random numbers depend on where there are any.
+
+        Returns:
+            The sums.
+        """
+
+    @abc.abstractmethod
+    def log_evidence(self, mixture: GaussianMixture) -> Float[np.ndarray, " n"]:
+        """log p(h) of every task.
+
+        Args:
+            mixture: The prior.
+
+        Returns:
+            In nats, (n,).
+        """
+
+    @abc.abstractmethod
+    def draw(self, mixture: GaussianMixture, *numbers: int) -> Float[np.ndarray, "n d"]:
+        """One draw of theta given each task.
+
+        Args:
+            mixture: The prior.
+            numbers: They, and the label of a task, decide its random numbers.
+
+        Returns:
+            (n, d).
+        """
+
+    def corrected(self, num_draws: int) -> "AbstractTasks":
+        """The same evidence, with so many points per task to correct what is not exact.
+
+        Args:
+            num_draws: 0 for no correction.
+
+        Returns:
+            The tasks.
+        """
+        return self
+
+    def scoring(self) -> "AbstractTasks":
+        """The tasks as models are scored on them.
+
+        Returns:
+            The tasks.
+        """
+        return self.corrected(SCORING_DRAWS)
+
+    def with_noise(self, noise_std: float) -> "AbstractTasks":
+        """The same rows under another noise.
+
+        Args:
+            noise_std: Of linear rewards.
+
+        Returns:
+            The tasks.
+        """
+        raise NotImplementedError
+
+
+class Samples(AbstractTasks):
+    """Parameters that are known: tasks whose evidence leaves no doubt.
+
+    With the sufficient statistics T(x) = (1, x, upper triangle of x x') the log density of every
+    component is linear in T, and an E-step sums T by responsibility. Computed in the precision of
+    `x`, which should be in units of its spread; sums are added in double precision.
+
+    Args:
+        x: Samples (n, d).
+        weights: How many times each counts (n,); once by default.
+        blur: Standard deviation of noise through which models are scored: finer detail than that
+            is not to be had from samples of many parameters.
+        seed: Of that noise.
+    """
+
+    def __init__(
+        self,
+        x: Float[np.ndarray, "n d"],
+        weights: Float[np.ndarray, " n"] | None = None,
+        blur: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        self.x, self.blur, self.seed = x, blur, seed
+        self.widened_by = 0.0
+        self._weights = np.ones(len(x)) if weights is None else np.asarray(weights, np.float64)
+        rows, columns = np.triu_indices(x.shape[1])
+        self._rows, self._columns = rows, columns
+        parts = (np.ones_like(x[:, :1]), x, x[:, rows] * x[:, columns])
+        self._statistics = np.concatenate(parts, axis=1)
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.x)
+
+    @property
+    def dim(self) -> int:
+        return self.x.shape[1]
+
+    @property
+    def task_weights(self) -> Float[np.ndarray, " n"]:
+        return self._weights
+
+    def scoring(self) -> "Samples":
+        if self.blur == 0.0:
+            return self
+        noise = np.random.default_rng([self.seed, 2]).standard_normal(self.x.shape)
+        blurred = Samples((self.x + self.blur * noise).astype(self.x.dtype), self._weights)
+        blurred.widened_by = self.blur**2
+        return blurred
+
+    def pooled(self) -> PooledRows:
+        total = self._weights.sum()
+        shift = np.asarray(self._weights @ self.x, np.float64)
+        return PooledRows(total * np.eye(self.dim), shift, 0.0, 0.0, total)
+
+    def draw(self, mixture: GaussianMixture, *numbers: int) -> Float[np.ndarray, "n d"]:
+        return np.asarray(self.x, np.float64)
+
+    def log_evidence(self, mixture: GaussianMixture) -> Float[np.ndarray, " n"]:
+        if self.widened_by:
+            wider = mixture.covs + self.widened_by * np.eye(self.dim)
+            mixture = GaussianMixture.from_covs(mixture.weights, mixture.means, wider)
+        parts = [log_sum for _, log_sum, _ in self._responsibilities(mixture)]
+        return np.concatenate(parts).astype(np.float64)
+
+    def expect(self, mixture: GaussianMixture, round_: int = 0) -> Sums:
+        sums, total = np.zeros((mixture.num_components, self._statistics.shape[1])), 0.0
+        for shares, log_sum, own in self._responsibilities(mixture):
+            weights = self._weights[own]
+            shares *= weights.astype(shares.dtype)[:, None]
+            sums += shares.T @ self._statistics[own]
+            total += float(weights @ log_sum)
+        return self.in_units(mixture, sums, total)
+
+    def sums_by(self, mixture: GaussianMixture, shares: Float[np.ndarray, "n k"]) -> Sums:
+        """Sums over samples whose responsibilities are given.
+
+        Args:
+            mixture: In whose units.
+            shares: Responsibilities (n, k).
+
+        Returns:
+            The sums; their evidence is 0.
+        """
+        weighted = shares * self._weights[:, None]
+        return self.in_units(mixture, weighted.T @ self._statistics, 0.0)
+
+    def in_units(
+        self, mixture: GaussianMixture, sums: Float[np.ndarray, "k p"], log_evidence: float
+    ) -> Sums:
+        """Sums of T(x) by responsibility in units of each component."""
+        d, mass = self.dim, sums[:, 0]
+        triangles = np.empty((len(sums), d, d))
+        triangles[:, self._rows, self._columns] = sums[:, d + 1 :]
+        triangles[:, self._columns, self._rows] = sums[:, d + 1 :]
+        means = mixture.means.astype(np.float64)
+        first = sums[:, 1 : d + 1] - mass[:, None] * means
+        cross = means[:, :, None] * first[:, None]
+        second = triangles - cross - cross.swapaxes(1, 2)
+        second -= mass[:, None, None] * means[:, :, None] * means[:, None]
+        whitening = mixture.vectors / np.sqrt(mixture.variances)[:, None]
+        first = np.einsum("ki,kij->kj", first, whitening)
+        second = whitening.swapaxes(1, 2) @ second @ whitening
+        total = float(self._weights.sum())
+        return Sums(mass, first, second, log_evidence, 0.0, 0.0, total)
+
+    def _responsibilities(
+        self, mixture: GaussianMixture
+    ) -> Iterable[tuple[np.ndarray, np.ndarray, slice]]:
+        """Some samples at a time: responsibilities, log density, and which samples."""
+        natural = _natural(mixture, self._rows, self._columns).astype(self.x.dtype).T
+        for start in range(0, len(self.x), ROWS_AT_ONCE):
+            own = slice(start, start + ROWS_AT_ONCE)
+            joint = self._statistics[own] @ natural
+            top = joint.max(axis=1, keepdims=True)
+            joint -= top
+            np.exp(joint, out=joint)
+            total = joint.sum(axis=1, keepdims=True)
+            joint /= total
+            yield joint, (top + np.log(total))[:, 0], own
+
+
+def _natural(
+    mixture: GaussianMixture, rows: np.ndarray, columns: np.ndarray
+) -> Float[np.ndarray, "k p"]:
+    """What multiplies T(x) in the log of weight times density of each component."""
+    scaled = mixture.vectors / mixture.variances[:, None]
+    precision = scaled @ mixture.vectors.swapaxes(1, 2)
+    shift = np.einsum("kij,kj->ki", precision, mixture.means)
+    log_det = np.sum(np.log(2 * np.pi * mixture.variances), axis=1)
+    log_weights = np.maximum(mixture.log_weights, -1e4)  # a weight of zero stays finite
+    constant = log_weights - 0.5 * (np.sum(mixture.means * shift, axis=1) + log_det)
+    quadratic = -np.where(rows == columns, 0.5, 1.0) * precision[:, rows, columns]
+    return np.concatenate([constant[:, None], shift, quadratic], axis=1)
+
+
+@dataclass(frozen=True)
+class CovarianceModel:
+    """How the covariances of components are estimated.
+
+    Attributes:
+        pooling: Tasks' worth of the pooled covariance in each component's own; infinity leaves one
+            covariance for all.
+        rank: Directions in which a component may be wider than the noise that all share; None for
+            any covariance.
+    """
 
     pooling: float
     rank: int | None = None
-    runs: int = 1
 
     def __str__(self) -> str:
-        if self.rank is None:
-            return " tied" if self.pooling == TIED else ""
-        return f" rank {self.rank}" + (f", {self.runs} runs" if self.runs > 1 else "")
+        if self.rank is not None:
+            return f" rank {self.rank}"
+        return " tied" if self.pooling == np.inf else ""
 
 
-ONE = (1, Kind(TIED))
+@dataclass(frozen=True, eq=False)
+class MixtureFit:
+    """A mixture, the mean log evidence per task before its last step, and the steps taken."""
+
+    mixture: GaussianMixture
+    log_evidence: float
+    num_steps: int
 
 
-class Choice(NamedTuple):
-    """A mixture in unit coordinates and how it was chosen."""
+def expectations(
+    blocks: Sequence[AbstractTasks],
+    mixture: GaussianMixture,
+    round_: int = 0,
+    executor: AbstractExecutor = HERE,
+) -> Sums:
+    """The E-step over all tasks, added in their order: the same wherever they are.
 
-    components: Components
-    num_components: int  # of one run
-    kind: Kind
-    score: float  # mean log density of samples not seen, in unit coordinates, through noise
-    gaussian_score: float  # that of a single Gaussian
-    scores: dict[str, float]  # of every candidate tried
+    Args:
+        blocks: The tasks.
+        mixture: The prior so far.
+        round_: Number of the step.
+        executor: Where to go over the blocks.
 
-
-def choose_components(
-    unit: Float[np.ndarray, "n d"],
-    weights: Float[np.ndarray, " n"] | None = None,
-    *,
-    seed: int = 0,
-    largest: int = PADDED[-1],
-    groups: Int[np.ndarray, " n"] | None = None,
-) -> Choice:
-    """The mixture of greatest likelihood on samples not seen: its K, and whether covariances are
-    free, tied, or of few factors. Where that takes many components of few factors, the mean of two
-    such mixtures is tried too: each cuts a curved sheet into flat pieces elsewhere.
-
-    From `MANY` samples on a tenth is held out; below, each fifth in turn; samples of one group (a
-    number from 0) together, and counted as one. A mixture that is not better than one Gaussian by a
-    standard error of the difference gives way to it.
+    Returns:
+        The sums.
     """
-    search = _Search.over(unit, weights, seed, groups)
-    dim, tried = unit.shape[1], {ONE: search.held_out(*ONE)}
-    largest = min(largest, search.most_components())
-    most_free = min(largest, MOST_FREE)
-    _climb(search, tried, Kind(float(dim)), 2, most_free)
-    if dim > PLANE or len(unit) < MANY:
-        _climb(search, tried, Kind(TIED), 2, min(largest, MOST_TIED))
-    k, kind = search.best(tried)
-    if k >= MANY_COMPONENTS and dim > PLANE:
-        for rank in {dim // each for each in RANKS} - {0}:
-            _climb(search, tried, Kind(FACTORS_POOLING, rank), k, largest)
-        k, kind = search.best(tried)
-    for between in (3 * k // 4, 3 * k // 2):
-        if 1 < between <= (most_free if kind.rank is None else largest):
-            tried[between, kind] = search.held_out(between, kind)
-    chosen = _best_or_two(search, tried, largest)
-    if not search.clearly_better(tried[chosen], tried[ONE]):
-        chosen = ONE
-    scores = {f"{k}{kind}": search.mean(logs) for (k, kind), logs in tried.items()}
-    means = search.mean(tried[chosen]), search.mean(tried[ONE])
-    return Choice(search.final(*chosen), *chosen, *means, scores)
+    return executor.total(Sums, functools.partial(_expect, mixture, round_), blocks)
 
 
-def _climb(search: "_Search", tried: dict, kind: Kind, k: int, largest: int) -> None:
-    """Double the number of components until that is clearly worse, of few twice in a row: one start
-    of EM in between may have come out badly."""
-    best, worse = tried.get((k // 2, kind), tried[ONE]), 0
-    while k <= largest and worse < WORSE:
-        logs = tried[k, kind] = search.held_out(k, kind)
-        clearly = search.clearly_better(best, logs)
-        worse = 0 if not clearly else WORSE if k > MANY_COMPONENTS else worse + 1
-        best = max(best, logs, key=search.mean)
-        k *= 2
+def _expect(mixture: GaussianMixture, round_: int, block: AbstractTasks) -> Sums:
+    return block.expect(mixture, round_)
 
 
-def _best_or_two(search: "_Search", tried: dict, largest: int) -> tuple[int, Kind]:
-    """The best case, once means of two mixtures were tried where many components of few factors are
-    best: for each number of factors, of a third more components than suit one mixture."""
-    k, kind = search.best(tried)
-    if kind.rank is None or k < TWO_FROM:
-        return k, kind
-    for rank in {kind.rank for _, kind in tried} - {None}:
-        alike = {case: logs for case, logs in tried.items() if case[1].rank == rank}
-        more = min(4 * search.best(alike)[0] // 3, largest)
-        two = Kind(RUNS_POOLING, rank, RUNS)
-        tried[more, two] = search.held_out(more, two)
-    return search.best(tried)
+def log_evidence(
+    blocks: Sequence[AbstractTasks], mixture: GaussianMixture, executor: AbstractExecutor = HERE
+) -> Float[np.ndarray, " n"]:
+    """log p(h) of every task, in the order of the blocks.
+
+    Args:
+        blocks: The tasks.
+        mixture: The prior.
+        executor: Where to go over the blocks.
+
+    Returns:
+        In nats, (n,).
+    """
+    parts = list(executor.map(functools.partial(_log_evidence, mixture), blocks))
+    return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def fit_components(
-    unit: Float[np.ndarray, "n d"],
-    weights: Float[np.ndarray, " n"] | None,
-    num_components: int,
+def _log_evidence(mixture: GaussianMixture, block: AbstractTasks) -> Float[np.ndarray, " n"]:
+    return block.log_evidence(mixture)
+
+
+def maximize(
+    mixture: GaussianMixture,
+    sums: Sums,
+    model: CovarianceModel | None = None,
+    floor: Float[np.ndarray, "d d"] | float = 0.0,
+    noise: Float[np.ndarray, "d d"] | None = None,
+) -> tuple[GaussianMixture, Float[np.ndarray, "d d"]]:
+    """The M-step. A component that no task belongs to stays where it is, with weight zero.
+
+    Args:
+        mixture: The prior that the sums were computed under.
+        sums: Of the E-step.
+        model: Of the covariances; each its own by default.
+        floor: Added to every covariance.
+        noise: What components of few factors shared until now.
+
+    Returns:
+        The mixture, and the noise of components of few factors.
+    """
+    model = CovarianceModel(0.0) if model is None else model
+    mass = sums.mass
+    kept = np.maximum(mass, MIN_MASS)
+    move = sums.first / kept[:, None]
+    scatter = sums.second - mass[:, None, None] * move[:, :, None] * move[:, None]
+    factors = mixture.factors
+    means = mixture.means + np.einsum("kij,kj->ki", factors, move)
+    scatter = factors @ scatter @ factors.swapaxes(1, 2)
+    pooled = scatter.sum(axis=0) / mass.sum()
+    if model.pooling == np.inf:
+        covs = np.broadcast_to(pooled, scatter.shape)
+    else:
+        strength = np.maximum(mass + model.pooling, MIN_MASS)[:, None, None]
+        covs = (scatter + model.pooling * pooled) / strength
+    if model.pooling == 0.0:
+        covs = np.where((mass > MIN_MASS)[:, None, None], covs, mixture.covs)
+    covs = 0.5 * (covs + covs.swapaxes(1, 2)) + floor
+    weights = mass / mass.sum()
+    if model.rank is not None:
+        noise = np.einsum("k,kij->ij", weights, covs) if noise is None else noise
+        covs, noise = _few_factors(covs, weights, noise, model.rank)
+    return GaussianMixture.from_covs(weights, means, covs), pooled if noise is None else noise
+
+
+def _few_factors(
+    covs: Float[np.ndarray, "k d d"],
+    weights: Float[np.ndarray, " k"],
+    noise: Float[np.ndarray, "d d"],
+    rank: int,
+) -> tuple[Float[np.ndarray, "k d d"], Float[np.ndarray, "d d"]]:
+    """The M-step of mixtures of factor analyzers that share their noise.
+
+    In coordinates in which the noise is I, the covariance of greatest likelihood keeps the `rank`
+    largest variances of the component's own that exceed 1. The noise is then the mean over tasks of
+    what the factors leave, E[e e'] = C^-1 T C^-1 + I - C^-1, where T is a component's own
+    covariance and C what it became.
+    """
+    values, axes = np.linalg.eigh(noise)
+    root, inverse = ((axes * power) @ axes.T for power in (np.sqrt(values), values**-0.5))
+    variances, vectors = np.linalg.eigh(inverse @ covs @ inverse)
+    kept = np.ones_like(variances)
+    kept[:, -rank:] = np.maximum(variances[:, -rank:], 1.0)
+    half = root @ (vectors * np.sqrt(kept)[:, None])
+    left = weights[:, None] * (variances / kept**2 + 1.0 - 1.0 / kept)
+    rest = np.einsum("kij,kj,klj->il", vectors, left, vectors, optimize=True)
+    return half @ half.swapaxes(1, 2), root @ rest @ root
+
+
+def fit_mixture(
+    blocks: Sequence[AbstractTasks],
+    start: GaussianMixture,
+    model: CovarianceModel,
+    floor: Float[np.ndarray, "d d"] | float = 0.0,
     *,
-    seed: int = 0,
-    starts: int = 5,
-) -> Components:
-    """The mixture of so many components, the best of several starts."""
-    search = _Search.over(unit, weights, seed)
-    fitted = search.fit(search.weights, num_components, Kind(float(unit.shape[1])), starts)
-    return _first(fitted, num_components)
+    max_steps: int = 100,
+    tolerance: float = 5e-5,
+    executor: AbstractExecutor = HERE,
+) -> MixtureFit:
+    """EM steps from a given mixture until the evidence hardly rises.
+
+    Args:
+        blocks: The tasks.
+        start: Where to begin.
+        model: Of the covariances.
+        floor: Added to every covariance.
+        max_steps: At most.
+        tolerance: Rise of the mean log evidence per task at which to stop.
+        executor: Where to go over the blocks.
+
+    Returns:
+        The fit.
+
+    References:
+        Bovy, Hogg and Roweis (2011), Extreme deconvolution, for tasks whose evidence leaves doubt.
+    """
+    mixture, noise, before, value, step = start, None, -np.inf, -np.inf, 0
+    for step in range(1, max_steps + 1):
+        sums = expectations(blocks, mixture, step - 1, executor)
+        value = sums.log_evidence / sums.num_tasks
+        if not np.isfinite(value):
+            break
+        mixture, noise = maximize(mixture, sums, model, floor, noise)
+        if step > 3 and value - before < tolerance:
+            break
+        before = value
+    alive = mixture.weights > MIN_WEIGHT
+    return MixtureFit(mixture if alive.all() else mixture.select(alive), value, step)
 
 
-def fit_kind(
-    unit: Float[np.ndarray, "n d"],
-    weights: Float[np.ndarray, " n"] | None,
+def initial_mixture(
+    draws: Float[np.ndarray, "n d"],
+    weights: Float[np.ndarray, " n"],
+    gaussian: GaussianMixture,
     num_components: int,
-    kind: Kind,
+    model: CovarianceModel,
+    rng: np.random.Generator,
+) -> GaussianMixture:
+    """A mixture to begin with: clusters of draws of the tasks' parameters.
+
+    Args:
+        draws: One draw of each task's parameters under the Gaussian (n, d).
+        weights: How many times each task counts (n,).
+        gaussian: Fitted to the tasks; distances are in its units.
+        num_components: K.
+        model: Of the covariances.
+        rng: Of the random numbers.
+
+    Returns:
+        The mixture.
+    """
+    mean, factor = gaussian.means[0], gaussian.factors[0]
+    unit = np.linalg.solve(factor, (draws - mean).T).T.astype(np.float32)
+    labels = k_means(unit, weights, num_components, rng)
+    shares = np.full((len(unit), num_components), 0.02 / num_components, np.float32)
+    shares[np.arange(len(unit)), labels] += 0.98
+    d = unit.shape[1]
+    standard = GaussianMixture(
+        np.full(num_components, -np.log(num_components)),
+        np.zeros((num_components, d)),
+        np.tile(np.eye(d), (num_components, 1, 1)),
+        np.ones((num_components, d)),
+    )
+    sums = Samples(unit, weights).sums_by(standard, shares)
+    return maximize(standard, sums, model, MIN_VARIANCE * np.eye(d))[0].transform(mean, factor)
+
+
+def k_means(
+    x: Float[np.ndarray, "n d"],
+    weights: Float[np.ndarray, " n"],
+    num_clusters: int,
+    rng: np.random.Generator,
+) -> Int[np.ndarray, " n"]:
+    """Clusters by k-means, its centers spread by greedy k-means++ among a few thousand points.
+
+    Args:
+        x: Points (n, d).
+        weights: How many times each counts (n,).
+        num_clusters: K.
+        rng: Of the random numbers.
+
+    Returns:
+        The number of each point's cluster (n,).
+    """
+    size = min(CENTERS_FROM, len(x))
+    some = rng.choice(len(x), size, p=weights / weights.sum())
+    centers = _spread_centers(x[some], num_clusters, rng)
+    counted = np.concatenate([np.ones_like(x[:, :1]), x], axis=1) * weights[:, None]
+    for _ in range(LLOYD_STEPS):
+        labels = _nearest(x, centers)
+        sums = [np.bincount(labels, column, minlength=num_clusters) for column in counted.T]
+        mass = sums[0][:, None]
+        moved = np.stack(sums[1:], axis=1) / np.maximum(mass, 1e-6)
+        centers = np.where(mass > 0, moved, centers).astype(x.dtype)
+    return _nearest(x, centers)
+
+
+def _nearest(x: np.ndarray, centers: np.ndarray) -> Int[np.ndarray, " n"]:
+    return np.argmin(np.sum(centers**2, axis=1) - 2.0 * (x @ centers.T), axis=1)
+
+
+def _spread_centers(
+    points: Float[np.ndarray, "m d"], count: int, rng: np.random.Generator
+) -> Float[np.ndarray, "k d"]:
+    """Greedy k-means++: of a few points drawn by squared distance, the one that helps most."""
+    squares = np.sum(points**2, axis=1)
+    centers = [points[0]]
+    nearest = np.sum((points - points[0]) ** 2, axis=1)
+    for _ in range(count - 1):
+        edges = np.cumsum(nearest, dtype=np.float64)
+        if edges[-1] <= 0:
+            centers.append(points[rng.integers(len(points))])
+            continue
+        drawn = np.searchsorted(edges, rng.random(CENTER_TRIALS) * edges[-1], side="right")
+        drawn = np.minimum(drawn, len(points) - 1)
+        away = squares + squares[drawn][:, None] - 2.0 * (points[drawn] @ points.T)
+        options = np.minimum(nearest, np.maximum(away, 0.0))
+        best = int(np.argmin(options.sum(axis=1)))
+        nearest = options[best]
+        centers.append(points[drawn[best]])
+    return np.stack(centers)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Products of matrices in one thread: they are small, and threads that wait cost more."""
+    try:
+        import threadpoolctl
+    except ImportError:  # only speed depends on it
+        yield
+        return
+    with threadpoolctl.threadpool_limits(1):
+        yield
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianFit:
+    """One Gaussian, the noise if it was estimated, log evidence over tasks, and how it went."""
+
+    mixture: GaussianMixture
+    noise_std: float | None
+    log_evidence: float
+    num_steps: int
+    converged: bool
+
+
+def fit_gaussian(
+    blocks: Sequence[AbstractTasks],
     *,
-    seed: int = 0,
-) -> Components:
-    """The mixture that `choose_components` chose, of other samples."""
-    return _Search.over(unit, weights, seed).final(num_components, kind)
+    estimate_noise: bool = False,
+    start: GaussianMixture | None = None,
+    tolerance: float = 1e-8,
+    min_gain: float = 1e-12,
+    max_steps: int = 2000,
+    executor: AbstractExecutor = HERE,
+) -> GaussianFit:
+    """Maximum marginal likelihood of N(mean, cov), of the noise too with `estimate_noise`.
+
+    Closed-form EM, whose steps are extrapolated by SQUAREM: two steps give a direction and a
+    length, a third from there; where that lowers the evidence, the plain step is kept.
+
+    Args:
+        blocks: The tasks.
+        estimate_noise: Estimate the noise of linear rewards jointly.
+        start: Where to begin; a wide guess from the tasks' own estimates by default.
+        tolerance: Change in one step, of means in standard deviations and of spreads relative,
+            at which to stop.
+        min_gain: Rise of the mean log evidence per task, in two steps, at which to stop; where the
+            likelihood is greatest at a variance of zero, steps would go on for ever.
+        max_steps: E-steps at most.
+        executor: Where to go over the blocks.
+
+    Returns:
+        The fit.
+
+    References:
+        Varadhan and Roland (2008), scheme S3, with a fallback instead of backtracking.
+    """
+    start = guess_gaussian(blocks, executor) if start is None else start
+    state = _State(start.means[0], start.covs[0], float(np.log(blocks[0].noise_std or 1.0)))
+    steps, converged, before = 0, False, -np.inf
+    while steps < max_steps and not converged:
+        one, _, _ = _step(blocks, state, estimate_noise, executor)
+        two, value_one, _ = _step(blocks, one, estimate_noise, executor)
+        jump = state.extrapolate(one, two)
+        steps += 2
+        if jump is not None:
+            three, value_jump, _ = _step(blocks, jump, estimate_noise, executor)
+            steps += 1
+            two = three if value_jump >= value_one else two
+        converged = state.distance(one) < tolerance or value_one - before < min_gain
+        before = value_one
+        state = two
+    _, value, num_tasks = _step(blocks, state, estimate_noise, executor)
+    noise = float(np.exp(state.log_noise)) if estimate_noise else None
+    mixture = GaussianMixture.single(state.mean, well_conditioned(state.cov))
+    return GaussianFit(mixture, noise, value * num_tasks, steps, converged)
 
 
-def as_base(components: Components) -> GaussianMixture:
-    """The components that EM found, in unit coordinates, as the base of a denoiser."""
-    log_weights, means, covs = (np.asarray(leaf, np.float64) for leaf in components)
-    found = GaussianMixture.from_covs(np.exp(log_weights), means, covs, min_variance=1e-6)
-    return found.on_device(jnp.float32)
+@dataclass(frozen=True, eq=False)
+class _State:
+    """A Gaussian, and the logarithm of the noise where it is estimated."""
+
+    mean: Float[np.ndarray, " d"]
+    cov: Float[np.ndarray, "d d"]
+    log_noise: float
+
+    def vector(self) -> Float[np.ndarray, " v"]:
+        tril = lower_factor(self.cov)
+        below = tril[np.tril_indices(len(tril), -1)]
+        return np.concatenate([self.mean, np.log(np.diagonal(tril)), below, [self.log_noise]])
+
+    def at(self, vector: Float[np.ndarray, " v"]) -> "_State":
+        dim = len(self.mean)
+        tril = np.diag(np.exp(np.clip(vector[dim : 2 * dim], -300, 300)))
+        tril[np.tril_indices(dim, -1)] = vector[2 * dim : -1]
+        return _State(vector[:dim], tril @ tril.T, float(vector[-1]))
+
+    def extrapolate(self, one: "_State", two: "_State") -> "_State | None":
+        a, b, c = self.vector(), one.vector(), two.vector()
+        r, v = b - a, (c - b) - (b - a)
+        size = np.linalg.norm(v)
+        if not np.isfinite(size) or size < 1e-14:
+            return None
+        step = -float(np.linalg.norm(r) / size)
+        if step > -1.0:
+            return None
+        step = max(step, -64.0)
+        vector = a - 2 * step * r + step**2 * v
+        return self.at(vector) if np.all(np.isfinite(vector)) else None
+
+    def distance(self, other: "_State") -> float:
+        """The largest change, of means in standard deviations, of factors relative, of noise."""
+        moved = np.abs(self.mean - other.mean) / np.sqrt(np.diagonal(self.cov))
+        ratio = np.linalg.solve(lower_factor(self.cov), lower_factor(other.cov))
+        spread = np.abs(ratio - np.eye(len(ratio)))
+        return float(max(moved.max(), spread.max(), abs(self.log_noise - other.log_noise)))
 
 
-def _first(components: Components, k: int) -> Components:
-    return Components(*(leaf[:k] for leaf in components))
+def _step(
+    blocks: Sequence[AbstractTasks], state: _State, estimate_noise: bool, executor: AbstractExecutor
+) -> tuple[_State, float, float]:
+    """One EM step, the mean log evidence per task before it, and the number of tasks."""
+    if estimate_noise:
+        noise = float(np.exp(state.log_noise))
+        blocks = [block.with_noise(noise) for block in blocks]
+    mixture = GaussianMixture.single(state.mean, state.cov)
+    sums = expectations(blocks, mixture, 0, executor)
+    after, _ = maximize(mixture, sums)
+    log_noise = state.log_noise
+    if estimate_noise:
+        log_noise += 0.5 * float(np.log(max(sums.squared_error, TINY) / sums.num_rows))
+    value = sums.log_evidence / sums.num_tasks
+    return _State(after.means[0], after.covs[0], log_noise), value, sums.num_tasks
 
 
-def _mean(mixtures: list[Components]) -> Components:
-    """The mixture whose density is the mean of theirs."""
-    log_weights, means, covs = (jnp.concatenate(leaves) for leaves in zip(*mixtures, strict=True))
-    return Components(log_weights - np.log(len(mixtures)), means, covs)
+def guess_gaussian(
+    blocks: Sequence[AbstractTasks], executor: AbstractExecutor = HERE
+) -> GaussianMixture:
+    """A Gaussian around the pooled estimate, as wide as one task's own estimate is uncertain.
+
+    Args:
+        blocks: The tasks.
+        executor: Where to go over the blocks.
+
+    Returns:
+        A mixture of one component.
+    """
+    pooled = executor.total(PooledRows, _pooled, blocks)
+    scale = np.sqrt(np.maximum(np.diagonal(pooled.precision), TINY))
+    unit = pooled.precision / np.outer(scale, scale)
+    mean = np.linalg.pinv(unit, rcond=1e-10) @ (pooled.shift / scale) / scale
+    left = max(pooled.sum_squares - float(mean @ pooled.shift), 0.0)
+    spread = max(left / max(pooled.num_rows, 1.0), 1.0)  # misfit over noise: what tasks differ by
+    return GaussianMixture.single(mean, np.diag(spread * pooled.num_tasks / scale**2))
 
 
-class _Search(NamedTuple):
-    """Padded samples and the parts of them that are held out in turn."""
-
-    statistics: Float[Array, "n p"]
-    judged: Float[Array, "n p"]  # of the same samples, seen through noise
-    blur: float  # standard deviation of that noise
-    rows: Float[Array, "n d"]
-    weights: Float[np.ndarray, " n"]
-    groups: Int[np.ndarray, " n"]  # numbers of the tasks that samples belong to
-    fold: Int[np.ndarray, " n"]
-    num_folds: int
-    seed: int
-
-    @staticmethod
-    def over(
-        unit: np.ndarray,
-        weights: np.ndarray | None,
-        seed: int,
-        groups: np.ndarray | None = None,
-    ) -> "_Search":
-        weights = np.ones(len(unit)) if weights is None else np.asarray(weights, float)
-        order = np.random.default_rng(seed).permutation(len(unit))[:LARGEST]
-        n = len(order)
-        padding = -n % ROWS
-        x = jnp.asarray(np.pad(unit[order], ((0, padding), (0, 0))), jnp.result_type(float))
-        own = np.arange(n) if groups is None else _in_random_order(groups[order], seed)
-        num_groups = int(own.max()) + 1
-        parts = 10 if num_groups >= MANY else min(FOLDS, num_groups)
-        fold = np.pad(own % parts, (0, padding), constant_values=-1)
-        padded = np.pad(weights[order] / np.mean(weights[order]), (0, padding))
-        folds = 1 if num_groups >= MANY else parts
-        blur = 0.0 if x.shape[1] <= PLANE else BLUR
-        noise = np.random.default_rng([seed, 2]).standard_normal(x.shape)
-        judged = sufficient_statistics(x + blur * jnp.asarray(noise, x.dtype))
-        own = np.pad(own, (0, padding))
-        return _Search(sufficient_statistics(x), judged, blur, x, padded, own, fold, folds, seed)
-
-    def most_components(self) -> int:
-        """Components that there are samples enough for; those of one task are one."""
-        different = len(np.unique(self.groups[self.weights > 0]))
-        return int(different * (1 - 1 / FOLDS) / POINTS_EACH)
-
-    def held_out(self, k: int, kind: Kind) -> Float[np.ndarray, " n"]:
-        """Log density of each sample, seen through noise, under the mixture fitted without it; NaN
-        if always seen, minus infinity if EM failed."""
-        found = np.full(len(self.fold), np.nan)
-        for part in range(self.num_folds):
-            seen = np.where(self.fold == part, 0.0, self.weights)
-            components = self.fit(seen, k, kind, starts=1)
-            logs = np.asarray(_log_density(components, self.judged, self.blur))
-            found = np.where(self.fold == part, np.nan_to_num(logs, nan=-np.inf), found)
-        return found
-
-    def final(self, k: int, kind: Kind) -> Components:
-        """The mixture fitted to all samples; among many components one start is like another."""
-        fitted = self.fit(self.weights, k, kind, starts=3 if 1 < k < MANY_COMPONENTS else 1)
-        return _first(fitted, kind.runs * k)
-
-    def fit(self, weights: np.ndarray, k: int, kind: Kind, starts: int) -> Components:
-        """Of each run the start that comes to the greatest likelihood on the samples it was fitted
-        to; one run alone is padded with absent components."""
-        keys = jax.random.split(jax.random.key(self.seed), (kind.runs, starts))
-        runs = [self._run(weights, k, kind, of_run) for of_run in keys]
-        return runs[0] if kind.runs == 1 else _mean([_first(run, k) for run in runs])
-
-    def _run(self, weights: np.ndarray, k: int, kind: Kind, keys: Key[Array, " s"]) -> Components:
-        padded = next(size for size in (*PADDED, k) if size >= k)
-        counts, pooling = (jnp.asarray(a, self.rows.dtype) for a in (weights, kind.pooling))
-        rank = None if kind.rank is None else jnp.asarray(kind.rank)
-        size, most = jnp.asarray(k), max(k, PADDED[-1])
-        starts_at = (clusters(self.rows, counts, key, size, most) for key in keys)
-        how = (size, pooling, rank, padded, self.rows.shape[1])
-        found = [_fit(self.statistics, counts, labels, *how) for labels in starts_at]
-        return max(found, key=lambda one: np.nan_to_num(float(one[1]), nan=-np.inf))[0]
-
-    def mean(self, logs: np.ndarray) -> float:
-        """Mean over the samples that were held out."""
-        judged = ~np.isnan(logs)
-        return float(np.average(logs[judged], weights=self.weights[judged]))
-
-    def best(self, tried: "dict[tuple[int, Kind], np.ndarray]") -> tuple[int, Kind]:
-        """The case of greatest mean."""
-        return max(tried, key=lambda case: self.mean(tried[case]))
-
-    def clearly_better(self, logs: np.ndarray, other: np.ndarray) -> bool:
-        """Whether the mean difference exceeds its standard error, over groups."""
-        failed, other_failed = (np.isneginf(self.mean(one)) for one in (logs, other))
-        if failed or other_failed:
-            return not failed
-        judged = ~np.isnan(logs)
-        weights = self.weights[judged] / np.sum(self.weights[judged])
-        gain = logs[judged] - other[judged]
-        mean = np.sum(weights * gain)
-        by_group = np.bincount(self.groups[judged], weights * (gain - mean))
-        return bool(mean > np.sqrt(np.sum(by_group**2)) and mean > 0)
+def _pooled(block: AbstractTasks) -> PooledRows:
+    return block.pooled()
 
 
-def _in_random_order(groups: Int[np.ndarray, " n"], seed: int) -> Int[np.ndarray, " n"]:
-    """Groups numbered anew: from 0, without gaps, at random."""
-    labels, numbers = np.unique(groups, return_inverse=True)
-    return np.random.default_rng([seed, 1]).permutation(len(labels))[numbers]
+def well_conditioned(cov: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
+    """A covariance with a little added where some direction has hardly any spread.
+
+    Args:
+        cov: (d, d).
+
+    Returns:
+        (d, d).
+    """
+    std = np.sqrt(np.diagonal(cov))
+    smallest = np.linalg.eigvalsh(cov / np.outer(std, std))[0]
+    return cov if smallest > MIN_CORRELATION else cov + MIN_CORRELATION * np.diag(std**2)
 
 
-@eqx.filter_jit
-def _log_density(
-    components: Components, statistics: Float[Array, "n p"], blur: float
-) -> Float[Array, " n"]:
-    """Under noise of standard deviation `blur`."""
-    wider = components.covs + blur**2 * jnp.eye(components.covs.shape[1])[None]
-    return jax.nn.logsumexp(log_joint(components._replace(covs=wider), statistics), axis=1)
+def lower_factor(matrix: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
+    """A lower factor of a positive semi-definite matrix, a little added where it is singular.
 
+    Args:
+        matrix: (d, d).
 
-@eqx.filter_jit
-def _fit(
-    statistics: Float[Array, "n p"],
-    weights: Float[Array, " n"],
-    labels: Int[Array, " n"],
-    k: Int[Array, ""],
-    pooling: Float[Array, ""],
-    rank: Int[Array, ""] | None,
-    padded: int,
-    dim: int,
-) -> tuple[Components, Float[Array, ""]]:
-    """EM from the clusters of k-means, and the mean log density before its last step."""
-    dtype, total = statistics.dtype, jnp.sum(weights)
+    Returns:
+        (d, d).
 
-    def step(responsibilities: Float[Array, "n k"], noise: Array | None) -> Any:
-        answered = (responsibilities * weights[:, None]).T @ statistics
-        free = maximize(answered, dim, pooling)
-        if rank is None:
-            return free, None
-        counts = answered[:, 0]
-        pooled = jnp.einsum("k,kij->ij", counts / total, free.covs)
-        return with_factors(free, counts, pooled if noise is None else noise, rank)
-
-    def improve(state: Any) -> Any:
-        index, (components, noise), value, _ = state
-        joint = log_joint(components, statistics)
-        logs = jax.nn.logsumexp(joint, axis=1, keepdims=True)
-        after = step(jnp.exp(joint - logs), noise)
-        return index + 1, after, jnp.sum(weights * logs[:, 0]) / total, value
-
-    def improving(state: Any) -> Any:
-        index, _, value, before = state
-        return (index < 3) | ((index < LONGEST) & (value > before + CONVERGED))
-
-    even = (jnp.arange(padded) < k).astype(dtype) / k.astype(dtype)
-    hard = jax.nn.one_hot(labels, padded, dtype=dtype)
-    first = step(0.98 * hard + 0.02 * even[None], None)
-    low = jnp.full((), -jnp.inf, dtype)
-    _, (components, _), value, _ = jax.lax.while_loop(improving, improve, (0, first, low, low))
-    return components, value
+    Raises:
+        ValueError: The matrix is not positive.
+    """
+    scale = np.sqrt(np.maximum(np.diagonal(matrix), TINY))
+    correlation = matrix / np.outer(scale, scale)
+    for ridge in (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-6):
+        try:
+            tril = np.linalg.cholesky(correlation + ridge * np.eye(len(matrix)))
+            return scale[:, None] * tril
+        except np.linalg.LinAlgError:
+            continue
+    raise ValueError(
+        "`cov`: expected a covariance matrix, got one that is not positive; check the features"
+    )

@@ -11,7 +11,6 @@ from ..denoisers.base import AbstractDenoiser
 from ..denoisers.corrected import SPREAD_AT, CorrectedDenoiser, Correction
 from ..mixture import GaussianMixture
 from .config import FitConfig, Training
-from .em import Choice, as_base, choose_components, fit_kind
 from .loss import (
     NEIGHBORS_MAX_DIM,
     NEIGHBORS_MAX_ROWS,
@@ -23,8 +22,10 @@ from .loss import (
 )
 from .report import Candidate
 from .samples import Rows, to_device
+from .search import Search, fit_samples, search_samples
 from .training import TrainingResult, as_good, optimize, three_keys
 
+MIN_BASE_VARIANCE = 1e-6  # of a base in unit coordinates, which single precision can divide by
 MAX_COMPONENTS, MAX_COMPONENTS_2D = 256, 64  # of a mixture, unless a config says otherwise
 
 
@@ -108,7 +109,7 @@ def select_denoiser(
     validated = dataclasses.replace(kept.denoiser, negligible_correction=True)
     denoiser = dataclasses.replace(validated, negligible_correction=little)
     if found is not None and validated.base is not None and validated.correction is None:
-        denoiser = dataclasses.replace(denoiser, base=as_base(found.components))
+        denoiser = dataclasses.replace(denoiser, base=_on_device(found.mixture))
     index = next(i for i, one in enumerate(tried) if one is kept)
     gain = 0.0 if found is None else found.score - found.gaussian_score
     candidates = tuple(one.candidate for one in tried)
@@ -150,25 +151,30 @@ def _too_large(base: GaussianMixture | None, config: FitConfig) -> bool:
 
 def _mixture(
     train: Rows, held_out: Rows, config: FitConfig, groups: np.ndarray | None, seed: int
-) -> Choice | None:
+) -> Search | None:
     """The mixture that cross-validated likelihood prefers to one Gaussian, if there is one."""
     samples, weights = _both(train, held_out)
     usual = MAX_COMPONENTS_2D if train.dim <= 2 else MAX_COMPONENTS
     largest = config.max_components or usual
     if largest == 1:
         return None
-    found = choose_components(samples, weights, seed=seed, largest=largest, groups=groups)
-    return None if found.num_components == 1 else found
+    limits = dataclasses.replace(config.search, max_components=largest)
+    found = search_samples(samples, weights, seed=seed, config=limits, groups=groups)
+    return found if found.pays else None
 
 
-def _fitted_to(train: Rows, held_out: Rows, found: Choice, seed: int) -> GaussianMixture:
-    """The mixture fitted without what is held out, which counts zero times: so the programs that
-    chose it serve again."""
+def _fitted_to(train: Rows, held_out: Rows, found: Search, seed: int) -> GaussianMixture:
+    """The mixture fitted without what is held out, which counts zero times."""
     samples, weights = _both(train, held_out)
     weights = np.ones(len(samples)) if weights is None else weights
     seen = np.where(np.arange(len(samples)) < len(train.samples), weights, 0.0)
-    kind = (found.num_components, found.kind)
-    return as_base(fit_kind(samples, seen, *kind, seed=seed))
+    return _on_device(fit_samples(samples, seen, found.candidate, seed=seed))
+
+
+def _on_device(mixture: GaussianMixture) -> GaussianMixture:
+    """A mixture in unit coordinates as the base of a denoiser."""
+    variances = np.maximum(mixture.variances, MIN_BASE_VARIANCE)
+    return dataclasses.replace(mixture, variances=variances).on_device(np.float32)
 
 
 def _both(train: Rows, held_out: Rows) -> tuple[np.ndarray, np.ndarray | None]:

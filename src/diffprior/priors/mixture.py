@@ -71,7 +71,8 @@ class MixturePrior(AbstractClosedFormPrior):
             ValueError: samples that are too few, constant or not finite; weights that are negative.
         """
         # Slow to import, and not needed to decide.
-        from ..fitting.em import as_base, choose_components, fit_components
+        from ..fitting.em import CovarianceModel
+        from ..fitting.search import MixtureCandidate, fit_samples, search_samples
         from .from_tasks.data import is_logs
         from .from_tasks.fit import mixture_from_logs
 
@@ -86,10 +87,11 @@ class MixturePrior(AbstractClosedFormPrior):
         center, scale = _varying_whitening(array, weights)
         unit = np.linalg.solve(scale, (array - center).T).T
         if num_components is None:
-            found = choose_components(unit, weights, seed=seed).components
+            found = search_samples(unit, weights, seed=seed).mixture
         else:
-            found = fit_components(unit, weights, num_components, seed=seed)
-        return MixturePrior.from_mixture(as_base(found), center, scale)
+            candidate = MixtureCandidate(num_components, CovarianceModel(float(unit.shape[1])))
+            found = fit_samples(unit, weights, candidate, seed=seed)
+        return MixturePrior.from_mixture(found, center, scale)
 
     @staticmethod
     def from_mixture(

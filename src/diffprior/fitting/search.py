@@ -1,0 +1,611 @@
+"""The search for a mixture: how many components, and how their covariances are estimated.
+
+One rule, for samples and for tasks with rows: candidates are fitted to most tasks and scored on
+those held out, in turn; the best is refitted to all.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from ..executors import AbstractExecutor
+from ..mixture import GaussianMixture
+from .em import (
+    HERE,
+    MIN_VARIANCE,
+    AbstractTasks,
+    CovarianceModel,
+    Samples,
+    fit_gaussian,
+    fit_mixture,
+    initial_mixture,
+    log_evidence,
+    one_thread,
+)
+
+CORRECTION_DRAWS = 32  # points per task in the last steps of EM, where it is not exact
+SHORT_STEPS, LONG_STEPS, CORRECTED_STEPS = 12, 100, 6  # of EM: of each start, the best, corrected
+Blocks = Sequence[AbstractTasks]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """Which mixtures are tried, and what decides between them.
+
+    Attributes:
+        num_components: Numbers of components to try; by default 2, 4, 8, ... until more is clearly
+            worse, and some in between.
+        max_components: At most.
+        max_free: At most, with a covariance of each component's own.
+        max_tied: At most, with one covariance for all; 0 for none.
+        tasks_per_component: Least number of tasks for each component of a candidate.
+        factors_from: Components from which covariances of few factors are tried, and one start of
+            EM is like another.
+        num_starts: Starts of EM that the choice, with fewer components, is the best of; a candidate
+            that is scored has one, because the likeliest of several overfits more.
+        parameters_per_factor: Ranks that are tried, as numbers of parameters for each factor.
+        factor_pooling: Tasks' worth of the pooled covariance in one of few factors.
+        average_from: Components of few factors from which the mean of two mixtures is tried: each
+            cuts a curved sheet into flat pieces elsewhere.
+        run_pooling: Tasks' worth of the pooled covariance in each of the two: their mean is smooth
+            without it.
+        patience: Numbers of components in a row that may be clearly worse before more are not
+            tried; of many components, one.
+        num_folds: Parts of the tasks that are held out in turn.
+        one_fold_from: Tasks from which one part, a tenth, is enough.
+        max_tasks: Tasks that are looked at.
+        plane_dim: Parameters up to which many tasks leave nothing to be gained by tying, and which
+            are scored as they are.
+        blur: Noise through which samples of more parameters are scored, as a share of their
+            spread: finer detail is not to be had from them.
+        stack: Average mixtures of different sizes where that explains tasks better.
+        min_share: Least weight of a mixture in such an average.
+    """
+
+    num_components: tuple[int, ...] | None = None
+    max_components: int = 256
+    max_free: int = 128
+    max_tied: int = 32
+    tasks_per_component: float = 10.0
+    factors_from: int = 32
+    num_starts: int = 3
+    parameters_per_factor: tuple[int, ...] = (8, 4, 2)
+    factor_pooling: float = 2.0
+    average_from: int = 128
+    run_pooling: float = 0.5
+    patience: int = 2
+    num_folds: int = 5
+    one_fold_from: int = 5000
+    max_tasks: int = 20_000
+    plane_dim: int = 2
+    blur: float = 0.1
+    stack: bool = False
+    min_share: float = 0.1
+
+
+@dataclass(frozen=True)
+class MixtureCandidate:
+    """A mixture of so many components, or the mean of several such mixtures."""
+
+    num_components: int
+    model: CovarianceModel
+    num_runs: int = 1
+
+    def __str__(self) -> str:
+        runs = f", {self.num_runs} runs" if self.num_runs > 1 else ""
+        return f"{self.num_components}{self.model}{runs}"
+
+
+GAUSSIAN = MixtureCandidate(1, CovarianceModel(0.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """Candidates, their evidence on tasks that were held out from them, and the best of them.
+
+    Attributes:
+        gaussian: The Gaussian fitted to all tasks.
+        mixture: The best candidate, or average of candidates, fitted to all tasks.
+        shares: Each candidate in it, and its weight; empty where none was tried.
+        scores: Mean log evidence per held-out task of every candidate.
+        score: That of the choice.
+        gaussian_score: That of the Gaussian.
+        error: Standard error of the difference of the two.
+    """
+
+    gaussian: GaussianMixture
+    mixture: GaussianMixture
+    shares: dict[MixtureCandidate, float]
+    scores: dict[MixtureCandidate, float]
+    score: float
+    gaussian_score: float
+    error: float
+
+    @property
+    def gain(self) -> float:
+        """Mean gain of the choice over the Gaussian, in nats per held-out task."""
+        return self.score - self.gaussian_score
+
+    @property
+    def pays(self) -> bool:
+        """Whether the choice beats the Gaussian by more than a standard error."""
+        return bool(self.shares) and self.gain > self.error and self.gain > 0
+
+    @property
+    def candidate(self) -> MixtureCandidate:
+        """The candidate of most weight; the Gaussian where no mixture pays."""
+        return max(self.shares, key=lambda one: self.shares[one]) if self.pays else GAUSSIAN
+
+    @property
+    def name(self) -> str:
+        """The choice as reports say it."""
+        counts = [str(one.num_components) for one in self.shares]
+        if len(counts) < 2:
+            return f"mixture of {''.join(counts)}"
+        return f"mixtures of {', '.join(counts[:-1])} and {counts[-1]}, averaged"
+
+
+def search_samples(
+    unit: Float[np.ndarray, "n d"],
+    weights: Float[np.ndarray, " n"] | None = None,
+    *,
+    seed: int = 0,
+    config: SearchConfig | None = None,
+    groups: Int[np.ndarray, " n"] | None = None,
+) -> Search:
+    """The mixture of greatest likelihood on samples that it was not fitted to.
+
+    Args:
+        unit: Samples (n, d), in units of their spread.
+        weights: How many times each counts (n,); once by default.
+        seed: Of the starts, and of what is held out.
+        config: What is tried.
+        groups: Numbers of the tasks that samples belong to (n,): samples of one task are held out
+            together, and count as one.
+
+    Returns:
+        The search; its `mixture` is the Gaussian's where none pays.
+    """
+    config = config or SearchConfig()
+    x, counts, own = _thinned(unit, weights, seed, config, groups)
+    num_groups = int(own.max()) + 1
+    one_fold = num_groups >= config.one_fold_from
+    num_folds = 10 if one_fold else min(config.num_folds, num_groups)
+    blur = 0.0 if x.shape[1] <= config.plane_dim else config.blur
+
+    def subset(which: Bool[np.ndarray, " n"]) -> list[AbstractTasks]:
+        return [Samples(x[which], counts[which], blur, seed)]
+
+    room = num_groups * (1 - 1 / config.num_folds) / config.tasks_per_component
+    config = dataclasses.replace(config, max_components=min(config.max_components, int(room)))
+    with one_thread():
+        splits = Splits.of(subset, own % num_folds, 1 if one_fold else num_folds, own)
+        return search(subset(np.ones(len(x), bool)), splits, config, seed=seed)
+
+
+def fit_samples(
+    unit: Float[np.ndarray, "n d"],
+    weights: Float[np.ndarray, " n"] | None,
+    candidate: MixtureCandidate,
+    *,
+    seed: int = 0,
+    config: SearchConfig | None = None,
+) -> GaussianMixture:
+    """A mixture of samples, as one that a search chose of others.
+
+    Args:
+        unit: Samples (n, d), in units of their spread.
+        weights: How many times each counts (n,); once by default.
+        candidate: Which mixture.
+        seed: Of the starts.
+        config: Of the search.
+
+    Returns:
+        The mixture.
+    """
+    config = config or SearchConfig()
+    x, counts, _ = _thinned(unit, weights, seed, config, None)
+    blocks: Blocks = [Samples(x[counts > 0], counts[counts > 0])]
+    with one_thread():
+        return fit_candidate(blocks, gaussian_of(blocks), candidate, config, seed)
+
+
+def _thinned(
+    unit: np.ndarray,
+    weights: np.ndarray | None,
+    seed: int,
+    config: SearchConfig,
+    groups: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Samples in single precision and random order, their weights and tasks, some of very many."""
+    order = np.random.default_rng(seed).permutation(len(unit))[: config.max_tasks]
+    counts = np.ones(len(unit)) if weights is None else np.asarray(weights, np.float64)
+    own = np.arange(len(order))
+    if groups is not None:
+        labels, numbers = np.unique(groups[order], return_inverse=True)
+        own = np.random.default_rng([seed, 1]).permutation(len(labels))[numbers]
+    chosen = counts[order]
+    return unit[order].astype(np.float32), chosen / np.mean(chosen), own
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Tasks to fit to, the Gaussian of them, and tasks to score on."""
+
+    seen: Blocks
+    gaussian: GaussianMixture
+    held_out: Blocks
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """Tasks held out in turn, with their weights, which sum to one, and groups."""
+
+    parts: tuple[Split, ...]
+    weights: Float[np.ndarray, " m"]
+    groups: Int[np.ndarray, " m"]
+
+    @staticmethod
+    def of(
+        subset: Callable[[Bool[np.ndarray, " n"]], Blocks],
+        fold: Int[np.ndarray, " n"],
+        num_turns: int,
+        groups: Int[np.ndarray, " n"] | None = None,
+        start: GaussianMixture | None = None,
+    ) -> "Splits":
+        """Hold out each of the first `num_turns` parts in turn.
+
+        Args:
+            subset: Tasks by a mask.
+            fold: The part of each task (n,).
+            num_turns: Parts that are held out.
+            groups: Of the tasks, in the order of the mask; each its own by default.
+            start: Where to begin the Gaussian of each turn.
+
+        Returns:
+            The splits.
+        """
+        parts = []
+        for turn in range(num_turns):
+            seen = subset(fold != turn)
+            held_out = [block.scoring() for block in subset(fold == turn)]
+            parts.append(Split(seen, gaussian_of(seen, start=start), held_out))
+        blocks = [block for part in parts for block in part.held_out]
+        weights = np.concatenate([block.task_weights for block in blocks])
+        own = np.arange(len(weights))
+        if groups is not None:
+            own = np.concatenate([groups[fold == turn] for turn in range(num_turns)])
+        return Splits(tuple(parts), weights / weights.sum(), own)
+
+    def mean(self, values: Float[np.ndarray, " m"]) -> float:
+        """Weighted mean over the held-out tasks."""
+        return float(self.weights @ values)
+
+    def difference(
+        self, values: Float[np.ndarray, " m"], others: Float[np.ndarray, " m"]
+    ) -> tuple[float, float]:
+        """Mean difference, and its standard error over groups."""
+        gain = values - others
+        mean = self.mean(gain)
+        by_group = np.bincount(self.groups, self.weights * (gain - mean))
+        return mean, float(np.sqrt(np.sum(by_group**2)))
+
+    def clearly_better(
+        self, values: Float[np.ndarray, " m"], others: Float[np.ndarray, " m"]
+    ) -> bool:
+        """Whether the mean difference is positive and exceeds its standard error."""
+        failed, other_failed = (not np.isfinite(self.mean(one)) for one in (values, others))
+        if failed or other_failed:
+            return not failed
+        mean, error = self.difference(values, others)
+        return mean > max(error, 0.0)
+
+
+def search(
+    blocks: Blocks,
+    splits: Splits,
+    config: SearchConfig,
+    *,
+    seed: int = 0,
+    executor: AbstractExecutor = HERE,
+    gaussian: GaussianMixture | None = None,
+    advance: Callable[[str], None] = lambda name: None,
+) -> Search:
+    """Fit every candidate to most tasks, score it on the others, in turn; refit the best to all.
+
+    Args:
+        blocks: All tasks.
+        splits: The same, held out in turn.
+        config: What is tried, and what decides.
+        seed: Of the starts.
+        executor: Where candidates are fitted.
+        gaussian: Fitted to all tasks, where that is known.
+        advance: Called with the name of each phase.
+
+    Returns:
+        What was found; its `mixture` is the Gaussian's where none pays, unless averages are
+        allowed, which are fitted in any case.
+    """
+    gaussian = gaussian_of(blocks) if gaussian is None else gaussian
+    tried = _Tried(splits, config, seed, executor)
+    _try_candidates(tried, blocks[0].dim, config)
+    shares = _shares(tried, config)
+    base = tried.values[GAUSSIAN]
+    if not shares:
+        return Search(gaussian, gaussian, {}, {}, splits.mean(base), splits.mean(base), 0.0)
+    chosen = _averaged([tried.values[one] for one in shares], list(shares.values()))
+    mean, error = splits.difference(chosen, base)
+    scores = {one: splits.mean(values) for one, values in tried.values.items()}
+    found = Search(
+        gaussian, gaussian, shares, scores, scores[GAUSSIAN] + mean, scores[GAUSSIAN], error
+    )
+    if not (found.pays or config.stack):
+        return found
+    advance(found.name)
+    fit = functools.partial(_fit, blocks, gaussian, config, seed)
+    mixtures = list(executor.map(fit, list(shares)))
+    return dataclasses.replace(
+        found, mixture=GaussianMixture.average(mixtures, list(shares.values()))
+    )
+
+
+def _fit(
+    blocks: Blocks,
+    gaussian: GaussianMixture,
+    config: SearchConfig,
+    seed: int,
+    candidate: MixtureCandidate,
+) -> GaussianMixture:
+    return fit_candidate(blocks, gaussian, candidate, config, seed)
+
+
+@dataclass(frozen=True, eq=False)
+class _Tried:
+    """Log evidence of held-out tasks under every candidate so far."""
+
+    splits: Splits
+    config: SearchConfig
+    seed: int
+    executor: AbstractExecutor
+    values: dict[MixtureCandidate, Float[np.ndarray, " m"]] = dataclasses.field(
+        default_factory=dict
+    )
+
+    def add(self, *candidates: MixtureCandidate) -> None:
+        new = [one for one in candidates if one not in self.values]
+        parts = []
+        for split in self.splits.parts:
+            score = functools.partial(_scored, split, self.config, self.seed)
+            parts.append(list(self.executor.map(score, new)))
+        for place, one in enumerate(new):
+            self.values[one] = np.concatenate([part[place] for part in parts])
+
+    def mean(self, candidate: MixtureCandidate) -> float:
+        return self.splits.mean(self.values[candidate])
+
+    @property
+    def best(self) -> MixtureCandidate:
+        return max(self.values, key=self.mean)
+
+
+def _scored(
+    split: Split, config: SearchConfig, seed: int, candidate: MixtureCandidate
+) -> Float[np.ndarray, " m"]:
+    """Log evidence of the tasks held out; minus infinity where EM failed."""
+    config = dataclasses.replace(config, num_starts=1)
+    mixture = fit_candidate(split.seen, split.gaussian, candidate, config, seed)
+    return np.nan_to_num(log_evidence(split.held_out, mixture), nan=-np.inf, neginf=-np.inf)
+
+
+def _try_candidates(tried: _Tried, dim: int, config: SearchConfig) -> None:
+    """Free covariances, then tied ones, then those of few factors, then what is in between."""
+    free = CovarianceModel(float(dim))
+    tried.add(GAUSSIAN)
+    if config.num_components is not None:
+        tried.add(*(MixtureCandidate(k, free) for k in config.num_components))
+        return
+    most, most_free = config.max_components, min(config.max_components, config.max_free)
+    _climb(tried, free, 2, most_free, config)
+    if dim > config.plane_dim or len(tried.splits.parts) > 1:
+        _climb(tried, CovarianceModel(np.inf), 2, min(most, config.max_tied), config)
+    if tried.best.num_components >= config.factors_from and dim > config.plane_dim:
+        first = tried.best.num_components
+        for rank in sorted({dim // each for each in config.parameters_per_factor} - {0}):
+            _climb(tried, CovarianceModel(config.factor_pooling, rank), first, most, config)
+    best = tried.best
+    limit = most_free if best.model.rank is None else most
+    k = best.num_components
+    tried.add(
+        *(MixtureCandidate(m, best.model) for m in (3 * k // 4, 3 * k // 2) if 1 < m <= limit)
+    )
+    if tried.best.model.rank is not None and tried.best.num_components >= config.average_from:
+        _try_averages(tried, most, config)
+
+
+def _climb(tried: _Tried, model: CovarianceModel, k: int, most: int, config: SearchConfig) -> None:
+    """Double the number of components until that is clearly worse, of few twice in a row: one start
+    of EM in between may have come out badly."""
+    before = MixtureCandidate(k // 2, model)
+    best = before if before in tried.values else GAUSSIAN
+    worse = 0
+    while k <= most and worse < config.patience:
+        new = MixtureCandidate(k, model)
+        tried.add(new)
+        clearly = tried.splits.clearly_better(tried.values[best], tried.values[new])
+        many = config.patience if k > config.factors_from else worse + 1
+        worse = many if clearly else 0
+        best = max(best, new, key=tried.mean)
+        k *= 2
+
+
+def _try_averages(tried: _Tried, most: int, config: SearchConfig) -> None:
+    """Means of two mixtures: for each rank, of a third more components than suit one mixture."""
+    ranks = {one.model.rank for one in tried.values} - {None}
+    for rank in ranks:
+        alike = [one for one in tried.values if one.model.rank == rank]
+        k = min(4 * max(alike, key=tried.mean).num_components // 3, most)
+        tried.add(MixtureCandidate(k, CovarianceModel(config.run_pooling, rank), num_runs=2))
+
+
+def _shares(tried: _Tried, config: SearchConfig) -> dict[MixtureCandidate, float]:
+    """The best candidate, or with `stack` the candidates that together explain tasks best.
+
+    Mixtures of different size err differently, and their average errs less; few rounds leave it
+    broad. The Gaussian has a share where tasks cannot tell it from the average.
+
+    References:
+        Wolpert (1992); Yao, Vehtari, Simpson and Gelman (2018).
+    """
+    mixtures = [one for one in tried.values if one != GAUSSIAN]
+    if not mixtures:
+        return {}
+    if not config.stack:
+        return {max(mixtures, key=tried.mean): 1.0}
+    table = np.column_stack([tried.values[one] for one in mixtures])
+    shares = dict(zip(mixtures, _stacked(table, config.min_share, 50), strict=True))
+    shares = {one: share for one, share in shares.items() if share}
+    both = [
+        tried.values[GAUSSIAN],
+        _averaged([tried.values[one] for one in shares], list(shares.values())),
+    ]
+    gaussian, rest = _stacked(np.column_stack(both), config.min_share, 1000)
+    if gaussian and rest:
+        return {GAUSSIAN: gaussian, **{one: rest * share for one, share in shares.items()}}
+    return shares
+
+
+def _stacked(logs: Float[np.ndarray, "n c"], min_share: float, rounds: int) -> list[float]:
+    """Weights of columns whose average has the highest log on average; small ones are none."""
+    ratios = np.exp(logs - logs.max(axis=1, keepdims=True))
+    shares = np.full(logs.shape[1], 1 / logs.shape[1])
+    for _ in range(rounds):
+        shares = shares * np.mean(ratios / (ratios @ shares)[:, None], axis=0)
+    shares = np.where(shares < min_share, 0.0, shares)
+    return [float(share) for share in shares / shares.sum()]
+
+
+def _averaged(
+    values: Sequence[Float[np.ndarray, " m"]], shares: Sequence[float]
+) -> Float[np.ndarray, " m"]:
+    """Log evidence under an average of mixtures."""
+    pairs = zip(values, shares, strict=True)
+    return np.logaddexp.reduce([np.log(share) + value for value, share in pairs], axis=0)
+
+
+def gaussian_of(
+    blocks: Blocks, executor: AbstractExecutor = HERE, start: GaussianMixture | None = None
+) -> GaussianMixture:
+    """The Gaussian of some tasks; of generalized linear models, less precisely.
+
+    Args:
+        blocks: The tasks.
+        executor: Where to go over them.
+        start: Where to begin.
+
+    Returns:
+        A mixture of one component.
+    """
+    if blocks[0].exact:
+        return fit_gaussian(
+            blocks, start=start, tolerance=1e-5, min_gain=1e-7, executor=executor
+        ).mixture
+    found = fit_gaussian(
+        blocks, start=start, tolerance=1e-3, min_gain=1e-4, max_steps=60, executor=executor
+    )
+    corrected = [block.corrected(CORRECTION_DRAWS) for block in blocks]
+    return fit_gaussian(
+        corrected, start=found.mixture, tolerance=1e-2, max_steps=12, executor=executor
+    ).mixture
+
+
+def fit_candidate(
+    blocks: Blocks,
+    gaussian: GaussianMixture,
+    candidate: MixtureCandidate,
+    config: SearchConfig | None = None,
+    seed: int = 0,
+) -> GaussianMixture:
+    """A candidate fitted to some tasks, by the best of several starts; one component is `gaussian`.
+
+    Args:
+        blocks: The tasks.
+        gaussian: The Gaussian of these tasks.
+        candidate: Which mixture.
+        config: How many starts.
+        seed: Of the starts.
+
+    Returns:
+        The mixture.
+    """
+    config = config or SearchConfig()
+    if candidate.num_components == 1:
+        return gaussian
+    blocks = [block.corrected(0) for block in blocks]  # where modes were found is not shared
+    draws = np.concatenate([block.draw(gaussian, seed) for block in blocks])
+    weights = np.concatenate([block.task_weights for block in blocks])
+    runs = [
+        _fit_run(blocks, gaussian, draws, weights, candidate, config, (seed, run))
+        for run in range(candidate.num_runs)
+    ]
+    return GaussianMixture.average(runs, [1 / len(runs)] * len(runs))
+
+
+def _fit_run(
+    blocks: Blocks,
+    gaussian: GaussianMixture,
+    draws: Float[np.ndarray, "n d"],
+    weights: Float[np.ndarray, " n"],
+    candidate: MixtureCandidate,
+    config: SearchConfig,
+    seed: tuple[int, int],
+) -> GaussianMixture:
+    k, model = candidate.num_components, candidate.model
+    floor = MIN_VARIANCE * gaussian.covs[0]
+    num_starts = config.num_starts if k < config.factors_from else 1
+    fits = []
+    for start in range(num_starts):
+        rng = np.random.default_rng([*seed, k, start])
+        first = initial_mixture(draws, weights, gaussian, k, model, rng)
+        steps = SHORT_STEPS if num_starts > 1 else LONG_STEPS
+        fits.append(fit_mixture(blocks, first, model, floor, max_steps=steps))
+    found = max(fits, key=lambda fit: np.nan_to_num(fit.log_evidence, nan=-np.inf))
+    if found.num_steps == SHORT_STEPS and num_starts > 1:
+        found = fit_mixture(blocks, found.mixture, model, floor, max_steps=LONG_STEPS)
+    if blocks[0].exact:
+        return found.mixture
+    corrected = [block.corrected(CORRECTION_DRAWS) for block in blocks]
+    steps, never = CORRECTED_STEPS, -np.inf
+    return fit_mixture(
+        corrected, found.mixture, model, floor, max_steps=steps, tolerance=never
+    ).mixture
+
+
+def refined(
+    blocks: Blocks,
+    gaussian: GaussianMixture,
+    mixture: GaussianMixture,
+    executor: AbstractExecutor = HERE,
+    num_steps: int = 4,
+) -> tuple[GaussianMixture, GaussianMixture]:
+    """A few steps over all tasks, from what a part of them gave.
+
+    Args:
+        blocks: All tasks.
+        gaussian: The Gaussian of a part of them.
+        mixture: The mixture of a part of them.
+        executor: Where to go over them.
+        num_steps: Of EM.
+
+    Returns:
+        The Gaussian and the mixture.
+    """
+    gaussian = fit_gaussian(
+        blocks, start=gaussian, tolerance=1e-5, max_steps=6, executor=executor
+    ).mixture
+    model, floor = CovarianceModel(float(mixture.dim)), MIN_VARIANCE * gaussian.covs[0]
+    better = fit_mixture(blocks, mixture, model, floor, max_steps=num_steps, executor=executor)
+    return gaussian, better.mixture
