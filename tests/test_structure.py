@@ -31,7 +31,6 @@ FOLDERS = (
     "mixture",
     "schedule",
     "caching",
-    "partition",
     "executors",
     "evidence",
     "logs",

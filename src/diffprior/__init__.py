@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import evaluate as evaluate
     from . import executors as executors
-    from .bandits.agents import AbstractAgent, ThompsonSampling
-    from .bandits.bandit import Bandit
-    from .bandits.baselines import EpsilonGreedy, LinUCB, Uniform
-    from .bandits.noise import NoiseWarning
-    from .bandits.posterior import Posterior
-    from .bandits.requests import Decision
+    from .bandits.agents import AbstractAgent, EpsilonGreedy, LinUCB, ThompsonSampling, Uniform
+    from .bandits.bandit import Bandit, Posterior
+    from .bandits.decisions import Decision
     from .bandits.result import SimulationResult
     from .bandits.simulate import simulate
+    from .bandits.updates import NoiseWarning
     from .caching import keep_compiled
     from .evidence.base import AbstractEvidence, AbstractLikelihood
     from .evidence.families import Identity, Logistic, NegativeBinomial, Poisson
@@ -51,14 +49,18 @@ if TYPE_CHECKING:
     from .schedule import Schedule
 
 _NAMES = {
-    ".bandits.agents": ("AbstractAgent", "ThompsonSampling"),
-    ".bandits.bandit": ("Bandit",),
-    ".bandits.baselines": ("EpsilonGreedy", "LinUCB", "Uniform"),
-    ".bandits.noise": ("NoiseWarning",),
-    ".bandits.posterior": ("Posterior",),
-    ".bandits.requests": ("Decision",),
+    ".bandits.agents": (
+        "AbstractAgent",
+        "EpsilonGreedy",
+        "LinUCB",
+        "ThompsonSampling",
+        "Uniform",
+    ),
+    ".bandits.bandit": ("Bandit", "Posterior"),
+    ".bandits.decisions": ("Decision",),
     ".bandits.result": ("SimulationResult",),
     ".bandits.simulate": ("simulate",),
+    ".bandits.updates": ("NoiseWarning",),
     ".caching": ("keep_compiled",),
     ".evidence.base": ("AbstractEvidence", "AbstractLikelihood"),
     ".evidence.families": ("Identity", "Logistic", "NegativeBinomial", "Poisson"),

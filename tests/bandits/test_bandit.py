@@ -13,8 +13,7 @@ import reference
 from bandits.helpers import STANDARD, Ball, Counting, FailingLater, standard_prior
 from diffprior.bandits import simulate as module
 from diffprior.bandits.bandit import Bandit
-from diffprior.bandits.environment import Environment
-from diffprior.bandits.simulate import simulate
+from diffprior.bandits.simulate import Environment, simulate
 
 RNG = np.random.default_rng(2)
 FEATURES = RNG.standard_normal((7, 2))
@@ -200,7 +199,7 @@ def test_a_failed_draw_raises_or_is_marked() -> None:
         (lambda b: b.decide(FEATURES, top_k=8), "`top_k`: expected at most 7.*got 8"),
         (lambda b: b.decide(FEATURES, top_k=0), "`top_k`.*got 0"),
         (lambda b: b.decide(FEATURES, propensity_draws=0), "`propensity_draws`.*got 0"),
-        (lambda b: b.update(np.ones(3), 1.0), r"`phi`: expected shape \(2,\), got \(3,\)"),
+        (lambda b: b.update(np.ones(3), 1.0), r"`features`: expected shape \(2,\), got \(3,\)"),
         (lambda b: b.update(np.ones((4, 2)), np.ones(3)), r"`reward`.*\(4,\), got \(3,\)"),
         (lambda b: b.update(np.ones(2), np.inf), "`reward`: expected finite"),
         (lambda b: b.update(np.ones(2), 2.0), "expected 0 or 1, got 2"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import diffprior as dp
-from diffprior.bandits import forgetting
+from diffprior.bandits import updates
 
 from .helpers import standard_prior
 
@@ -60,7 +60,7 @@ def test_a_logistic_posterior_is_that_of_a_grid() -> None:
 
 def test_seconds_count_where_a_duration_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1e9]
-    monkeypatch.setattr(forgetting.time, "time", lambda: clock[0])
+    monkeypatch.setattr(updates.time, "time", lambda: clock[0])
     day = datetime.timedelta(days=1)
     bandit = dp.Bandit(standard_prior(), dp.Linear(1.0), seed=0, half_life=day)
     bandit.update([1.0, 0.0], 2.0)
@@ -94,11 +94,11 @@ def test_what_was_learned_long_ago_decides_nothing() -> None:
 def test_a_copy_and_a_file_forget_as_the_original(
     likelihood: Any, half_life: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forgetting.time, "time", lambda: 1e9)
+    monkeypatch.setattr(updates.time, "time", lambda: 1e9)
     bandit, _ = played(half_life, likelihood, (REWARDS > 0).astype(float))
     bandit.save(tmp_path / "bandit")
     others = [dp.Bandit.load(tmp_path / "bandit", keep_seed=True), copy.deepcopy(bandit)]
-    monkeypatch.setattr(forgetting.time, "time", lambda: 1e9 + 1e6)
+    monkeypatch.setattr(updates.time, "time", lambda: 1e9 + 1e6)
     for _ in range(3):
         expected = bandit.decide(ACTIONS)
         for other in others:

@@ -7,7 +7,7 @@ import pytest
 
 import diffprior as dp
 from bandits.helpers import standard_prior
-from diffprior.bandits.noise import FIRST_LOOK, SURPRISE, NoiseWatch, residual_std
+from diffprior.bandits.updates import FIRST_CHECK, SIGNIFICANCE, NoiseWatch, residual_std
 
 THETA = np.array([0.4, -0.3])
 
@@ -31,26 +31,26 @@ def taught(noise_std: float, true_noise: float, num_rows: int) -> list[str]:
 
 @pytest.mark.float32
 def test_rewards_far_noisier_than_said_draw_one_warning_with_the_fix() -> None:
-    (message,) = taught(1.0, 50.0, 4 * FIRST_LOOK)
+    (message,) = taught(1.0, 50.0, 4 * FIRST_CHECK)
     assert "noise_std" in message and "too little" in message and "learn" in message
     named = float(message.split("Linear(noise_std=")[1].split(")")[0])
-    assert named == pytest.approx(50.0, rel=4 / np.sqrt(2 * FIRST_LOOK))
+    assert named == pytest.approx(50.0, rel=4 / np.sqrt(2 * FIRST_CHECK))
 
 
 @pytest.mark.float32
 def test_rewards_far_less_noisy_than_said_too() -> None:
-    (message,) = taught(10.0, 0.1, FIRST_LOOK)
+    (message,) = taught(10.0, 0.1, FIRST_CHECK)
     assert "too much" in message
 
 
 @pytest.mark.parametrize("true_noise", [1 / 3, 3.0])
 def test_a_factor_of_three_is_said(true_noise: float) -> None:
-    assert len(taught(1.0, true_noise, 2 * FIRST_LOOK)) == 1
+    assert len(taught(1.0, true_noise, 2 * FIRST_CHECK)) == 1
 
 
 @pytest.mark.parametrize("true_noise", [0.7, 1.0, 1.5])
 def test_rewards_about_as_noisy_as_said_draw_none(true_noise: float) -> None:
-    assert not taught(1.0, true_noise, 2 * FIRST_LOOK)
+    assert not taught(1.0, true_noise, 2 * FIRST_CHECK)
 
 
 def test_the_scatter_is_that_around_least_squares() -> None:
@@ -62,8 +62,8 @@ def test_the_scatter_is_that_around_least_squares() -> None:
 
 
 def test_true_noise_is_hardly_ever_called_a_contradiction() -> None:
-    """Of 400 histories none, where the chance of one is 400 times SURPRISE."""
-    assert 400 * SURPRISE < 1e-6
+    """Of 400 histories none, where the chance of one is 400 times SIGNIFICANCE."""
+    assert 400 * SIGNIFICANCE < 1e-6
     likelihood = dp.Linear(2.0)
     for seed in range(400):
         evidence = likelihood.observe(*rows(64, 2.0, seed))
@@ -73,6 +73,6 @@ def test_true_noise_is_hardly_ever_called_a_contradiction() -> None:
 
 def test_only_linear_evidence_is_looked_at() -> None:
     bandit = dp.Bandit(standard_prior(), dp.Logistic(), seed=0)
-    features, rewards = rows(2 * FIRST_LOOK, 1.0)
+    features, rewards = rows(2 * FIRST_CHECK, 1.0)
     bandit.update(features, (rewards > 0).astype(float))  # a warning would be an error
     assert NoiseWatch().look(bandit.evidence) is None

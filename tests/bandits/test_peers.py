@@ -10,8 +10,7 @@ import pytest
 import diffprior as dp
 from bandits.helpers import Ball, standard_prior
 from diffprior.bandits.bandit import Bandit
-from diffprior.bandits.environment import Environment
-from diffprior.bandits.simulate import simulate
+from diffprior.bandits.simulate import Environment, simulate
 from diffprior.problems.synthetic import synthetic
 
 

@@ -7,8 +7,7 @@ from scipy import stats
 import diffprior as dp
 import reference
 from bandits.helpers import STANDARD, standard_prior
-from diffprior.bandits.bandit import Bandit
-from diffprior.bandits.posterior import Posterior
+from diffprior.bandits.bandit import Bandit, Posterior
 
 N = 4000
 RNG = np.random.default_rng(6)

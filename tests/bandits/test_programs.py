@@ -1,9 +1,11 @@
-"""Few programs serve all requests, they are not kept for ever, and padding is never seen."""
+"""Few programs serve all requests, they are not held for ever, and padding is never seen."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,54 +13,100 @@ import pytest
 
 import diffprior as dp
 from bandits.helpers import Counting, standard_prior
-from diffprior.bandits import decisions, requests
+from diffprior.bandits._dispatch import (
+    MAX_PACKED,
+    compiled,
+    known_options,
+    packed_partition,
+    partition,
+)
 from diffprior.bandits.bandit import Bandit
-from diffprior.bandits.requests import Request
+from diffprior.bandits.decisions import _pieces, count_wins, host_mean
 
 RNG = np.random.default_rng(11)
 FEATURES = RNG.standard_normal((200, 2))
-AGENTS = {
-    "thompson": lambda: dp.ThompsonSampling(dp.Exact(standard_prior()), dp.Linear(0.5)),
-    "linucb": lambda: dp.LinUCB(standard_prior(), dp.Linear(0.5)),
-    "epsilon": lambda: dp.EpsilonGreedy(standard_prior(), dp.Linear(0.5), epsilon=0.5),
-    "uniform": lambda: dp.Uniform(dp.Linear(0.5), dim=2),
-}
 
 
-def memory_maps() -> int:
-    return len(Path("/proc/self/maps").read_text().splitlines())
+class Part(eqx.Module):
+    small: jax.Array
+    scalar: jax.Array
+    whole: jax.Array
+    single: jax.Array
+    large: jax.Array
+    name: str
 
 
-def test_the_number_of_programs_is_logarithmic() -> None:
-    """All K up to 200, batches up to 20 and draws up to 2,000 in ten sizes."""
+def part(seed: int, name: str = "a") -> Part:
+    rng = np.random.default_rng(seed)
+    return Part(
+        jnp.asarray(rng.standard_normal((3, 4, 2))),
+        jnp.asarray(rng.standard_normal()),
+        jnp.asarray(rng.integers(0, 9, 5)),
+        jnp.asarray(rng.standard_normal(7), jnp.float32),
+        jnp.asarray(rng.standard_normal(MAX_PACKED + 1)),
+        name,
+    )
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("apart", [partition, packed_partition])
+def test_a_module_is_combined_again(apart: Callable[..., Any]) -> None:
+    module = part(0)
+    arrays, structure = apart(module)
+    assert eqx.tree_equal(structure.combine(arrays), module)
+    traced = jax.jit(lambda arrays: structure.combine(arrays).small)
+    np.testing.assert_array_equal(traced(arrays), module.small)
+
+
+def test_small_numbers_of_a_kind_are_one_array() -> None:
+    """All but whole numbers and what is large: an array for each precision."""
+    arrays, _ = packed_partition(part(0))
+    kinds = 1 + len({part(0).small.dtype, part(0).single.dtype}) + 1
+    assert len(arrays) == kinds
+    assert sum(array.size for array in arrays) == sum(a.size for a in partition(part(0))[0])
+
+
+def test_structures_are_equal_if_only_numbers_differ() -> None:
+    same, other = packed_partition(part(1))[1], packed_partition(part(1, "b"))[1]
+    first = packed_partition(part(0))[1]
+    assert first == same and hash(first) == hash(same) and first != other
+
+
+def test_the_number_of_programs_is_small() -> None:
+    """All numbers of actions need one, batches and draws of any number four sizes more."""
     sampler = Counting()
     bandit = Bandit(sampler, dp.Linear(0.5), seed=0)
     for k in range(1, 201):
         bandit.decide(FEATURES[:k])
-    assert sampler.tally.count == 4  # 8, 32, 128, 512
+    assert sampler.tally.count == 1
     for b in (*range(1, 20), 65, 200, 1000):
         bandit.decide(np.broadcast_to(FEATURES[:5], (b, 5, 2)))
-    assert sampler.tally.count == 4 + 2  # blocks of 8 and 128; one alone was there
+    assert sampler.tally.count == 1 + 3
     for n in (1, 2, 30, 31, 32, 33, 40, 128, 129, 777, 2000):
         bandit.decide(FEATURES[:5], propensity_draws=n, top_k=1 + n % 5)
-    assert sampler.tally.count <= 6 + 3  # a loop of dynamic length may be traced more than once
-    before = sampler.tally.count
-    for n in range(1, 9):
+    assert sampler.tally.count == 4
+    for n in range(1, 40):
         bandit.posterior(30 * n, seed=0)
-    assert sampler.tally.count <= before + 2
+    assert sampler.tally.count <= 4 + 3
 
 
-def test_programs_beyond_the_bound_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory maps, as Linux tells them, stay flat however many sizes come."""
-    small = decisions.functools.lru_cache(maxsize=2)(decisions.compiled.__wrapped__)
-    monkeypatch.setattr(decisions, "compiled", small)
-    counts = []
-    for size in range(1, 7):
-        Bandit(standard_prior(), dp.Linear(0.5), seed=0).decide(np.ones((2 * 4**size, 2)))
-        gc.collect()
-        counts.append(memory_maps())
-    assert max(counts[3:]) <= max(counts[:3]) + 100  # three programs more have some 400
-    assert small.cache_info().currsize == 2
+def test_programs_that_were_not_used_for_long_are_freed() -> None:
+    """Memory maps, as Linux counts them, stay flat however many programs come."""
+
+    def maps() -> int:
+        return len(Path("/proc/self/maps").read_text().splitlines())
+
+    def make(size: int) -> Callable[..., Any]:
+        return jax.jit(lambda x: jnp.sort(x) + size)
+
+    for size in range(compiled.cache_info().maxsize):
+        compiled(make, size)
+    before = maps()
+    for size in range(1000, 1000 + compiled.cache_info().maxsize + 20):
+        compiled(make, size)(jnp.ones(3)) if size < 1010 else compiled(make, size)
+    gc.collect()
+    assert maps() <= before + 100
+    assert compiled.cache_info().currsize == compiled.cache_info().maxsize
 
 
 @pytest.fixture
@@ -82,7 +130,7 @@ def test_nothing_is_compiled_after_warming_up(
     """Neither as rows come, nor when they are merged and folded, nor with an extreme one."""
     bandit = Bandit(standard_prior(), likelihood, seed=0, max_rows=128)
     bandit.warm_up(20, propensity_draws=10)
-    assert "jit(decide)" in compilations  # the count sees what it should
+    assert "jit(from_one_array)" in compilations  # the count sees what it should
     compilations.clear()
     for i in range(300):
         bandit.update(FEATURES[i % 200] + i // 200, float(i % 2))
@@ -95,45 +143,12 @@ def test_nothing_is_compiled_after_warming_up(
         assert int(bandit.evidence.num_rows) <= 128 and np.any(bandit.evidence.folded.precision)
 
 
-@pytest.mark.parametrize("size", [2, 7, 8, 9, 64, 65, 128, 129, 200])
-def test_blocks_hold_every_decision_once(size: int) -> None:
-    features = np.arange(size * 3.0).reshape(size, 3, 1)
-    request = Request(features, None, None, None, 1)
-    blocks = request.blocks(np.dtype(float), room=5)
-    assert {block.shape for block in blocks} <= {(8, 8), (128, 8)}
-    assert sum(block.shape[0] for block in blocks) < 2 * size + 7
-    unpacked = [decisions.unpacked_actions(jnp.asarray(b.actions), b.shape) for b in blocks]
-    found = [np.concatenate([f[..., 0], f[:, :1, 0]], axis=1) for f, _ in unpacked]
-    each, first = request.joined(found, blocks)
-    np.testing.assert_array_equal(each, features[..., 0])
-    np.testing.assert_array_equal(first, features[:, 0, 0])
-    assert [block.first for block in blocks] == np.cumsum([0] + [b.size for b in blocks])[
-        :-1
-    ].tolist()
-    for _, allowed in unpacked:
-        assert np.all(allowed[:, :3]) and not np.any(allowed[:, 3:])
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_what_memory_held_before_is_never_seen(
-    masked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither in single decisions, which use the same memory again, nor in batches."""
-    held = np.full(10**4, np.nan)
-
-    def numbers(size: int, dtype: np.dtype) -> np.ndarray:
-        return held.astype(dtype)[:size]
-
-    features = RNG.standard_normal((5, 3, 2))
-    mask = np.array([False, True, True]) if masked else None
-    clean, dirty = (Bandit(standard_prior(), dp.Linear(0.5), seed=4) for _ in range(2))
-    expected = [clean.decide(one, mask=mask) for one in (features[0], features)]
-    monkeypatch.setattr(requests._SCRATCH, "numbers", numbers)
-    monkeypatch.setattr(requests.np, "empty", numbers)
-    got = [dirty.decide(one, mask=mask) for one in (features[0], features)]
-    for ours, theirs in zip(got, expected, strict=True):
-        np.testing.assert_array_equal(ours.action, theirs.action)
-        np.testing.assert_array_equal(ours.scores, theirs.scores)
+def test_pieces_cover_every_draw_and_waste_few() -> None:
+    for count in (1, 2, 7, 8, 9, 32, 33, 64, 65, 128, 257, 512, 513, 2000):
+        pieces = list(_pieces(count))
+        starts, sizes = zip(*pieces, strict=True)
+        assert list(starts) == np.cumsum([0, *sizes])[:-1].tolist()
+        assert count <= sum(sizes) < 2 * count + 7 and {*sizes} <= {1, 8, 64, 512}
 
 
 def test_a_decision_after_a_longer_one_has_its_own_numbers() -> None:
@@ -146,30 +161,11 @@ def test_a_decision_after_a_longer_one_has_its_own_numbers() -> None:
 
 
 def test_an_option_that_the_compiler_does_not_know_is_left_out() -> None:
-    assert decisions.known_options("xla_no_such_option", True) == {}
-    assert len(decisions.known_options("xla_cpu_enable_fast_math", False)) == 1
+    assert known_options("xla_no_such_option", True) == {}
+    assert len(known_options("xla_cpu_enable_fast_math", False)) == 1
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_padding_changes_no_decision(name: str) -> None:
-    """One more action, which is not allowed, takes the arrays to another size."""
-    near = 1.0 + np.abs(FEATURES[:8])
-    far = np.concatenate([near, [[50.0, 50.0]]])
-    plain, wider = (Bandit(AGENTS[name](), seed=3) for _ in range(2))
-    for bandit in (plain, wider):
-        bandit.update(near, near @ np.array([2.0, 2.0]))
-    allowed = np.arange(9) < 8
-    for _ in range(40):
-        few = plain.decide(near, top_k=8)
-        more = wider.decide(far, top_k=8, mask=allowed)
-        np.testing.assert_array_equal(few.action, more.action)
-        np.testing.assert_allclose(few.scores, more.scores[:8], rtol=1e-9)
-        assert more.scores.shape == (9,)
-
-
-def test_padded_actions_are_never_chosen() -> None:
-    """Scores are all negative, and what is added would be worth zero, were it features of zero;
-    and a single action is chosen, its propensity one."""
+def test_any_number_of_actions_is_ranked_whole() -> None:
     bandit = Bandit(standard_prior(), dp.Linear(0.01), seed=0)
     bandit.update(np.eye(2), np.array([-30.0, -30.0]))
     features = 1.0 + np.abs(FEATURES)
@@ -182,19 +178,19 @@ def test_padded_actions_are_never_chosen() -> None:
     assert bandit.decide(features[:1], propensity_draws=33).propensity == 1.0
 
 
-def test_propensities_of_all_actions_sum_to_the_number_chosen() -> None:
-    """However many draws the last chunk lacks, and whatever the batch is padded with."""
+def test_wins_of_all_actions_sum_to_the_number_chosen() -> None:
+    """Batches share the draws; and the first of equal actions wins."""
     bandit = Bandit(standard_prior(), dp.Linear(0.5), seed=0)
     features = np.stack([FEATURES[:5], FEATURES[5:10], FEATURES[10:15]])
-    for num_draws in (1, 31, 33, 300):
+    for num_draws in (1, 33, 300):
         shares = bandit.decide(features, top_k=5, propensity_draws=num_draws).propensity
         np.testing.assert_array_equal(shares, np.ones((3, 5)))
-    programs, state = bandit._programs, bandit._state
-    (block,) = bandit._blocks(Request(features, None, None, None, 2), state)
-    for top_k, num_draws in ((1, 31), (2, 65), (3, 300)):
-        hits = np.asarray(programs.count_hits(state, 0, block, top_k, num_draws))[:, :-1]
-        assert hits.shape == (8, 8) and not np.any(hits[:, 5:])
-        np.testing.assert_array_equal(hits.sum(axis=1), np.full(8, top_k * num_draws))
+    values, mask = RNG.standard_normal((65, 5)), np.array([True, False, True, True, True])
+    for top_k in (1, 2, 3):
+        wins = count_wins(values, mask, top_k, np.arange(5))
+        assert wins.sum() == 65 * top_k and wins[1] == 0
+        ranks = np.argsort(np.argsort(-np.where(mask, values, -np.inf), axis=1), axis=1)
+        np.testing.assert_array_equal(wins, np.sum(ranks < top_k, axis=0))
 
 
 def test_of_equal_actions_the_first_come_first() -> None:
@@ -204,3 +200,32 @@ def test_of_equal_actions_the_first_come_first() -> None:
     decision = bandit.decide(same, top_k=4, propensity_draws=50)
     np.testing.assert_array_equal(decision.propensity, np.ones(4))
     assert bandit.decide(same).action == 0
+
+
+class Cube(dp.AbstractFamily):
+    """A family of one's own, which knows JAX only."""
+
+    def mean(self, eta: jax.Array) -> jax.Array:
+        return jnp.power(eta, 3)
+
+    def log_density(self, y: jax.Array, eta: jax.Array) -> jax.Array:
+        return -0.5 * (y - eta) ** 2
+
+    def sample(self, key: jax.Array, eta: jax.Array) -> jax.Array:
+        return eta
+
+    def check_rewards(self, rewards: np.ndarray) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "likelihood",
+    [dp.Linear(1.0), dp.Logistic(), dp.Poisson(), dp.NegativeBinomial(2.0), Cube()],
+    ids=lambda value: type(value).__name__,
+)
+def test_means_on_the_host_are_those_of_programs(likelihood: dp.AbstractLikelihood) -> None:
+    for shape in ((3,), (2, 7), (40,)):
+        eta = 10 * RNG.standard_normal(shape).astype(jnp.result_type(float))
+        found = host_mean(likelihood)(eta)
+        assert isinstance(found, np.ndarray) and found.shape == shape
+        np.testing.assert_allclose(found, likelihood.mean(jnp.asarray(eta)), rtol=1e-5, atol=1e-9)

@@ -12,14 +12,11 @@ from numpy.typing import NDArray
 import diffprior as dp
 import reference
 from bandits.helpers import STANDARD, Ball, Counting, FailingLater, standard_prior
-from diffprior.bandits import player
 from diffprior.bandits import simulate as module
-from diffprior.bandits.agents import ThompsonSampling
-from diffprior.bandits.baselines import Uniform
-from diffprior.bandits.environment import Environment, Rounds
+from diffprior.bandits.agents import ThompsonSampling, Uniform
+from diffprior.bandits.decisions import decision_key, stream_keys
 from diffprior.bandits.result import SimulationResult
-from diffprior.bandits.simulate import simulate
-from diffprior.bandits.streams import decision_key, stream_keys
+from diffprior.bandits.simulate import Environment, Rounds, simulate
 from statistic import assert_mean
 
 LINEAR = Ball(dp.Linear(0.5), fresh_actions=False)
@@ -255,11 +252,11 @@ def test_fewer_runs_are_the_first_of_more() -> None:
 def test_a_prime_number_of_runs_uses_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """In shards of one size, of which the last run fills what is left, and counts once."""
     agents = {"TS": dp.Exact(standard_prior())}
-    monkeypatch.setattr(player, "num_cores", lambda: 2)
-    assert [player._num_shards(n) for n in (1, 2, 3, 5, 509)] == [1, 2, 2, 2, 2]
+    monkeypatch.setattr(module, "num_cores", lambda: 2)
+    assert [module._num_shards(n) for n in (1, 2, 3, 5, 509)] == [1, 2, 2, 2, 2]
     even, prime = (simulate(LINEAR, agents, n, ROUNDS) for n in (RUNS, 3))
     assert prime.num_runs == 3
     np.testing.assert_array_equal(prime.actions["TS"], even.actions["TS"][:3])
     np.testing.assert_allclose(prime.regret["TS"], even.regret["TS"][:3], rtol=1e-12)
-    monkeypatch.setattr(player, "num_cores", lambda: 4)
-    assert [player._num_shards(n) for n in (3, 5, 6, 7)] == [3, 3, 3, 4]  # none of repeats only
+    monkeypatch.setattr(module, "num_cores", lambda: 4)
+    assert [module._num_shards(n) for n in (3, 5, 6, 7)] == [3, 3, 3, 4]  # none of repeats only

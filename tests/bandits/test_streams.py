@@ -9,7 +9,7 @@ import pytest
 import diffprior as dp
 from bandits.helpers import Ball, standard_prior
 from diffprior.bandits.bandit import Bandit
-from diffprior.bandits.streams import checked_seed, stream_keys
+from diffprior.bandits.decisions import checked_seed, stream_keys
 
 FEATURES = np.random.default_rng(2).standard_normal((50, 2))
 

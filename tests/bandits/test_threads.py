@@ -12,7 +12,7 @@ import pytest
 import diffprior as dp
 from bandits.helpers import standard_prior
 from diffprior.bandits.bandit import Bandit
-from diffprior.bandits.requests import Request
+from diffprior.bandits.decisions import Request
 
 THREADS, ROUNDS = 8, 25
 FEATURES = np.random.default_rng(2).standard_normal((7, 2))

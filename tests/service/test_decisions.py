@@ -5,7 +5,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import diffprior as dp
-from diffprior.service import draws
+from diffprior.bandits.decisions import TASKS_PER_CALL, TaskRequest
 from diffprior.service.catalog import task_seed
 from service.conftest import LINEAR, LOGISTIC, PRIOR, MakeService, decide, features, reward
 
@@ -48,16 +48,14 @@ def test_evidence_beyond_its_bound_is_that_of_a_bandit(make_service: MakeService
     assert ours.to_bytes() == dp.load_bytes(ours.to_bytes()).to_bytes()
 
 
-def test_draws_do_not_depend_on_who_else_asks(
-    service: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(draws, "CORES", 3)
+def test_draws_do_not_depend_on_who_else_asks(service: TestClient) -> None:
     version = service.engine.catalog.versions_of("shop")[0]
-    requests = [draws.DrawRequest(version.empty, seed, 5) for seed in range(2 * draws.AT_ONCE)]
-    together = version.program(requests)
+    empty, seeds = version.empty, range(2 * TASKS_PER_CALL)
+    requests = [TaskRequest(empty.leaves, empty.structure, seed, 5) for seed in seeds]
+    together = version.policy(requests)
     for i, request in enumerate(requests):
-        for all_of_them, own in zip(together, version.program([request]), strict=True):
-            np.testing.assert_array_equal(all_of_them[i], own[0])
+        alone = version.policy([request]).of(0).theta
+        np.testing.assert_array_equal(together.of(i).theta, alone)
 
 
 def test_reward_reaches_the_posterior(service: TestClient) -> None:

@@ -1,32 +1,104 @@
-"""Agents turn draws into decisions: the contract, and Thompson sampling (Algorithm 3)."""
+"""Agents turn evidence into decisions: Thompson sampling (Algorithm 3), and simple baselines."""
 
 import abc
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Key, UInt32
+from numpy.typing import ArrayLike
 
-from ..checks import on_device
-from ..evidence.base import AbstractEvidence, AbstractLikelihood
+from ..checks import on_device, positive, positive_int
+from ..evidence.base import AbstractEvidence, AbstractLikelihood, Rows
 from ..files.base import Serializable
 from ..gaussian import Gaussian
+from ..priors.adaptor import PriorDenoiser
+from ..priors.base import AbstractPrior
+from ..priors.diffusion import DiffusionPrior
+from ..priors.gaussian import GaussianPrior
 from ..samplers.base import AbstractSampler
+from ..samplers.choose import best_sampler
+
+Kind = TypeVar("Kind")
 
 
-class Choice(NamedTuple):
-    """What to maximize, minus infinity where an action is not allowed and in random order if the
-    index failed; the index of every action; whether it failed."""
+@runtime_checkable
+class Index(Protocol):
+    """What an agent maximizes at one decision: a function of the features of the actions.
 
-    preferences: Float[Array, " k"]
-    values: Float[Array, " k"]
-    failed: Bool[Array, ""]
+    A named tuple of arrays, floats or 32-bit words, so that a program can return it. It is called
+    with JAX arrays inside programs and with NumPy arrays outside.
+    """
+
+    def __call__(self, features: Float[Rows, "k d"]) -> Float[Rows, " k"]:
+        """One number per action, in units of phi' theta (g is increasing)."""
+
+
+class LinearIndex(NamedTuple):
+    """phi' theta."""
+
+    theta: Float[Rows, "*n d"]
+
+    def __call__(self, features: Float[Rows, "k d"]) -> Float[Rows, " k"]:
+        return features @ self.theta
+
+
+class UpperBound(NamedTuple):
+    """The upper confidence bound of phi' theta, `width` standard deviations above its mean."""
+
+    mean: Float[Rows, " d"]
+    cov: Float[Rows, "d d"]
+    width: Float[Rows, ""]
+
+    def __call__(self, features: Float[Rows, "k d"]) -> Float[Rows, " k"]:
+        variance = ((features @ self.cov) * features).sum(axis=1)
+        return features @ self.mean + self.width * variance**0.5
+
+
+class GreedyOrRandom(NamedTuple):
+    """phi' theta, or where `explore` is one, random numbers."""
+
+    theta: Float[Rows, " d"]
+    explore: Float[Rows, ""]
+    words: UInt32[Rows, " 2"]
+
+    def __call__(self, features: Float[Rows, "k d"]) -> Float[Rows, " k"]:
+        random = random_numbers(self.words, features.shape[0], features.dtype)
+        greedy = features @ self.theta
+        return greedy + self.explore * (random - greedy)
+
+
+class RandomIndex(NamedTuple):
+    """Random numbers."""
+
+    words: UInt32[Rows, " 2"]
+
+    def __call__(self, features: Float[Rows, "k d"]) -> Float[Rows, " k"]:
+        return random_numbers(self.words, features.shape[0], features.dtype)
+
+
+def random_numbers(words: UInt32[Rows, " 2"], count: int, dtype: np.dtype) -> Float[Rows, " k"]:
+    """Numbers from [0, 1) that follow from the bits of a key, mixed as in MurmurHash3: the same on
+    the host and in programs, in fewer steps than a decision would notice."""
+    numpy = np if isinstance(words, np.ndarray) else jnp
+    places = numpy.arange(count, dtype=np.uint32)
+    with np.errstate(over="ignore"):
+        bits = words[0] ^ (words[1] + places * np.uint32(0x9E3779B9))
+        for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+            bits = (bits ^ (bits >> np.uint32(shift))) * np.uint32(factor)
+    bits = bits ^ (bits >> np.uint32(16))
+    return bits.astype(dtype) * np.asarray(2.0**-32, dtype)
+
+
+def key_words(key: Key[Array, ""]) -> UInt32[Array, " 2"]:
+    """The last 64 bits of a key."""
+    return jax.random.key_data(key)[..., -2:]
 
 
 class AbstractAgent(eqx.Module, Serializable):
-    """Picks the action of the highest index; what it knows is the evidence."""
+    """Takes the action of the highest index; what it knows is the evidence."""
 
     likelihood: eqx.AbstractVar[AbstractLikelihood]
 
@@ -37,17 +109,17 @@ class AbstractAgent(eqx.Module, Serializable):
 
     @abc.abstractmethod
     def index(
-        self, key: Key[Array, ""], evidence: AbstractEvidence, features: Float[Array, "k d"]
-    ) -> tuple[Float[Array, " k"], Bool[Array, ""]]:
-        """What to maximize, in units of phi' theta (g is increasing), and whether it failed.
+        self, key: Key[Array, ""], evidence: AbstractEvidence
+    ) -> tuple[Index, Bool[Array, ""]]:
+        """What to maximize at one decision, and whether it failed.
 
         Args:
             key: Of the random numbers.
             evidence: What the task has shown so far.
-            features: Feature vectors of the actions (k, d).
 
         Returns:
-            One number for each action (k,), of which the highest is chosen, and whether it failed.
+            A function of the features of the actions, as a named tuple of arrays, and whether it
+            failed.
         """
 
     def draw(
@@ -61,6 +133,9 @@ class AbstractAgent(eqx.Module, Serializable):
 
         Returns:
             Parameters (d,), and whether they failed.
+
+        Raises:
+            ValueError: The agent infers no parameters.
         """
         raise ValueError(
             f"`posterior`: expected an agent that infers parameters, got {type(self).__name__}; "
@@ -72,77 +147,10 @@ class AbstractAgent(eqx.Module, Serializable):
         history are approximated; of order one unless the agent knows better.
 
         Returns:
-            A Gaussian of d parameters, or None.
+            A Gaussian of d parameters.
         """
         dim = self.dim or 1
         return Gaussian(on_device(np.zeros(dim)), on_device(np.eye(dim)))
-
-    def init(self, dim: int, capacity: int = 0) -> AbstractEvidence:
-        """What the agent knows at first, with room for `capacity` rounds in compiled programs.
-
-        Args:
-            dim: Number of parameters d.
-            capacity: Rows that compiled programs may add.
-
-        Returns:
-            Evidence of no observations.
-        """
-        return self.likelihood.empty(dim, capacity)
-
-    def choose(
-        self,
-        key: Key[Array, ""],
-        evidence: AbstractEvidence,
-        features: Float[Array, "k d"],
-        mask: Bool[Array, " k"],
-    ) -> Choice:
-        """Preferences among the allowed actions; random ones, and a flag, if the index failed.
-
-        Args:
-            key: Of the random numbers.
-            evidence: What the task has shown so far.
-            features: Feature vectors of the actions (k, d).
-            mask: Which actions are allowed (k,).
-
-        Returns:
-            Preferences, the index of every action, and whether it failed.
-        """
-        index, failed = self.index(key, evidence, features)
-        failed = failed | ~jnp.all(jnp.isfinite(index))
-        usable = jnp.where(failed, _random_order(key, index), index)
-        return Choice(jnp.where(mask, usable, -jnp.inf), index, failed)
-
-    def act(
-        self, key: Key[Array, ""], evidence: AbstractEvidence, features: Float[Array, "k d"]
-    ) -> tuple[Int[Array, ""], Bool[Array, ""]]:
-        """One action, and whether the draw behind it failed (then the action is random).
-
-        Args:
-            key: Of the random numbers.
-            evidence: What the task has shown so far.
-            features: Feature vectors of the actions (k, d).
-
-        Returns:
-            The number of the action, and whether its draw failed.
-        """
-        allowed = jnp.ones(features.shape[0], bool)
-        choice = self.choose(key, evidence, features, allowed)
-        return jnp.argmax(choice.preferences), choice.failed
-
-    def update(
-        self, evidence: AbstractEvidence, phi: Float[Array, " d"], y: Float[Array, ""]
-    ) -> AbstractEvidence:
-        """What the agent knows after reward `y` for features `phi`; unchecked.
-
-        Args:
-            evidence: What the agent knew.
-            phi: Features of the action taken (d,).
-            y: What it paid.
-
-        Returns:
-            What it knows now.
-        """
-        return evidence.add(phi[None], y[None], jnp.ones_like(y)[None])
 
 
 class ThompsonSampling(AbstractAgent):
@@ -161,26 +169,24 @@ class ThompsonSampling(AbstractAgent):
     sampler: AbstractSampler
     likelihood: AbstractLikelihood
 
-    def __init__(self, sampler: Any, likelihood: Any) -> None:
+    def __init__(self, sampler: object, likelihood: object) -> None:
         fix = "for a prior pass best_sampler(prior)"
-        self.sampler = checked_kind("sampler", sampler, AbstractSampler, fix)
-        self.likelihood = checked_likelihood(likelihood)
+        self.sampler = _checked_kind("sampler", sampler, AbstractSampler, fix)
+        self.likelihood = _checked_likelihood(likelihood)
 
     @property
     def dim(self) -> int:
-        """Number of parameters d."""
         return self.sampler.prior.dim
 
     def moments(self) -> Gaussian:
-        """Those of the prior."""
         return self.sampler.prior.moments()
 
     def index(
-        self, key: Key[Array, ""], evidence: AbstractEvidence, features: Float[Array, "k d"]
-    ) -> tuple[Float[Array, " k"], Bool[Array, ""]]:
+        self, key: Key[Array, ""], evidence: AbstractEvidence
+    ) -> tuple[LinearIndex, Bool[Array, ""]]:
         """phi' theta for one draw of theta."""
         theta, failed = self.draw(key, evidence)
-        return features @ theta, failed
+        return LinearIndex(theta), failed
 
     def draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
@@ -190,30 +196,193 @@ class ThompsonSampling(AbstractAgent):
         return theta, info.failed
 
 
-def _random_order(key: Key[Array, ""], like: Float[Array, " k"]) -> Float[Array, " k"]:
-    """A random number for each action, from the bits of the key: mixed as in MurmurHash3, in fewer
-    steps than a decision that does not fail would notice."""
-    high, low = jax.random.key_data(key)[..., -2:]
-    bits = high ^ (low + jnp.arange(like.shape[0], dtype=jnp.uint32) * jnp.uint32(0x9E3779B9))
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        bits = (bits ^ (bits >> jnp.uint32(shift))) * jnp.uint32(factor)
-    return (bits ^ (bits >> jnp.uint32(16))).astype(like.dtype)
+class AbstractGaussianAgent(AbstractAgent):
+    """An agent that infers with a Gaussian prior: exactly where rewards are linear, by Laplace's
+    approximation elsewhere."""
+
+    prior: eqx.AbstractVar[GaussianPrior]
+
+    @property
+    def dim(self) -> int:
+        return self.prior.dim
+
+    def moments(self) -> Gaussian:
+        return self.prior.moments()
+
+    def posterior(self, evidence: AbstractEvidence) -> tuple[Gaussian, Bool[Array, ""]]:
+        """What the agent believes, and whether it could not be found.
+
+        Args:
+            evidence: What the task has shown so far.
+
+        Returns:
+            A Gaussian, and whether its search failed.
+        """
+        posterior, log_evidence = evidence.condition(self.prior.moments())
+        return posterior, jnp.isnan(log_evidence)
+
+    def draw(
+        self, key: Key[Array, ""], evidence: AbstractEvidence
+    ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
+        posterior, failed = self.posterior(evidence)
+        return posterior.sample(key), failed
 
 
-def checked_likelihood(likelihood: Any) -> AbstractLikelihood:
-    """`likelihood` as one, or a message that says what to pass."""
+class LinUCB(AbstractGaussianAgent):
+    """Optimism: posterior mean plus `width` posterior standard deviations of phi' theta.
+
+    With a generalized linear model the posterior is Laplace's approximation.
+
+    Args:
+        prior: A Gaussian prior.
+        likelihood: How rewards arise from parameters.
+        width: Posterior standard deviations added to the mean.
+
+    References:
+        Abbasi-Yadkori, Pal and Szepesvari (2011), with a width that is chosen rather than derived.
+    """
+
+    prior: GaussianPrior
+    likelihood: AbstractLikelihood
+    width: Float[Array, ""]
+
+    def __init__(self, prior: object, likelihood: object, *, width: float = 2.0) -> None:
+        self.prior = _checked_gaussian(prior)
+        self.likelihood = _checked_likelihood(likelihood)
+        self.width = positive("width", width, "pass a number of standard deviations, such as 2")
+
+    def validate(self) -> None:
+        """Raise if the width is not positive."""
+        super().validate()
+        positive("width", self.width)
+
+    def index(
+        self, key: Key[Array, ""], evidence: AbstractEvidence
+    ) -> tuple[UpperBound, Bool[Array, ""]]:
+        """The upper confidence bound of phi' theta."""
+        posterior, failed = self.posterior(evidence)
+        return UpperBound(posterior.mean, posterior.cov, self.width), failed
+
+
+class EpsilonGreedy(AbstractGaussianAgent):
+    """The action of the highest posterior mean, or with probability `epsilon` a random one.
+
+    Args:
+        prior: A Gaussian prior.
+        likelihood: How rewards arise from parameters.
+        epsilon: Probability of a random action.
+    """
+
+    prior: GaussianPrior
+    likelihood: AbstractLikelihood
+    epsilon: Float[Array, ""]
+
+    def __init__(self, prior: object, likelihood: object, *, epsilon: float = 0.05) -> None:
+        self.prior = _checked_gaussian(prior)
+        self.likelihood = _checked_likelihood(likelihood)
+        self.epsilon = positive("epsilon", epsilon, "pass a probability, such as 0.05")
+        if self.epsilon > 1:
+            raise ValueError(f"`epsilon`: expected a probability, got {epsilon:g}; try 0.05")
+
+    def validate(self) -> None:
+        """Raise if epsilon is not a probability."""
+        super().validate()
+        if not 0 < float(self.epsilon) <= 1:
+            raise ValueError(f"`epsilon`: expected a probability, got {self.epsilon}")
+
+    def index(
+        self, key: Key[Array, ""], evidence: AbstractEvidence
+    ) -> tuple[GreedyOrRandom, Bool[Array, ""]]:
+        """phi' theta at the posterior mean, or random numbers."""
+        explore_key, random_key = jax.random.split(key)
+        posterior, failed = self.posterior(evidence)
+        explore = jax.random.bernoulli(explore_key, self.epsilon).astype(posterior.mean.dtype)
+        return GreedyOrRandom(posterior.mean, explore, key_words(random_key)), failed
+
+
+class Uniform(AbstractAgent):
+    """Any action, with equal probability.
+
+    Args:
+        likelihood: How rewards arise; the agent does not use it.
+        dim: Number of parameters d, which a `Bandit` needs; None if any number will do.
+    """
+
+    likelihood: AbstractLikelihood
+    num_parameters: int | None = eqx.field(static=True)
+
+    def __init__(self, likelihood: object, *, dim: int | None = None) -> None:
+        self.likelihood = _checked_likelihood(likelihood)
+        self.num_parameters = None if dim is None else positive_int("dim", dim)
+
+    @property
+    def dim(self) -> int | None:
+        return self.num_parameters
+
+    def index(
+        self, key: Key[Array, ""], evidence: AbstractEvidence
+    ) -> tuple[RandomIndex, Bool[Array, ""]]:
+        """Random numbers."""
+        return RandomIndex(key_words(key)), jnp.array(False)
+
+
+def as_agent(
+    prior: object, likelihood: object, temperature: ArrayLike | None = None
+) -> AbstractAgent:
+    """The agent, or Thompson sampling with the sampler, or with the best one for the prior."""
+    if isinstance(prior, AbstractAgent):
+        if likelihood is not None or temperature is not None:
+            name = "likelihood" if likelihood is not None else "temperature"
+            raise ValueError(
+                f"`{name}`: expected None with an agent, got {likelihood or temperature!r}; "
+                f"{type(prior).__name__} has its own"
+            )
+        return prior
+    if isinstance(prior, AbstractPrior) or hasattr(prior, "denoise"):
+        prior = best_sampler(prior)
+    if not isinstance(prior, AbstractSampler):
+        raise ValueError(
+            f"`prior`: expected a prior, a sampler or an agent, got {_kind_of(prior)};"
+            " fit a prior to the parameters of past tasks, or start from GaussianPrior(mean, cov)"
+        )
+    sampler = prior if temperature is None else prior.at_temperature(temperature)
+    return ThompsonSampling(sampler, likelihood)
+
+
+def dim_of(agent: AbstractAgent) -> int:
+    """Number of parameters of the agent, which must be known."""
+    if agent.dim is None:
+        raise ValueError(
+            f"`prior`: expected an agent with a number of parameters, got {type(agent).__name__} "
+            "for any number; pass dim=, as in Uniform(likelihood, dim=5)"
+        )
+    return agent.dim
+
+
+def known_prior(agent: AbstractAgent) -> tuple[AbstractPrior, ...]:
+    """The prior that a user would know the agent's by, if it has one."""
+    prior = agent.sampler.prior if isinstance(agent, ThompsonSampling) else None
+    if isinstance(prior, DiffusionPrior) and isinstance(prior.denoiser, PriorDenoiser):
+        prior = prior.denoiser.prior
+    return (prior,) if isinstance(prior, AbstractPrior) else ()
+
+
+def _checked_gaussian(prior: object) -> GaussianPrior:
+    return _checked_kind("prior", prior, GaussianPrior, "pass GaussianPrior(mean, cov)")
+
+
+def _checked_likelihood(likelihood: object) -> AbstractLikelihood:
     fix = "pass Linear(noise_std=...), Logistic() or Poisson()"
-    return checked_kind("likelihood", likelihood, AbstractLikelihood, fix)
+    return _checked_kind("likelihood", likelihood, AbstractLikelihood, fix)
 
 
-def checked_kind(name: str, value: Any, kind: type, fix: str) -> Any:
-    """`value` as an instance of `kind`."""
+def _checked_kind(name: str, value: object, kind: type[Kind], fix: str) -> Kind:
     if not isinstance(value, kind):
         wanted = kind.__name__.removeprefix("Abstract").lower()
-        raise ValueError(f"`{name}`: expected a {wanted}, got {kind_of(value)}; {fix}")
+        raise ValueError(f"`{name}`: expected a {wanted}, got {_kind_of(value)}; {fix}")
     return value
 
 
-def kind_of(value: Any) -> str:
-    """What a message calls a value that is of the wrong kind."""
+def _kind_of(value: object) -> str:
+    """What a message calls a value of the wrong kind."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

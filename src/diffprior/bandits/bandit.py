@@ -1,30 +1,94 @@
 """The bandit that one puts into a product: NumPy in, decisions out."""
 
+import dataclasses
+import datetime
+import math
 import threading
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
 
-from ..checks import default_float, positive_int
+from ..checks import choice, default_float, positive_int
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
+from ..evidence.rows import capacity_for, small_room
+from ..files.atomic import AnyPath, write_atomic
+from ..files.base import Serializable, from_bytes, from_path, kinds_in, to_bytes
+from ..priors.base import AbstractPrior
 from ..samplers.base import AbstractSampler
-from .agents import AbstractAgent, ThompsonSampling
-from .choose import as_agent, dim_of
-from .decisions import DecisionPrograms, awaited
-from .forgetting import Forgetting
-from .forking import refuse_after_fork
-from .noise import NoiseWarning, NoiseWatch
-from .posterior import Posterior
-from .requests import MAX_DRAWS, Block, Decision, Request, propensity
-from .storage import AbstractStoredBandit
-from .streams import checked_seed, fresh_seed, seed_key, stream_keys
-from .updates import LARGE, Observations, State, checked_max_rows, ordinary
+from ._dispatch import check_not_forked
+from .agents import AbstractAgent, ThompsonSampling, as_agent, dim_of, known_prior
+from .decisions import (
+    MAX_DRAWS,
+    Decision,
+    Policy,
+    Request,
+    checked_seed,
+    fresh_seed,
+    seed_key,
+    stream_keys,
+)
+from .updates import (
+    LARGE,
+    Forgetting,
+    NoiseWarning,
+    NoiseWatch,
+    Observations,
+    State,
+    checked_max_rows,
+    ordinary,
+)
 
 TRIALS = 3  # draws that evidence of extreme observations must allow
 
 
-class Bandit(AbstractStoredBandit):
+@dataclasses.dataclass(frozen=True)
+class Posterior:
+    """Draws from a bandit's posterior, and what they say.
+
+    Attributes:
+        draws: Parameters, one draw per row; shape (n, d).
+    """
+
+    draws: Float[np.ndarray, "n d"]
+
+    @property
+    def mean(self) -> Float[np.ndarray, " d"]:
+        """Mean of the draws; shape (d,)."""
+        return self.draws.mean(axis=0)
+
+    @property
+    def cov(self) -> Float[np.ndarray, "d d"]:
+        """Covariance of the draws, divided by n - 1; shape (d, d)."""
+        return np.atleast_2d(np.cov(self.draws, rowvar=False))
+
+    def intervals(self, level: float = 0.9) -> Float[np.ndarray, "d 2"]:
+        """Lowest and highest value of each parameter between its central quantiles.
+
+        Args:
+            level: Posterior probability that an interval holds its parameter; between 0 and 1.
+
+        Returns:
+            Array (d, 2).
+
+        Raises:
+            ValueError: `level` is not between 0 and 1.
+        """
+        if isinstance(level, bool) or not isinstance(level, int | float) or not 0 < level < 1:
+            raise ValueError(f"`level`: expected a number between 0 and 1, got {level!r}; try 0.9")
+        tail = 0.5 * (1.0 - level)
+        return np.quantile(self.draws, [tail, 1.0 - tail], axis=0).T
+
+    def __repr__(self) -> str:
+        """Mean and standard deviation of each parameter."""
+        rows = zip(self.mean, np.sqrt(np.diagonal(self.cov)), strict=True)
+        listed = ", ".join(f"{mean:.3g} +- {std:.2g}" for mean, std in rows)
+        return f"Posterior({len(self.draws)} draws: {listed})"
+
+
+class Bandit(Serializable):
     """Decisions one call at a time, by Thompson sampling unless another agent is given.
 
     The decisions that follow from a seed and a history are those of run 0 of `simulate` with the
@@ -58,29 +122,33 @@ class Bandit(AbstractStoredBandit):
         Algorithm 3 (Thompson sampling with a diffusion prior).
     """
 
+    file_version: ClassVar[int] = 2
+
     def __init__(
         self,
-        prior: Any,
-        likelihood: Any = None,
+        prior: object,
+        likelihood: AbstractLikelihood | None = None,
         *,
         seed: int | None = None,
-        temperature: Any = None,
+        temperature: ArrayLike | None = None,
         max_rows: int | None = 1024,
-        half_life: Any = None,
+        half_life: ArrayLike | datetime.timedelta | None = None,
     ) -> None:
-        refuse_after_fork("Bandit")
+        check_not_forked("Bandit")
         self._agent = as_agent(prior, likelihood, temperature)
         self._dim = dim_of(self._agent)
         self._seed = fresh_seed() if seed is None else checked_seed(seed)
         self._max_rows = checked_max_rows(max_rows)
         self._forgetting = None if half_life is None else Forgetting.of(half_life)
-        self._programs = DecisionPrograms(self._agent, stream_keys(self._seed, 0))
+        self._policy = Policy(self._agent, stream_keys(self._seed, 0))
         self._moments = self._agent.moments()
         self._check_rewards = self.likelihood.check_rewards  # slow to be looked up in a module
         self._stds = np.sqrt(np.diagonal(np.asarray(self._moments.cov, np.float64)))
         self._lock = threading.Lock()  # held while the state is read or replaced
         self._updating = threading.Lock()  # held while evidence is made of evidence
-        self._state = State.of(self._agent.init(self._dim, self._max_rows or 0), self._max_rows)
+        self._state = State.of(
+            self.likelihood.empty(self._dim, self._max_rows or 0), self._max_rows
+        )
         self._limit = LARGE * float(getattr(self.likelihood, "noise_std", 1.0))
         self._shown: tuple[State, AbstractEvidence] | None = None
         self._num_decisions = 0
@@ -127,17 +195,16 @@ class Bandit(AbstractStoredBandit):
 
     def decide(
         self,
-        features: Any,
+        features: ArrayLike,
         *,
-        mask: Any = None,
+        mask: ArrayLike | None = None,
         top_k: int | None = None,
         propensity_draws: int | None = None,
         throw: bool = True,
     ) -> Decision:
         """The action to take.
 
-        Few programs are compiled, whatever the numbers of actions, decisions and draws: actions are
-        padded to 8, 32, 128 and so on, and a batch is decided in blocks.
+        Few programs are compiled, whatever the numbers of actions, decisions and draws.
 
         Args:
             features: Features of each action (K, d), or of a batch of decisions (B, K, d).
@@ -153,48 +220,25 @@ class Bandit(AbstractStoredBandit):
             ValueError: An argument is not what is said above; then no decision is counted.
             RuntimeError: A draw failed (it counts as a decision), or the process was forked.
         """
-        refuse_after_fork("decide")
+        check_not_forked("decide")
         request = Request(features, mask, top_k, propensity_draws, self._dim)
         with self._lock:
             state, number = self._state, self._num_decisions
             self._num_decisions += request.size
         state = self._present(state, number)
-        blocks = self._blocks(request, state)
-        found = [self._programs.decide(state, number, block) for block in blocks]
-        if request.plain:
-            decision = request.decision(awaited(found[0])[0], blocks[0])
-            if throw and decision.failed:
-                raise RuntimeError(_FAILURE.format("decide"))
-            return decision
-        preferences, scores, failures = request.joined(found, blocks)
-        failed = failures > 0
-        actions = request.best(preferences)
-        share = error = None
-        if request.num_draws is not None:
-            amounts = (request.top_k, request.num_draws)
-            counted = [self._programs.count_hits(state, number, b, *amounts) for b in blocks]
-            hits, lost = request.joined(counted, blocks)
-            failed = failed | (lost > 0)
-            chosen = np.take_along_axis(hits, actions, axis=1)
-            share, error = map(request.reply, propensity(chosen, request.num_draws))
-        if throw and np.any(failed):
+        decision = self._policy.decide(state, number, request)
+        if throw and np.any(decision.failed):
             raise RuntimeError(_FAILURE.format("decide"))
-        return Decision(
-            request.reply(actions),
-            request.reply_each(scores),
-            share,
-            error,
-            request.reply_each(failed),
-        )
+        return decision
 
-    def update(self, phi: Any, reward: Any) -> None:
+    def update(self, features: ArrayLike, reward: ArrayLike) -> None:
         """Learn from rewards, which may come late, in any order, and in batches of any size.
 
         Linear rewards that contradict their `noise_std` beyond chance and by a factor of two draw a
         `NoiseWarning`, once.
 
         Args:
-            phi: Features (d,) of the action that was taken, or (n, d) of many.
+            features: Features (d,) of the action that was taken, or (n, d) of many.
             reward: Its reward, or rewards (n,).
 
         Raises:
@@ -202,8 +246,8 @@ class Bandit(AbstractStoredBandit):
                 reward, or no parameters could be drawn given it; then nothing has been learned.
             RuntimeError: The process was forked.
         """
-        refuse_after_fork("update")
-        new = Observations(phi, reward, self._dim, self._dtype)
+        check_not_forked("update")
+        new = Observations(features, reward, self._dim, self._dtype)
         self._check_rewards(new.rewards)
         large = new.largest(self._stds) > self._limit
         with self._updating:
@@ -234,11 +278,11 @@ class Bandit(AbstractStoredBandit):
             ValueError: An argument is not what is said above, or the agent infers nothing.
             RuntimeError: A draw failed, or the process was forked.
         """
-        refuse_after_fork("posterior")
+        check_not_forked("posterior")
         if not 2 <= positive_int("num_draws", num_draws) <= MAX_DRAWS:
             raise ValueError(f"`num_draws`: expected 2 to 2**24, got {num_draws}; try 1000")
         key = seed_key(fresh_seed() if seed is None else checked_seed(seed))
-        draws, failed = self._programs.draw(self._present(self._state), key, num_draws)
+        draws, failed = self._policy.posterior(self._present(self._state), key, num_draws)
         if np.any(failed):
             raise RuntimeError(_FAILURE.format("posterior"))
         return Posterior(draws)
@@ -249,32 +293,25 @@ class Bandit(AbstractStoredBandit):
         """Compile what decisions of this size and updates need, so that none has to wait for it.
 
         Args:
-            num_actions: The number of actions K; up to 8, 9 to 32, 33 to 128 and so on need the
-                same.
-            batch_size: The number of decisions in a call; 2 to 64 need the same, and so do more.
+            num_actions: The number of actions K; all numbers need the same.
+            batch_size: The number of decisions in a call; 2 to 32 need the same, and so do more.
             propensity_draws: As of `decide`.
 
         Raises:
             ValueError: An argument is not a positive integer.
             RuntimeError: The process was forked.
         """
-        refuse_after_fork("warm_up")
-        shape = (
-            positive_int("batch_size", batch_size),
-            positive_int("num_actions", num_actions),
-            self._dim,
-        )
+        check_not_forked("warm_up")
+        positive_int("num_actions", num_actions)
+        shape = (positive_int("batch_size", batch_size), 1, self._dim)
         request = Request(np.zeros(shape), None, None, propensity_draws, self._dim)
         state = self._state
-        state.rehearse(self._max_rows, self._moments)
+        state.warm_up(self._max_rows, self._moments)
         if self._forgetting is not None:
             self._forgetting.faded(state, state.moment + 1.0)
         self._with(state, next(ordinary(self._stds, self._dtype)))
         self._fails(state)
-        for block in self._blocks(request, state):
-            self._programs.decide(state, 0, block)
-            if request.num_draws is not None:
-                self._programs.count_hits(state, 0, block, 1, request.num_draws)
+        self._policy.decide(state, 0, request)
 
     def __repr__(self) -> str:
         """Agent, likelihood, size and seed."""
@@ -289,6 +326,133 @@ class Bandit(AbstractStoredBandit):
             f"num_decisions={self._num_decisions})"
         )
 
+    def to_bytes(self, *, prior: str = "whole") -> bytes:
+        """All that is needed to go on, as bytes.
+
+        Args:
+            prior: "whole", or "digest" to name the prior instead of carrying it; who reads the
+                bytes must then have the prior.
+
+        Returns:
+            What `from_bytes` reads, of one moment.
+
+        Raises:
+            ValueError: A class of one's own holds what cannot be kept, such as a function.
+        """
+        check_not_forked("save")
+        choice("prior", prior, ("whole", "digest"))
+        apart = known_prior(self._agent) if prior == "digest" else ()
+        return to_bytes(self, apart)
+
+    def save(self, path: AnyPath, *, prior: str = "whole") -> None:
+        """Write all that is needed to go on to a file, whole or not at all.
+
+        Args:
+            path: Where to write; the folder must exist.
+            prior: As of `to_bytes`.
+
+        Raises:
+            ValueError: A class of one's own holds what cannot be kept, such as a function.
+            OSError: The file cannot be written; an old one is then as it was.
+        """
+        write_atomic(path, self.to_bytes(prior=prior))
+
+    @classmethod
+    def from_bytes(
+        cls,
+        blob: bytes | bytearray | memoryview,
+        *,
+        seed: int | None = None,
+        keep_seed: bool = False,
+        prior: AbstractPrior | None = None,
+    ) -> "Bandit":
+        """Read a bandit that `to_bytes` wrote; the options are those of `load`."""
+        return from_bytes(blob, cls, *_options(seed, keep_seed, prior))
+
+    @classmethod
+    def load(
+        cls,
+        path: AnyPath,
+        *,
+        seed: int | None = None,
+        keep_seed: bool = False,
+        prior: AbstractPrior | None = None,
+    ) -> "Bandit":
+        """Read a bandit that `save` wrote, in this version or an earlier one.
+
+        Args:
+            path: The file; it may come from anywhere, nothing in it is run.
+            seed: As of a bandit; None for a fresh one, so that copies of a file explore on their
+                own.
+            keep_seed: Whether to keep the seed, for the very decisions that the saved bandit would
+                have taken.
+            prior: The prior that the file names by its digest.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            ValueError: The file is damaged, holds no bandit, or names another prior.
+        """
+        return from_path(path, cls, *_options(seed, keep_seed, prior))
+
+    def __reduce__(self) -> Any:
+        """What pickle and `copy` keep: the bytes, and classes whose modules must be imported."""
+        return _copied, (type(self), self.to_bytes(), kinds_in(self))
+
+    @classmethod
+    def file_hints(cls) -> dict[str, Any]:
+        """The fields that are kept, and what each may hold."""
+        return {
+            "agent": AbstractAgent,
+            "evidence": AbstractEvidence,
+            "seed": int,
+            "num_decisions": int,
+            "max_rows": int | None,
+            "strained": bool,
+            "half_life": float | None,
+            "in_seconds": bool,
+            "moment": float,
+        }
+
+    def file_fields(self) -> dict[str, Any]:
+        """The fields that are kept, and what each holds, of one moment."""
+        forgetting = self._forgetting
+        with self._lock:
+            state, num_decisions, strained = self._state, self._num_decisions, self._strained
+        return {
+            "agent": self._agent,
+            "evidence": state.evidence,
+            "seed": self._seed,
+            "num_decisions": num_decisions,
+            "max_rows": self._max_rows,
+            "strained": strained,
+            "half_life": None if forgetting is None else forgetting.half_life,
+            "in_seconds": forgetting is not None and forgetting.in_seconds,
+            "moment": state.moment,
+        }
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Any:
+        """A bandit that goes on where another was."""
+        _check_room(fields["evidence"], fields["max_rows"])
+        make: Any = cls
+        half_life = fields["half_life"]
+        if half_life is not None and fields["in_seconds"]:
+            half_life = datetime.timedelta(seconds=half_life)
+        options = {name: fields[name] for name in ("seed", "max_rows")}
+        bandit = make(fields["agent"], **options, half_life=half_life)
+        evidence, num_decisions = fields["evidence"], fields["num_decisions"]
+        if type(evidence) is not type(bandit.evidence) or evidence.dim != bandit.evidence.dim:
+            raise ValueError("`evidence`: expected that of the agent's model, got another")
+        if not math.isfinite(fields["moment"]):
+            raise ValueError(f"`moment`: expected a finite number, got {fields['moment']}")
+        if num_decisions < 0:
+            raise ValueError(f"`num_decisions`: expected none below 0, got {num_decisions}")
+        state = State.of(evidence, fields["max_rows"])
+        bandit._state = state._replace(moment=fields["moment"])
+        bandit._num_decisions = num_decisions
+        bandit._strained = fields["strained"]
+        return bandit
+
     @property
     def _dtype(self) -> np.dtype:
         return default_float()
@@ -300,9 +464,6 @@ class Bandit(AbstractStoredBandit):
         number = self._num_decisions if num_decisions is None else num_decisions
         return self._forgetting.faded(state, self._forgetting.now(number))
 
-    def _blocks(self, request: Request, state: State) -> list[Block]:
-        return request.blocks(self._dtype, self._programs.room(state))
-
     def _with(self, state: State, new: Observations) -> State:
         return state.add(new, self._max_rows, self._moments)
 
@@ -313,12 +474,28 @@ class Bandit(AbstractStoredBandit):
 
     def _fails(self, state: State) -> bool:
         """Whether draws given this evidence fail."""
-        features = np.zeros((1, self._dim))
-        (block,) = self._blocks(Request(features, None, None, None, self._dim), state)
-        return any(
-            bool(np.asarray(self._programs.decide(state, number, block))[0, -1])
-            for number in range(TRIALS)
-        )
+        return self._policy.fails(state, TRIALS)
+
+
+def _check_room(evidence: AbstractEvidence, max_rows: int | None) -> None:
+    """Refuse room for far more rows than a file of this size would have been written with."""
+    room = capacity_for(max_rows or 0)
+    if not small_room(room, evidence.dim) and room > getattr(evidence, "capacity", room):
+        raise ValueError(f"`max_rows`: expected as many as there is room for, got {max_rows}")
+
+
+def _copied(cls: Any, blob: bytes, kinds: tuple[type, ...]) -> Any:
+    return cls.from_bytes(blob, keep_seed=True)
+
+
+def _options(
+    seed: int | None, keep_seed: bool, prior: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Objects that a file may name by digest, and fields to replace in it."""
+    given = () if prior is None else (prior,)
+    if keep_seed and seed is None:
+        return given, {}
+    return given, {"seed": fresh_seed() if seed is None else checked_seed(seed)}
 
 
 _FAILURE = (

@@ -1,285 +1,625 @@
-"""The compiled programs behind decisions: few, whatever is asked for, and not kept for ever."""
+"""The one path of a decision: an index drawn from the evidence, then the action that maximizes it.
 
+An agent's index is drawn by a compiled program, which knows nothing of the actions; so few programs
+serve all numbers of actions. The actions are compared on the host (`Bandit`, the service) or inside
+a larger program (`choose`, for simulations). Propensities are counted over further indices.
+
+Random numbers follow from a seed, the run and the number of the decision in it. So a `Bandit` and
+run 0 of `simulate` with the same seed and the same history decide alike, as do decisions taken in a
+batch and one by one.
+"""
+
+import dataclasses
 import functools
-import math
-import os
-from collections.abc import Callable
-from typing import Any
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key, UInt32
+from jaxtyping import Array, Bool, Float, Int, Integer, Key, UInt32
+from numpy.typing import ArrayLike
 
-from ..evidence.base import AbstractEvidence
-from ..partition import PackedStructure, Structure, packed_partition
-from .agents import AbstractAgent
-from .host import Layout, pack, unpacked
-from .requests import FIELDS, Block
-from .streams import Streams, decision_key
-from .updates import State
+from ..checks import default_float, positive_int, real_numbers
+from ..evidence.base import AbstractEvidence, AbstractLikelihood
+from ..executors import num_cores
+from ..threefry import fold_in
+from ._dispatch import (
+    HALVES,
+    ONE_THREAD,
+    Fields,
+    Layout,
+    PackedStructure,
+    Scratch,
+    Structure,
+    awaited,
+    compiled,
+    known_options,
+    pack,
+    packed_partition,
+    partition,
+)
+from .agents import AbstractAgent, Index, LinearIndex, RandomIndex, key_words, random_numbers
+from .updates import State, num_axes
 
-MAX_PROGRAMS = 96  # kept at once; each holds up to some 400 memory maps, of which there are 65,530
-NUMBERS_AT_ONCE = 2**22  # preferences held while propensities are estimated
-DRAWS_AT_ONCE = 64  # for propensities
-FEWEST_DRAWS = 256  # from a posterior
-# Many small kernels on a CPU, which would be handed from one thread to another at a price beyond
-# their own, are run in turn by one thread. Known since JAX 0.9.1.
-ONE_BY_ONE = ("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED")
-MOST_LOOKS = 400  # for a result, some tenths of a millisecond
-HALVES = 2  # numbers that hold the number of a decision, which may be beyond 2^24
-Leaves = tuple[list[Any], list[Any]]
+SEED_BITS = 63
+SIZES = (512, 64, 8)  # of the draws of one call, where there are several
+TASKS_PER_CALL = 16
+MAX_DRAWS = 2**24
+MAX_TABLE = 2**22  # values of actions that are compared at once
+_SCRATCH = Scratch()
 
 
-class DecisionPrograms:
-    """Decisions of one agent with one set of streams. The agent is partitioned once, so that a
-    decision costs little more than its arithmetic. Safe to share between threads."""
+class Streams(NamedTuple):
+    """Independent sources of randomness of one run."""
+
+    environment: Key[Array, ""]  # parameters, actions and rewards
+    decisions: Key[Array, ""]
+    propensities: Key[Array, ""]
+
+
+def stream_keys(seed: int, run: int | Integer[Array, ""]) -> Streams:
+    """The streams of a run. All bits of the seed count, in both precisions."""
+    return Streams(*jax.random.split(jax.random.fold_in(seed_key(seed), run), 3))
+
+
+def seed_key(seed: int) -> Key[Array, ""]:
+    """The key of a seed below 2**63; those below 2**32 are JAX's own."""
+    high, low = divmod(seed, 2**32)
+    key = jax.random.key(low)
+    return jax.random.fold_in(key, np.uint32(high)) if high else key
+
+
+def _task_streams(seed: UInt32[Array, " 2"]) -> Streams:
+    """As `stream_keys(seed, 0)`, from the two halves of a seed inside a program."""
+    high, low = seed
+    key = jax.random.key(low)
+    folded = jnp.where(high > 0, jax.random.fold_in(key, high), key)
+    return Streams(*jax.random.split(jax.random.fold_in(folded, 0), 3))
+
+
+def decision_key(stream: Key[Array, ""], number: int | Integer[Array, ""]) -> Key[Array, ""]:
+    """The key of a decision, numbered from 0 within its run."""
+    return fold_in(stream, number)
+
+
+def checked_seed(seed: object) -> int:
+    """`seed` as an integer from 0 to 2**63 - 1."""
+    whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+    if not whole or not 0 <= seed < 2**SEED_BITS:  # type: ignore[operator]
+        raise ValueError(f"`seed`: expected an integer from 0 to 2**63 - 1, got {seed!r}; try 0")
+    return int(seed)  # type: ignore[call-overload]
+
+
+def fresh_seed() -> int:
+    """A seed that no other process has."""
+    return secrets.randbits(SEED_BITS)
+
+
+class Choice(NamedTuple):
+    """What to maximize, minus infinity where an action is not allowed and in random order if the
+    index failed; the index of every action; whether it failed."""
+
+    preferences: Float[Array, " k"]
+    values: Float[Array, " k"]
+    failed: Bool[Array, ""]
+
+
+def choose(
+    key: Key[Array, ""],
+    agent: AbstractAgent,
+    evidence: AbstractEvidence,
+    features: Float[Array, "k d"],
+    mask: Bool[Array, " k"] | None = None,
+) -> Choice:
+    """One decision, inside a program. A failed index chooses at random.
+
+    Args:
+        key: Of the random numbers.
+        agent: Decides.
+        evidence: What the task has shown so far.
+        features: Feature vectors of the actions (k, d).
+        mask: Which actions are allowed (k,); all if None.
+
+    Returns:
+        Preferences, the index of every action, and whether it failed.
+    """
+    index, failed = agent.index(key, evidence)
+    values: Any = index(features)
+    failed = failed | ~jnp.all(jnp.isfinite(values))
+    random: Any = random_numbers(key_words(key), features.shape[0], values.dtype)
+    usable = jnp.where(failed, random, values)
+    return Choice(usable if mask is None else jnp.where(mask, usable, -jnp.inf), values, failed)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What to do. For a batch of decisions every entry has a leading axis.
+
+    Attributes:
+        action: A row of `features`, or with `top_k` that many, best first.
+        scores: Mean rewards of all actions under the draw that decided; shape (K,).
+        propensity: How often the same policy with the same evidence chooses the action (has it
+            among its top k), estimated from draws that are independent of the decision; None if
+            not asked for.
+        propensity_se: Standard error of `propensity`.
+        failed: Whether the draw failed, so that the action is random.
+    """
+
+    action: int | Int[np.ndarray, "..."]
+    scores: Float[np.ndarray, "*b k"]
+    propensity: float | Float[np.ndarray, "..."] | None
+    propensity_se: float | Float[np.ndarray, "..."] | None
+    failed: bool | Bool[np.ndarray, " b"]
+
+
+class Request:
+    """Checked features (B, K, d), allowed actions (B, K), how many to choose, and from how many
+    draws to estimate propensities, if any."""
+
+    def __init__(
+        self,
+        features: ArrayLike,
+        mask: ArrayLike | None,
+        top_k: int | None,
+        propensity_draws: int | None,
+        dim: int,
+    ) -> None:
+        self.single = num_axes("features", features) < 3
+        self.ranked = top_k is not None
+        axes = ("K", dim) if self.single else ("B", "K", dim)
+        fix = f"one row of {dim} numbers for each action, and a first axis for a batch"
+        checked = np.asarray(real_numbers("features", features, axes, fix))
+        if 0 in checked.shape:
+            raise ValueError(f"`features`: expected an action, got shape {checked.shape}; {fix}")
+        checked = checked.astype(default_float(), copy=False)
+        self.features = checked[None] if self.single else checked
+        self.mask = None if mask is None else self._checked_mask(mask)
+        self.top_k = 1 if top_k is None else self._checked_top_k(top_k)
+        self.num_draws = None if propensity_draws is None else _checked_draws(propensity_draws)
+
+    @property
+    def size(self) -> int:
+        """Number of decisions B."""
+        return len(self.features)
+
+    def reply(self, array: np.ndarray) -> Any:
+        """A result (B, top_k) without the axes that the request did not have."""
+        return self.reply_each(array if self.ranked else array[:, 0])
+
+    def reply_each(self, array: np.ndarray) -> Any:
+        """A result (B, ...) without the first axis if the request had none."""
+        array = array[0] if self.single else array
+        return array.item() if array.ndim == 0 else array
+
+    def _checked_mask(self, mask: ArrayLike) -> Bool[np.ndarray, "b k"]:
+        shape = self.features.shape[:2]
+        num_axes("mask", mask)
+        allowed = np.asarray(mask)
+        expected = shape[1:] if self.single or allowed.ndim == 1 else shape
+        if allowed.dtype != bool or allowed.shape != expected:
+            raise ValueError(
+                f"`mask`: expected booleans of shape {expected}, got {allowed.dtype} of shape "
+                f"{allowed.shape}; true for each row of `features` that is allowed"
+            )
+        if not np.all(np.any(allowed, axis=-1)):
+            raise ValueError("`mask`: expected at least one allowed action, got none; allow one")
+        return np.broadcast_to(allowed, shape)
+
+    def _checked_top_k(self, top_k: int) -> int:
+        allowed = self.features.shape[1] if self.mask is None else np.sum(self.mask, axis=1)
+        fewest = int(np.min(allowed))
+        if positive_int("top_k", top_k) > fewest:
+            raise ValueError(
+                f"`top_k`: expected at most {fewest}, the number of allowed actions, got {top_k}; "
+                "ask for fewer or allow more"
+            )
+        return int(top_k)
+
+
+def _checked_draws(num_draws: int) -> int:
+    if positive_int("propensity_draws", num_draws) > MAX_DRAWS:
+        raise ValueError(
+            f"`propensity_draws`: expected at most 2**24, got {num_draws}; ask for fewer"
+        )
+    return int(num_draws)
+
+
+class Policy:
+    """Draws, chooses and estimates propensities for one agent with one set of streams.
+
+    The agent is partitioned once, so that a decision costs little more than its arithmetic. Safe to
+    share between threads.
+    """
 
     def __init__(self, agent: AbstractAgent, streams: Streams) -> None:
-        self._agent, self._agent_structure = packed_partition(agent)
-        self._decisions = jax.random.key_data(streams.decisions)
-        self._propensities = jax.random.key_data(streams.propensities)
+        self._leaves, self._structure = packed_partition(agent)
+        self._decisions, self._propensities = map(jax.random.key_data, streams[1:])
+        self._mean = host_mean(agent.likelihood)
         self._latest: tuple[Any, ...] = (None, None, None)  # found without hashing what it is for
 
-    def room(self, state: State) -> int:
-        """What `decide` wants to be left before the actions of a block."""
-        return 0 if state.layout is None else HALVES + state.layout.size
+    def decide(self, state: State, number: int, request: Request) -> Decision:
+        """The decisions of a request, the first of which has this number."""
+        index, failed = self._draw("index", state, self._decisions, number, request.size)
+        values = _paired_values(index, request.features)
+        failed = failed | ~np.isfinite(values).all(axis=1)
+        if request.single and not request.ranked and request.mask is None and not failed[0]:
+            if request.num_draws is None:  # as most requests are, in fewer steps
+                action = int(values[0].argmax())
+                return Decision(action, self._mean(values[0]), None, None, False)
+        preferences = self._usable(values, failed, number)
+        if request.mask is not None:
+            preferences = np.where(request.mask, preferences, -np.inf)
+        actions = best_first(preferences, request.top_k)
+        share = error = None
+        if request.num_draws is not None:
+            hits, lost = self._count_wins(state, number, request, actions)
+            failed = failed | lost
+            share, error = map(request.reply, propensity(hits, request.num_draws))
+        replies = (request.reply_each(self._mean(values)), share, error, request.reply_each(failed))
+        return Decision(request.reply(actions), *replies)
 
-    def decide(self, state: State, number: int, block: Block) -> Float[Array, "b numbers"]:
-        """Preferences, mean rewards and failures of a block of a request, whose first decision has
-        this number; they may still be computed."""
-        program, arguments = self.decision(state, number, block)
-        return program(*arguments)
+    def fails(self, state: State, num_draws: int) -> bool:
+        """Whether one of the first draws given this evidence fails."""
+        found = [self._draw("index", state, self._decisions, n, 1)[1] for n in range(num_draws)]
+        return bool(np.any(found))
 
-    def decision(
-        self, state: State, number: int, block: Block
-    ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """The program that decides a block of a request, and what to call it with."""
-        first, layout = number + block.first, state.layout
-        if layout is None:
-            program = self._program(_decision_program, state, *block.shape)
-            leaves = (self._agent, state.leaves)
-            return program, (leaves, self._decisions, _as_number(first), block.actions)
-        latest, shape, program = self._latest
-        if latest is not layout or shape != block.shape:
-            program = self._program(_packed_decision_program, state, *block.shape, layout)
-            self._latest = (layout, block.shape, program)
-        numbers = block.numbers
-        numbers[0], numbers[1] = first >> 16 & 0xFFFF, first & 0xFFFF
-        pack(state.leaves, numbers[HALVES : HALVES + layout.size])
-        return program, (self._agent, self._decisions, numbers)
+    def posterior(
+        self, state: State, key: Key[Array, ""], num_draws: int
+    ) -> tuple[Float[np.ndarray, "n d"], Bool[np.ndarray, " n"]]:
+        """Parameters from the agent's posterior, and which draws failed; the first are the same
+        however many there are."""
+        index, failed = self._draw("draw", state, jax.random.key_data(key), 0, num_draws)
+        return index.theta, failed
 
-    def count_hits(
-        self, state: State, number: int, block: Block, top_k: int, num_draws: int
-    ) -> Int[Array, "b numbers"]:
-        """How often each action is among the best `top_k` in fresh draws, and whether one failed.
+    def warm_up(self, state: State, batch_size: int, num_draws: int | None) -> None:
+        """Compile what requests of this size need."""
+        self._draw("index", state, self._decisions, 0, batch_size)
+        if num_draws is not None:
+            self._draw("index", state, _folded(self._propensities, _as_word(0)), 0, num_draws)
+
+    def _usable(self, values: np.ndarray, failed: np.ndarray, number: int) -> np.ndarray:
+        """The values, those of a failed draw replaced by random numbers."""
+        lost = np.flatnonzero(failed)
+        values = values.copy() if len(lost) else values
+        for row in lost:
+            words = np.asarray(_folded(self._decisions, _as_word(number + int(row))))[-2:]
+            values[row] = random_numbers(words, values.shape[1], values.dtype)
+        return values
+
+    def _count_wins(
+        self, state: State, number: int, request: Request, actions: Int[np.ndarray, "b top_k"]
+    ) -> tuple[Int[np.ndarray, "b top_k"], bool]:
+        """How often the chosen actions are among the best in fresh draws, and whether one failed.
 
         The same draws serve all decisions of a request, which share the evidence.
         """
-        at_once = max(1, min(DRAWS_AT_ONCE, NUMBERS_AT_ONCE // math.prod(block.shape)))
-        program = self._program(_propensity_program, state, *block.shape, at_once)
-        numbers = (_as_number(n) for n in (number, top_k, num_draws))
-        return program((self._agent, state.leaves), self._propensities, *numbers, block.actions)
+        key = _folded(self._propensities, _as_word(number))
+        index, failed = self._draw("index", state, key, 0, request.num_draws or 0)
+        hits = np.zeros(actions.shape, np.int64)
+        step = max(1, MAX_TABLE // request.features.shape[1])
+        for start in range(0, len(failed), step):
+            some = type(index)(*(field[start : start + step] for field in index))
+            for place, features in enumerate(request.features):
+                mask = None if request.mask is None else request.mask[place]
+                values = all_values(some, features)
+                hits[place] += count_wins(values, mask, request.top_k, actions[place])
+        return hits, bool(np.any(failed))
 
-    def draw(
-        self, state: State, key: Key[Array, ""], num_draws: int
-    ) -> tuple[Float[np.ndarray, "n d"], Bool[np.ndarray, " n"]]:
-        """Parameters from the agent's posterior, and which of the draws failed."""
-        size = max(FEWEST_DRAWS, 1 << (num_draws - 1).bit_length())
-        program = self._program(_posterior_program, state, size)
-        thetas, failed = program((self._agent, state.leaves), jax.random.key_data(key))
-        return np.asarray(thetas)[:num_draws], np.asarray(failed)[:num_draws]
+    def _draw(
+        self, method: str, state: State, key: Any, first: int, count: int
+    ) -> tuple[Any, Bool[np.ndarray, " n"]]:
+        """What `method` of the agent returns for the numbers from `first` on, and what failed."""
+        if count == 1 and state.layout is not None:
+            rows, fields = self._draw_one(method, state, key, first)
+            return fields.read(rows)
+        parts = []
+        for start, size in _pieces(count):
+            about = (self._structure, state.structure, method, size, None)
+            program, fields = compiled(_draw_program, *about)
+            parts.append(program(self._leaves, state.leaves, key, _as_word(first + start)))
+        rows = np.concatenate([np.asarray(part) for part in parts])[:count]
+        return fields.read(rows)
 
-    def _program(self, make: Callable[..., Any], state: State, *sizes: Any) -> Callable[..., Any]:
-        return compiled(make, self._agent_structure, state.structure, sizes)
+    def _draw_one(
+        self, method: str, state: State, key: Any, number: int
+    ) -> tuple[Float[np.ndarray, "1 n"], Fields]:
+        """As `_draw` of one, where all that changes between decisions is passed in one array."""
+        layout: Any = state.layout
+        known_layout, known_method, found = self._latest
+        if known_layout is not layout or known_method != method:
+            about = (self._structure, state.structure, method, 1, layout)
+            found = compiled(_draw_program, *about)
+            self._latest = (layout, method, found)
+        program, fields = found
+        numbers = _SCRATCH.numbers(HALVES + layout.size, default_float())
+        numbers[0], numbers[1] = number >> 16 & 0xFFFF, number & 0xFFFF
+        pack(state.leaves, numbers[HALVES:])
+        return awaited(program(self._leaves, key, numbers)), fields
+
+
+def _draw_program(
+    agent_structure: PackedStructure,
+    evidence_structure: Structure,
+    method: str,
+    count: int,
+    layout: Layout | None,
+) -> tuple[Callable[..., Any], Fields]:
+    """Calls a method of the agent for `count` numbers in a row; a row of results for each."""
+    fields = Fields()
+
+    def rows(agent_leaves: Any, evidence_leaves: Any, key_data: Any, first: Array) -> Array:
+        agent: AbstractAgent = agent_structure.combine(agent_leaves)
+        evidence: AbstractEvidence = evidence_structure.combine(evidence_leaves)
+        key = jax.random.wrap_key_data(key_data)
+
+        def one(number: Array) -> Array:
+            found, failed = getattr(agent, method)(decision_key(key, number), evidence)
+            return fields.row(found if method == "index" else LinearIndex(found), failed)
+
+        if count == 1:  # without an axis that would be in the way
+            return one(first)[None]
+        return jax.vmap(one)(first + jnp.arange(count, dtype=jnp.uint32))
+
+    if layout is None:
+        return jax.jit(rows), fields
+
+    @functools.partial(jax.jit, compiler_options=known_options(*ONE_THREAD))
+    def from_one_array(agent_leaves: Any, key_data: Any, numbers: Float[Array, " n"]) -> Array:
+        high, low = numbers[:HALVES].astype(jnp.uint32)
+        evidence_leaves = layout.unpack(numbers[HALVES:])
+        return rows(agent_leaves, evidence_leaves, key_data, (high << 16) | low)
+
+    return from_one_array, fields
+
+
+def _pieces(count: int) -> Iterator[tuple[int, int]]:
+    """Start and size of the calls that make up so many draws, few of which are not needed."""
+    start = 0
+    while start < count:
+        left = count - start
+        size = 1 if count == 1 else next((s for s in SIZES if 2 * left > s), SIZES[-1])
+        yield start, size
+        start += size
+
+
+@jax.jit
+def _folded(key_data: UInt32[Array, "..."], number: UInt32[Array, ""]) -> UInt32[Array, "..."]:
+    return jax.random.key_data(decision_key(jax.random.wrap_key_data(key_data), number))
+
+
+def _as_word(number: int) -> UInt32[np.ndarray, ""]:
+    return np.asarray(number % 2**32, np.uint32)
+
+
+def _paired_values(index: Any, features: Float[np.ndarray, "b k d"]) -> Float[np.ndarray, "b k"]:
+    """The index of every action, where each decision has its own draw."""
+    if isinstance(index, LinearIndex):
+        return np.matmul(features, index.theta[:, :, None])[:, :, 0]
+    return np.stack([_nth(index, i)(some) for i, some in enumerate(features)])
+
+
+def all_values(index: Any, features: Float[np.ndarray, "k d"]) -> Float[np.ndarray, "m k"]:
+    """The index of every action under every one of several draws."""
+    if isinstance(index, LinearIndex):
+        return index.theta @ features.T
+    return np.stack([_nth(index, i)(features) for i in range(len(index[0]))])
+
+
+def _nth(index: Any, place: int) -> Index:
+    return type(index)(*(field[place] for field in index))
+
+
+def best_first(preferences: Float[np.ndarray, "b k"], top_k: int) -> Int[np.ndarray, "b top_k"]:
+    """The actions of the highest preferences, the first of equal ones first."""
+    if top_k == 1:
+        return np.argmax(preferences, axis=1)[:, None]
+    return np.argsort(-preferences, axis=1, kind="stable")[:, :top_k]
+
+
+def count_wins(
+    values: Float[np.ndarray, "m k"],
+    mask: Bool[np.ndarray, " k"] | None,
+    top_k: int,
+    actions: Int[np.ndarray, " n"],
+) -> Int[np.ndarray, " n"]:
+    """In how many draws each of these actions is among the best `top_k`."""
+    allowed = values if mask is None else np.where(mask, values, -np.inf)
+    winners = best_first(allowed, top_k)
+    return np.bincount(winners.reshape(-1), minlength=values.shape[1])[actions]
+
+
+def propensity(
+    hits: Int[np.ndarray, "..."], num_draws: int
+) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
+    """The share of draws, unbiased, and its standard error.
+
+    The error is that of (hits + 1) / (num_draws + 2), so that it is not zero when the share is 0 or
+    1: such a share is not certain either.
+    """
+    smoothed = (hits + 1.0) / (num_draws + 2.0)
+    return hits / num_draws, np.sqrt(smoothed * (1.0 - smoothed) / num_draws)
+
+
+def host_mean(likelihood: AbstractLikelihood) -> Callable[[np.ndarray], np.ndarray]:
+    """The mean reward as a function of NumPy arrays; compiled where the likelihood knows JAX only,
+    for few different sizes."""
+    mean = functools.partial(type(likelihood).mean, likelihood)  # quicker than the bound method
+    if isinstance(mean(np.zeros(1, default_float())), np.ndarray):
+        return mean  # type: ignore[return-value]
+    program = jax.jit(mean)
+
+    def padded(eta: np.ndarray) -> np.ndarray:
+        size = 8
+        while size < eta.size:
+            size *= 4
+        flat = np.pad(eta.reshape(-1), (0, size - eta.size))
+        return np.asarray(program(flat))[: eta.size].reshape(eta.shape)
+
+    return padded
+
+
+# ---- many tasks, each with its own evidence
+
+
+class TaskRequest(NamedTuple):
+    """The evidence of a task on the host, its seed, the number of the decision, and what the
+    evidence is tempered by because it has faded."""
+
+    leaves: list[np.ndarray]
+    structure: Structure
+    seed: int
+    number: int
+    temperature: float = 1.0
+
+
+class TaskDraws(NamedTuple):
+    """Of each task, the index that decides and those for its propensity; and what failed."""
+
+    index: Any  # with leading axes (b, 1 + m)
+    failed: Bool[np.ndarray, "b draws"]
+
+    def of(self, place: int) -> Any:
+        """The indices of one task (1 + m)."""
+        return _nth(self.index, place)
+
+
+class TaskPolicy:
+    """Indices of one agent for many tasks; `num_others` per task are for its propensity.
+
+    One program serves every request: evidence is padded to room for `max_rows` rows, and a loop
+    goes over the tasks, whose own draws are side by side.
+    """
+
+    def __init__(
+        self, agent: AbstractAgent, empty: AbstractEvidence, max_rows: int, num_others: int
+    ) -> None:
+        self._leaves, self._structure = partition(agent)
+        self._shapes = [leaf.shape for leaf in partition(empty.with_capacity(max_rows))[0]]
+        self._num_others = num_others
+        self._num_cores = num_cores()
+
+    def __call__(self, requests: Sequence[TaskRequest]) -> TaskDraws:
+        """Draws for tasks of one likelihood, shared out among the processor's cores."""
+        size = min(TASKS_PER_CALL, -(-len(requests) // self._num_cores))
+        shares = [requests[start : start + size] for start in range(0, len(requests), size)]
+        about = (self._structure, requests[0].structure, self._num_others)
+        program, fields = compiled(_task_program, *about)
+        call = functools.partial(self._rows, program)
+        parts = map(call, shares) if len(shares) == 1 else _threads().map(call, shares)
+        return TaskDraws(*fields.read(np.concatenate(list(parts))))
+
+    def _rows(self, program: Callable[..., Any], requests: Sequence[TaskRequest]) -> np.ndarray:
+        count = len(requests)
+        columns = zip(*(request.leaves for request in requests), strict=True)
+        evidence = [_side_by_side(*each) for each in zip(columns, self._shapes, strict=True)]
+        seeds, numbers = (
+            np.zeros((TASKS_PER_CALL, 2), np.uint32),
+            np.zeros(TASKS_PER_CALL, np.uint32),
+        )
+        seeds[:count] = [divmod(request.seed, 2**32) for request in requests]
+        numbers[:count] = [request.number % 2**32 for request in requests]
+        temperatures = np.ones(TASKS_PER_CALL)
+        temperatures[:count] = [request.temperature for request in requests]
+        own = (evidence, temperatures, seeds, numbers)
+        return np.asarray(program(self._leaves, own, np.int32(count)))[:count]
 
 
 @functools.cache
-def known_options(name: str, value: str | bool) -> dict[str, str | bool]:
-    """An option of the compiler, by which results do not change, or none where it is not known."""
-    options = {name: value}
-    try:
-        jax.jit(lambda x: x, compiler_options=options).lower(0.0).compile()
-    except RuntimeError:
-        return {}
-    return options
+def _threads() -> ThreadPoolExecutor:
+    """One for each core; compiled programs run in them side by side."""
+    return ThreadPoolExecutor(num_cores(), "draws")
 
 
-@functools.lru_cache(maxsize=MAX_PROGRAMS)
-def compiled(
-    make: Callable[..., Any], agent: PackedStructure, evidence: Structure, sizes: tuple[Any, ...]
-) -> Callable[..., Any]:
-    """The program for every agent and evidence of these structures, compiled when it is called;
-    those that were not used for long are freed."""
-    return make(agent, evidence, *sizes)
+def _side_by_side(column: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.ndarray:
+    """The same array of every task, with zeros for rows and tasks that there are not."""
+    whole = np.zeros((TASKS_PER_CALL, *shape), column[0].dtype)
+    for place, array in enumerate(column):
+        part: Any = (place, *map(slice, array.shape))
+        whole[part] = array
+    return whole
 
 
-def _decision_program(
-    agent_structure: PackedStructure,
-    evidence_structure: Structure,
-    num_decisions: int,
-    num_actions: int,
-) -> Callable[..., Any]:
-    """Decides for so many decisions and actions."""
-    shape = (num_decisions, num_actions)
-    return jax.jit(functools.partial(_decide, agent_structure, evidence_structure, shape))
+def _task_program(
+    agent_structure: Structure, evidence_structure: Structure, num_others: int
+) -> tuple[Callable[..., Any], Fields]:
+    """The program for all agents and evidence of these structures."""
+    fields = Fields()
 
-
-def _packed_decision_program(
-    agent_structure: PackedStructure,
-    evidence_structure: Structure,
-    num_decisions: int,
-    num_actions: int,
-    layout: Layout,
-) -> Callable[..., Any]:
-    """The same, with all that changes between decisions in one array: the number of the decision in
-    halves, the evidence and the actions."""
-    shape = (num_decisions, num_actions)
-    options = known_options(*ONE_BY_ONE) if num_decisions == 1 else None
-
-    @functools.partial(jax.jit, compiler_options=options)
-    def decide(
-        agent: list[Any], stream: UInt32[Array, "..."], numbers: Float[Array, " n"]
-    ) -> Float[Array, "b numbers"]:
-        high, low = numbers[:HALVES].astype(jnp.uint32)
-        evidence = unpacked(numbers[HALVES : HALVES + layout.size], layout)
-        leaves, actions = (agent, evidence), numbers[HALVES + layout.size :]
-        first = (high << 16) | low
-        return _decide(agent_structure, evidence_structure, shape, leaves, stream, first, actions)
-
-    return decide
-
-
-def _decide(
-    agent_structure: PackedStructure,
-    evidence_structure: Structure,
-    shape: tuple[int, int],
-    leaves: Leaves,
-    stream: UInt32[Array, "..."],
-    first: UInt32[Array, ""],
-    actions: Float[Array, " n"],
-) -> Float[Array, "b numbers"]:
-    """Preferences, mean rewards and whether the draw failed, of each decision."""
-    agent: AbstractAgent = agent_structure.combine(leaves[0])
-    evidence: AbstractEvidence = evidence_structure.combine(leaves[1])
-
-    def one(number: Array, features: Array, allowed: Array) -> Array:
-        key = decision_key(jax.random.wrap_key_data(stream), number)
-        choice = agent.choose(key, evidence, features, allowed)
-        means = agent.likelihood.mean(choice.values)
-        failed = choice.failed.astype(means.dtype)
-        return jnp.concatenate([choice.preferences, means, failed[None]])
-
-    features, allowed = unpacked_actions(actions, shape)
-    if shape[0] == 1:  # without an axis that would be in the way
-        return one(first, features[0], allowed[0])[None]
-    numbers = first + jnp.arange(shape[0], dtype=jnp.uint32)
-    return jax.vmap(one)(numbers, features, allowed)
-
-
-def unpacked_actions(
-    numbers: Float[Array, " n"], shape: tuple[int, int]
-) -> tuple[Float[Array, "b k d"], Bool[Array, "b k"]]:
-    """Features, and which actions are allowed, of a block's actions. An action that pads them has
-    the features of the first and is not allowed."""
-    (rows, columns), masked = shape, numbers[1] > 0
-    dim = (numbers.shape[0] - FIELDS) // (rows * columns) - 1
-    end = FIELDS + rows * columns * dim
-    features = numbers[FIELDS:end].reshape(rows, columns, dim)
-    real = (jnp.arange(columns, dtype=numbers.dtype) < numbers[0])[None]
-    mask = (numbers[end:].reshape(rows, columns) > 0) | ~masked
-    return jnp.where(real[:, :, None], features, features[:, :1]), real & mask
-
-
-def _propensity_program(
-    agent_structure: PackedStructure,
-    evidence_structure: Structure,
-    num_decisions: int,
-    num_actions: int,
-    at_once: int,
-) -> Callable[..., Any]:
-    """Counts how often actions are chosen, in a loop over as many draws as are asked for."""
+    @jax.jit  # so that it is traced once, though its shapes are asked for before
+    def one(leaves: Any, own: Any) -> Float[Array, "draws n"]:
+        evidence_leaves, temperature, seed, number = own
+        agent: AbstractAgent = agent_structure.combine(leaves)
+        evidence: AbstractEvidence = evidence_structure.combine(evidence_leaves)
+        evidence = evidence.temper(temperature)
+        streams = _task_streams(seed)
+        first = decision_key(streams.decisions, number)
+        others = jax.random.split(decision_key(streams.propensities, number), num_others)
+        keys = jnp.concatenate([first[None], others])
+        return jax.vmap(lambda key: fields.row(*agent.index(key, evidence)))(keys)
 
     @jax.jit
-    def count(
-        leaves: Leaves,
-        stream: UInt32[Array, "..."],
-        first: UInt32[Array, ""],
-        top_k: UInt32[Array, ""],
-        num_draws: UInt32[Array, ""],
-        actions: Float[Array, " n"],
-    ) -> Int[Array, "b numbers"]:
-        agent: AbstractAgent = agent_structure.combine(leaves[0])
-        evidence: AbstractEvidence = evidence_structure.combine(leaves[1])
-        key = decision_key(jax.random.wrap_key_data(stream), first)
-        about = unpacked_actions(actions, (num_decisions, num_actions))
+    def many(leaves: Any, columns: Any, count: Array) -> Float[Array, "b draws n"]:
+        def step(place: Array, found: Array) -> Array:
+            new = one(leaves, jax.tree.map(lambda column: column[place], columns))
+            return found.at[place].set(new)
 
-        def again(number: Array) -> tuple[Array, Array]:
-            def one(features: Array, allowed: Array) -> tuple[Array, Array]:
-                key_here = jax.random.fold_in(key, number)
-                choice = agent.choose(key_here, evidence, features, allowed)
-                return _among_best(choice.preferences, top_k), choice.failed
+        shape = jax.eval_shape(one, leaves, jax.tree.map(lambda column: column[0], columns))
+        nothing = jnp.zeros((TASKS_PER_CALL, *shape.shape), shape.dtype)
+        return jax.lax.fori_loop(jnp.int32(0), count, step, nothing)
 
-            hits, failed = jax.vmap(one)(*about)
-            asked = number < num_draws
-            return hits & asked, failed & asked
-
-        def some(chunk: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
-            numbers = jnp.uint32(at_once) * chunk + jnp.arange(at_once, dtype=jnp.uint32)
-            hits, failed = jax.vmap(again)(numbers)
-            total = state[0] + jnp.sum(hits, axis=0, dtype=jnp.int32)
-            return total, state[1] | jnp.any(failed, axis=0)
-
-        num_chunks = (num_draws + jnp.uint32(at_once - 1)) // jnp.uint32(at_once)
-        none = (jnp.zeros(about[1].shape, jnp.int32), jnp.zeros(num_decisions, bool))
-        hits, failed = jax.lax.fori_loop(jnp.uint32(0), num_chunks, some, none)
-        return jnp.concatenate([hits, failed[:, None].astype(hits.dtype)], axis=1)
-
-    return count
+    return many, fields
 
 
-def _among_best(preferences: Float[Array, " k"], top_k: UInt32[Array, ""]) -> Bool[Array, " k"]:
-    """Which actions are among the best `top_k`; of equal ones, the first are."""
+class TaskChoice(NamedTuple):
+    """Actions, best first; the one taken, its propensity, its index in each draw for propensities
+    (in the one that decides if there are none), and whether the draws failed."""
 
-    def one() -> Array:
-        return jnp.arange(preferences.shape[0]) == jnp.argmax(preferences)
-
-    def several() -> Array:
-        order = jnp.argsort(-preferences, stable=True)
-        return jnp.argsort(order).astype(jnp.uint32) < top_k
-
-    return jax.lax.cond(top_k == 1, one, several)
-
-
-def _posterior_program(
-    agent_structure: PackedStructure, evidence_structure: Structure, num_draws: int
-) -> Callable[..., Any]:
-    """Draws parameters; the first ones are the same however many there are."""
-
-    @jax.jit
-    def draw(leaves: Leaves, key_data: UInt32[Array, "..."]) -> tuple[Array, Array]:
-        agent: AbstractAgent = agent_structure.combine(leaves[0])
-        evidence: AbstractEvidence = evidence_structure.combine(leaves[1])
-        key = jax.random.wrap_key_data(key_data)
-
-        def one(number: Array) -> tuple[Array, Array]:
-            return agent.draw(jax.random.fold_in(key, number), evidence)
-
-        numbers = jnp.arange(num_draws, dtype=jnp.uint32)
-        return jax.lax.map(one, numbers, batch_size=min(num_draws, 2**10))
-
-    return draw
+    ranking: Int[np.ndarray, " top_k"]
+    taken: int
+    propensity: float | None
+    propensity_se: float | None
+    predictors: Float[np.ndarray, " m"]
+    failed: bool
 
 
-def awaited(result: Any) -> np.ndarray:
-    """A result that will not take long. A thread that sleeps until it is there is woken late, by as
-    much as a small program takes; so it looks again and again for a while."""
-    for _ in range(MOST_LOOKS if hasattr(os, "sched_yield") else 0):
-        if result.is_ready():
-            break
-        os.sched_yield()
-    return np.asarray(result)
+def choose_for_task(
+    index: Any,
+    failed: Bool[np.ndarray, " draws"],
+    features: Float[np.ndarray, "k d"],
+    mask: Bool[np.ndarray, " k"] | None,
+    top_k: int,
+    taken: int | None,
+    seed: tuple[int, int],
+) -> TaskChoice:
+    """The decision of one task: Algorithm 3, line 4.
 
-
-def _as_number(number: int) -> UInt32[np.ndarray, ""]:
-    return np.asarray(number % 2**32, np.uint32)
+    Args:
+        index: The index that decides, then those for the propensity; leading axis (1 + m).
+        failed: Which of them failed.
+        features: One row for each action.
+        mask: Which actions are allowed; all if None.
+        top_k: How many actions the caller shows.
+        taken: The action that the caller has taken, in shadow mode.
+        seed: Orders the actions at random, where the draw has failed.
+    """
+    values = all_values(index, features.astype(default_float(), copy=False))
+    lost = bool(np.any(failed)) or not np.all(np.isfinite(values))
+    first = np.random.default_rng(seed).random(len(features)) if lost else values[0]
+    preferences = first if mask is None else np.where(mask, first, -np.inf)
+    ranking = best_first(preferences[None], top_k)[0]
+    taken = int(ranking[0]) if taken is None else taken
+    at_random = isinstance(index, RandomIndex)
+    predictors = values[:, taken] if len(values) == 1 else values[1:, taken]
+    if at_random:
+        predictors = np.zeros(1, values.dtype)
+    if lost or at_random:
+        share = top_k / int(np.sum(mask) if mask is not None else len(features))
+        return TaskChoice(ranking, taken, share, 0.0, predictors, lost)
+    if len(values) == 1:
+        return TaskChoice(ranking, taken, None, None, predictors, lost)
+    hits = count_wins(values[1:], mask, top_k, np.asarray([taken]))
+    shares, errors = propensity(hits, len(values) - 1)
+    return TaskChoice(ranking, taken, float(shares[0]), float(errors[0]), predictors, lost)

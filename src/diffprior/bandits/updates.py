@@ -1,6 +1,14 @@
-"""Rewards taken into evidence: all of them or none, in few compiled programs."""
+"""Rewards learned into evidence: all of them or none, in few compiled programs.
 
+Small evidence is on the host, where learning a reward is a few additions and calls no program.
+Evidence of other kinds, or large, stays on the device. Evidence may fade, and linear rewards are
+checked against the noise of their likelihood.
+"""
+
+import dataclasses
+import datetime
 import functools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -8,30 +16,102 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
 
-from ..checks import on_device, positive_int, real_numbers
+from ..checks import on_device, positive, positive_int, real_numbers
 from ..evidence.base import AbstractEvidence
 from ..evidence.glm import GLMEvidence
+from ..evidence.linear import LinearEvidence
 from ..gaussian import Gaussian
-from ..partition import Structure, partition
-from .host import Layout, Learn, layout_of, learning_on_host
-from .requests import dimensions
+from ._dispatch import Layout, Structure, compiled, partition
 
 MIN_ROWS = 128  # fewer are too few for a Gaussian term to be accurate
 LARGE = 1e3  # prior standard deviations, or standard deviations of the noise
-MAX_PROGRAMS = 64  # kept at once
-NUM_ORDINARY, ORDINARY_ROWS = 4, 16  # observations that must still be welcome after extreme ones
+NUM_ORDINARY, ORDINARY_ROWS = 4, 16  # observations that must still be usable after extreme ones
+MAX_ON_HOST = 2**15  # numbers of evidence on the host, which is copied with every reward
+MAX_HALVINGS = 100.0  # beyond, nothing is left in either precision
+FIRST_CHECK = 64  # rewards before the noise is checked
+SIGNIFICANCE = 1e-9  # chance of a warning if the noise is what it is said to be
+TOLERANCE = 2.0  # factor by which the noise may be off without a warning
+Leaves = list[np.ndarray]
+Learn = Callable[[Sequence[Any], np.ndarray, np.ndarray], Leaves]
+
+
+class RowPlaces(NamedTuple):
+    """Where among the arrays of evidence with rows these are."""
+
+    features: int
+    rewards: int
+    weights: int
+    num_rows: int
+
+    @staticmethod
+    def of(evidence: AbstractEvidence) -> "RowPlaces | None":
+        """The places of an evidence's rows; None for evidence without rows."""
+        if not isinstance(evidence, GLMEvidence):
+            return None
+        first, *names = [field.name for field in dataclasses.fields(GLMEvidence)]
+        before = len(partition(getattr(evidence, first))[0])  # of the family; then one array each
+        return RowPlaces(*(before + names.index(name) for name in RowPlaces._fields))
+
+
+def learning_on_host(evidence: AbstractEvidence) -> Learn | None:
+    """What adds rows to the arrays of such evidence on the host; None if it belongs elsewhere."""
+    if sum(leaf.size for leaf in partition(evidence)[0]) > MAX_ON_HOST:
+        return None
+    if isinstance(evidence, LinearEvidence):
+        return add_to_sums
+    places = RowPlaces.of(evidence)
+    return None if places is None else functools.partial(put_rows, places)
+
+
+def add_to_sums(leaves: Sequence[Any], features: np.ndarray, rewards: np.ndarray) -> Leaves:
+    """The arrays of `LinearEvidence` with rows added, as `AbstractEvidence.put` does."""
+    precision, shift, sum_squares, count, noise_std = leaves
+    with np.errstate(over="ignore", invalid="ignore"):  # extreme ones are looked at afterwards
+        scaled, standard = features / noise_std**2, rewards / noise_std
+        return [
+            precision + scaled.T @ features,
+            shift + rewards @ scaled,
+            np.asarray(sum_squares + standard @ standard),
+            np.asarray(count + len(rewards), count.dtype),
+            noise_std,
+        ]
+
+
+def put_rows(
+    places: RowPlaces, leaves: Sequence[Any], features: np.ndarray, rewards: np.ndarray
+) -> Leaves:
+    """The arrays of `GLMEvidence` with rows put where there is room for them, likewise."""
+    new, first = list(leaves), int(leaves[places.num_rows])
+    last = first + len(rewards)
+    for place, rows in zip(places[:3], (features, rewards, 1.0), strict=True):
+        new[place] = new[place].copy()
+        new[place][first:last] = rows
+    new[places.num_rows] = np.asarray(last, leaves[places.num_rows].dtype)
+    return new
+
+
+def num_axes(name: str, value: ArrayLike) -> int:
+    """Number of axes of an array, or of a nest of equal lengths."""
+    try:
+        return np.ndim(value)
+    except ValueError as error:
+        raise ValueError(
+            f"`{name}`: expected an array, got a ragged nest; rows must have equal lengths"
+        ) from error
 
 
 class Observations:
     """Checked features (n, d) and rewards (n,)."""
 
-    def __init__(self, phi: Any, reward: Any, dim: int, dtype: np.dtype) -> None:
-        axes = (dim,) if dimensions("phi", phi) < 2 else ("n", dim)
-        phi = real_numbers("phi", phi, axes, f"{dim} numbers for each reward")
-        reward = real_numbers("reward", reward, phi.shape[:-1], "one reward for each row of `phi`")
-        self.features = np.asarray(phi, dtype).reshape(-1, dim)
-        self.rewards = np.asarray(reward, dtype).reshape(-1)
+    def __init__(self, features: ArrayLike, reward: ArrayLike, dim: int, dtype: np.dtype) -> None:
+        axes = (dim,) if num_axes("features", features) < 2 else ("n", dim)
+        rows = real_numbers("features", features, axes, f"{dim} numbers for each reward")
+        fix = "one reward for each row of `features`"
+        rewards = real_numbers("reward", reward, rows.shape[:-1], fix)
+        self.features = np.asarray(rows, dtype).reshape(-1, dim)
+        self.rewards = np.asarray(rewards, dtype).reshape(-1)
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -87,7 +167,7 @@ class State(NamedTuple):
         learn = learning_on_host(evidence)
         if learn is None:
             return State(leaves, structure, room, moment)
-        state = State(leaves, structure, room, moment, learn, layout_of(leaves))
+        state = State(leaves, structure, room, moment, learn, Layout.of(leaves))
         return state.with_leaves(leaves)
 
     def with_leaves(self, leaves: Sequence[Any]) -> "State":
@@ -108,7 +188,7 @@ class State(NamedTuple):
             length = piece.stop - piece.start
             if state.room is not None and state.room < length:
                 state = state._with_room(length, max_rows, moments)
-            learn = state.learn or update_program(state.structure, length)
+            learn = state.learn or compiled(_update_program, state.structure, length)
             leaves = learn(state.leaves, new.features[piece], new.rewards[piece])
             left = None if state.room is None else state.room - length
             state = state._replace(leaves=leaves, room=left)
@@ -122,7 +202,7 @@ class State(NamedTuple):
         used = evidence.num_rows if isinstance(evidence, GLMEvidence) else 0
         return State.of(evidence.with_capacity(int(used) + length), None, like=self)
 
-    def rehearse(self, max_rows: int | None, moments: Gaussian) -> None:
+    def warm_up(self, max_rows: int | None, moments: Gaussian) -> None:
         """Compile what updates need, by learning from made-up rows and forgetting them."""
         dim, dtype = moments.mean.shape[0], np.dtype(moments.mean.dtype)
         one = Observations(np.ones(dim), 0.0, dim, dtype)
@@ -134,8 +214,7 @@ class State(NamedTuple):
             full.add(one, max_rows, moments)
 
 
-@functools.lru_cache(maxsize=MAX_PROGRAMS)
-def update_program(structure: Structure, length: int) -> Callable[..., list[Any]]:
+def _update_program(structure: Structure, length: int) -> Callable[..., list[Any]]:
     """Adds that many observations to the arrays of evidence of this structure."""
 
     @jax.jit
@@ -148,7 +227,7 @@ def update_program(structure: Structure, length: int) -> Callable[..., list[Any]
     return add
 
 
-def checked_max_rows(max_rows: Any) -> int | None:
+def checked_max_rows(max_rows: int | None) -> int | None:
     """`max_rows` as None or an integer that is large enough."""
     if max_rows is None:
         return None
@@ -168,3 +247,121 @@ def _binary_pieces(n: int, at_most: int) -> Iterator[slice]:
         length = 1 << (min(n - start, at_most).bit_length() - 1)
         yield slice(start, start + length)
         start += length
+
+
+@dataclasses.dataclass(frozen=True)
+class Forgetting:
+    """How fast evidence fades: a reward counts 2^(-age / half_life) times.
+
+    Attributes:
+        half_life: In decisions of the bandit, or in seconds.
+        in_seconds: Which of the two.
+    """
+
+    half_life: float
+    in_seconds: bool
+
+    @staticmethod
+    def of(half_life: ArrayLike | datetime.timedelta) -> "Forgetting":
+        """From a number of decisions, or a `datetime.timedelta`.
+
+        Raises:
+            ValueError: It is neither, or not positive.
+        """
+        in_seconds = isinstance(half_life, datetime.timedelta)
+        number = (
+            half_life.total_seconds() if isinstance(half_life, datetime.timedelta) else half_life
+        )
+        fix = "pass a number of decisions, such as 500, or datetime.timedelta(days=7)"
+        positive("half_life", number, fix)
+        return Forgetting(float(number), in_seconds)  # type: ignore[arg-type]
+
+    def now(self, num_decisions: int) -> float:
+        """The moment, in the units of the half-life."""
+        return time.time() if self.in_seconds else float(num_decisions)
+
+    def temperature(self, before: float, now: float) -> float:
+        """What evidence of one moment is tempered by at a later one; 1 if the clock went back."""
+        return float(np.exp2(np.clip((now - before) / self.half_life, 0.0, MAX_HALVINGS)))
+
+    def faded(self, state: State, now: float) -> State:
+        """What is left of the evidence at a later moment."""
+        temperature = self.temperature(state.moment, now)
+        if temperature == 1.0:
+            return state
+        leaves = faded_leaves(state.structure, state.leaves, temperature)
+        return state.with_leaves(leaves)._replace(moment=now)
+
+
+def faded_leaves(structure: Structure, leaves: Sequence[Any], temperature: float) -> list[Any]:
+    """The arrays of evidence counted 1 / temperature times."""
+    return compiled(_fade_program, structure)(leaves, temperature)
+
+
+def _fade_program(structure: Structure) -> Callable[..., list[Any]]:
+    """Counts evidence of this structure less."""
+
+    @jax.jit
+    def fade(leaves: list[Any], temperature: Float[Array, ""]) -> list[Any]:
+        evidence: AbstractEvidence = structure.combine(leaves)
+        return partition(evidence.temper(temperature))[0]
+
+    return fade
+
+
+class NoiseWarning(UserWarning):
+    """Rewards contradict the noise that a linear likelihood was given."""
+
+
+class NoiseWatch:
+    """Looks at the rewards when there are 64, 128, 256 and so on, until it has warned."""
+
+    def __init__(self) -> None:
+        self._seen, self._next = 0, FIRST_CHECK
+
+    def due(self, num_rewards: int) -> bool:
+        """Whether to look, now that there are so many rewards more."""
+        self._seen += num_rewards
+        if self._seen < self._next:
+            return False
+        while self._next <= self._seen:
+            self._next *= 2
+        return True
+
+    def look(self, evidence: AbstractEvidence) -> str | None:
+        """What to say of rewards that contradict their noise, once; None if they do not."""
+        if not isinstance(evidence, LinearEvidence):
+            return None
+        scatter, noise_std = residual_std(evidence, TOLERANCE), float(evidence.noise_std)
+        if scatter is None:
+            return None
+        self._next = np.iinfo(np.int64).max
+        return (
+            f"`noise_std`: expected rewards that scatter by {noise_std:.3g} around a linear "
+            f"function of the features, got {scatter:.3g} in {float(evidence.count):.0f} rewards, "
+            f"so that exploration is too {'little' if scatter > noise_std else 'much'}; "
+            f"pass Linear(noise_std={scatter:.2g}), or learn it from logs with `learn`; if the "
+            "task changes in time, pass Bandit(..., half_life=)"
+        )
+
+
+def residual_std(evidence: LinearEvidence, tolerated: float = 1.0) -> float | None:
+    """The standard deviation of rewards around their least-squares fit, if it is beyond chance, and
+    by a factor of `tolerated`, away from the noise of the likelihood; None if it is not, or cannot
+    be told."""
+    precision, shift = (np.asarray(a, np.float64) for a in (evidence.precision, evidence.shift))
+    values, vectors = np.linalg.eigh(precision)
+    rounding = len(values) * float(np.finfo(evidence.shift.dtype).eps)
+    told = values > rounding * values[-1]
+    explained = float(np.sum((shift @ vectors[:, told]) ** 2 / values[told]))
+    squares, freedom = float(evidence.sum_squares), float(evidence.count) - np.sum(told)
+    left = max(squares - explained, 0.0)
+    if freedom < FIRST_CHECK / 2 or left < 100 * rounding * squares:
+        return None
+    ratio = float(np.sqrt(left / freedom))
+    if 1.0 / tolerated < ratio < tolerated:
+        return None
+    from scipy.special import chdtr, chdtrc  # slow to import, and not needed to decide
+
+    beyond = min(chdtr(freedom, left), chdtrc(freedom, left)) < SIGNIFICANCE
+    return float(evidence.noise_std) * ratio if beyond else None

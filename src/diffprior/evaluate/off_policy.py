@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ..bandits.agents import AbstractAgent
-from ..bandits.choose import as_agent, dim_of
+from ..bandits.agents import AbstractAgent, as_agent, dim_of
+from ..bandits.decisions import choose
 from ..checks import on_device, positive_int
 from ..logs.decisions import LoggedDecisions
 from ..reporting.tables import Table, plus_minus
@@ -246,7 +246,7 @@ def _policy(
     rewards: Float[Array, "b r"],
     seen: Float[Array, "b r"],
 ) -> tuple[Float[Array, "b k"], Float[Array, "b k"], Int[Array, " b"]]:
-    empty = agent.init(phi.shape[2], phi.shape[1])
+    empty = agent.likelihood.empty(phi.shape[2], phi.shape[1])
     moments = agent.moments()
 
     def one(inputs: Any) -> tuple[Array, Array, Array]:
@@ -254,7 +254,7 @@ def _policy(
         evidence = empty.add(phi, rewards, seen)
 
         def again(key: Array) -> tuple[Array, Array]:
-            choice = agent.choose(key, evidence, actions, mask)
+            choice = choose(key, agent, evidence, actions, mask)
             taken = jnp.argmax(choice.preferences)
             return jnp.arange(len(mask)) == taken, choice.failed
 

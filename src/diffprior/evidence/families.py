@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Key
 
 from ..checks import positive
 from ..gaussian import normal_log_density
-from .base import AbstractLikelihood, reject_rewards
+from .base import AbstractLikelihood, Rows, reject_rewards
 from .glm import AbstractFamily
 from .linear import Linear
 
@@ -36,7 +36,7 @@ class Identity(AbstractFamily):
         super().validate()
         positive("noise_std", self.noise_std)
 
-    def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
+    def mean(self, eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
         """The identity."""
         return eta
 
@@ -55,9 +55,10 @@ class Identity(AbstractFamily):
 class Logistic(AbstractFamily):
     """Rewards 0 or 1 with mean 1 / (1 + exp(-phi' theta))."""
 
-    def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
+    def mean(self, eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
         """The sigmoid."""
-        return jax.nn.sigmoid(eta)
+        on_host = isinstance(eta, np.ndarray)
+        return 0.5 + 0.5 * np.tanh(0.5 * eta) if on_host else jax.nn.sigmoid(eta)
 
     def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         """y eta - log(1 + exp(eta))."""
@@ -90,9 +91,11 @@ class Poisson(AbstractFamily):
     overflows; no count ever observed lies there.
     """
 
-    def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
+    def mean(self, eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
         """exp(eta)."""
-        return jnp.exp(jnp.minimum(eta, LARGEST)) * (1.0 + jnp.clip(eta - LARGEST, 0.0, 1e3))
+        numpy = np if isinstance(eta, np.ndarray) else jnp
+        growth = 1.0 + numpy.clip(eta - LARGEST, 0.0, 1e3)
+        return numpy.exp(numpy.minimum(eta, LARGEST)) * growth
 
     def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         """y eta - exp(eta) - log y!."""
@@ -152,9 +155,10 @@ class NegativeBinomial(AbstractFamily):
         super().validate()
         positive("dispersion", self.dispersion)
 
-    def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
+    def mean(self, eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
         """exp(eta), up to exp(80)."""
-        return jnp.exp(jnp.minimum(eta, 80.0))
+        numpy = np if isinstance(eta, np.ndarray) else jnp
+        return numpy.exp(numpy.minimum(eta, 80.0))
 
     def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         """y log p + r log(1 - p) + log C(y + r - 1, y), where p = sigmoid(eta - log r)."""

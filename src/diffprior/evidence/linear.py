@@ -206,7 +206,7 @@ class Linear(AbstractLikelihood):
         if self.noise_std is not None:
             positive("noise_std", self.noise_std)
 
-    def mean(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
+    def mean(self, eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
         """The identity."""
         return eta
 

@@ -5,13 +5,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..bandits.forgetting import fade_program
-from ..bandits.host import RowPlaces, add_to_sums, put_rows
-from ..bandits.updates import Observations
+from ..bandits._dispatch import Structure, partition
+from ..bandits.updates import Observations, RowPlaces, add_to_sums, faded_leaves, put_rows
 from ..checks import on_device
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
-from ..partition import Structure, partition
 
 
 class EvidenceArrays(NamedTuple):
@@ -46,7 +44,7 @@ class EvidenceArrays(NamedTuple):
         """Counted 1 / temperature times."""
         if temperature == 1.0:
             return self
-        leaves = fade_program(self.structure)(self.leaves, temperature)
+        leaves = faded_leaves(self.structure, self.leaves, temperature)
         return self._replace(leaves=[np.asarray(leaf) for leaf in leaves])
 
     def add(self, new: Observations, max_rows: int, moments: Gaussian) -> "EvidenceArrays":

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
+from ..bandits.decisions import TaskChoice, choose_for_task
 from .catalog import task_seed
-from .choice import Chosen, choose
 from .learner import Learner, Transaction
 from .metrics import Learned
 from .requests import Decide, Request, ServiceError, decision_reply
@@ -18,7 +18,6 @@ from .tasks import TaskState
 from .version import Version
 
 Row = Any
-ROWS_AT_ONCE = 128  # predictions are padded to a multiple of it, so that one program serves all
 
 
 class Batch:
@@ -163,25 +162,30 @@ class Batch:
     def _decide_group(self, group: list[tuple[Decide, Version, TaskState, Row, int]]) -> list[Row]:
         """Decisions of one version, whose draws are one program."""
         version = group[0][1]
-        draws = version.program(
+        draws = version.policy(
             [
                 state.draw_request(version, number, version.moment(number, self._in.now))
                 for _, _, state, _, number in group
             ]
         )
-        chosen = []
-        for i, (request, _, _, task, number) in enumerate(group):
-            failed = bool(draws.failed[i]) or not np.all(np.isfinite(draws.others[i]))
-            shuffle = np.random.default_rng([task["seed"], number]) if failed else None
-            asked = (request.features, request.mask, request.top_k, request.taken)
-            choice = choose(*asked, draws.theta[i], draws.others[i], shuffle)
-            chosen.append((choice, failed and not version.at_random))
-        predicted = _predicted(version, [c for c, _ in chosen])
+        chosen = [
+            choose_for_task(
+                draws.of(i),
+                draws.failed[i],
+                request.features,
+                request.mask,
+                request.top_k or 1,
+                request.taken,
+                (task["seed"], number),
+            )
+            for i, (request, _, _, task, number) in enumerate(group)
+        ]
+        predicted = version.mean_reward(np.stack([c.predictors for c in chosen])).mean(axis=1)
         rows = []
-        for (request, _, _, task, number), (choice, failed), mean in zip(
+        for (request, _, _, task, number), choice, mean in zip(
             group, chosen, predicted, strict=True
         ):
-            row = self._row(request, version, task["id"], number, choice, failed, float(mean))
+            row = self._row(request, version, task["id"], number, choice, float(mean))
             rows.append(row)
             self.results.append((request, decision_reply(row)))
         return rows
@@ -192,8 +196,7 @@ class Batch:
         version: Version,
         task_id: int,
         number: int,
-        choice: Chosen,
-        failed: bool,
+        choice: TaskChoice,
         predicted: float,
     ) -> Row:
         wait = version.settings.reward_wait
@@ -213,7 +216,7 @@ class Batch:
             "propensity": choice.propensity,
             "propensity_se": choice.propensity_se,
             "predicted": predicted if np.isfinite(predicted) else 0.0,
-            "failed": failed,
+            "failed": choice.failed,
             "shadow": request.taken is not None,
             "status": "deferred" if request.deferred else "active",
             "settled": False,
@@ -233,11 +236,3 @@ def _again(request: Decide, task: Row, row: Row) -> Row:
             409, f"`decision_id`: {request.decision_id!r} is of another decision; use a new one"
         )
     return decision_reply(row)
-
-
-def _predicted(version: Version, chosen: list[Chosen]) -> np.ndarray:
-    """The mean reward of each action taken, over the draws of its task."""
-    predictors = np.stack([choice.predictors for choice in chosen])
-    padded = np.pad(predictors, [(0, -len(chosen) % ROWS_AT_ONCE), (0, 0)])
-    means = np.asarray(version.mean_reward(padded))
-    return means[: len(chosen)].mean(axis=1)

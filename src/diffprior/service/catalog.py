@@ -209,4 +209,4 @@ def _check_prior(settings: Settings, prior: Any) -> None:
             f"`prior`: expected the file of a prior, got one of a {type(prior).__name__}; "
             "`diffprior fit` or `diffprior learn` writes one"
         )
-    settings.make_sampler(prior)
+    settings.make_agent(prior)

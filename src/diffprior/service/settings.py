@@ -6,7 +6,8 @@ from typing import Any, Literal
 import numpy as np
 import pydantic
 
-from ..bandits.forgetting import Forgetting
+from ..bandits.agents import AbstractAgent, EpsilonGreedy, LinUCB, ThompsonSampling, Uniform
+from ..bandits.updates import Forgetting
 from ..evidence.base import AbstractLikelihood
 from ..evidence.families import LIKELIHOODS
 from ..priors.base import AbstractPrior
@@ -19,7 +20,6 @@ from ..samplers.twisted_smc import TwistedSMC
 
 SAMPLERS = {
     "best": best_sampler,
-    "random": best_sampler,  # for the posterior of a task; its decisions ask no draw
     "exact": Exact,
     "evidence-dps": EvidenceDPS,
     "laplace-dps": LaplaceDPS,
@@ -40,8 +40,19 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     likelihood_options: dict[str, float] = pydantic.Field(
         default_factory=dict, description="what the likelihood takes, such as noise_std"
     )
-    sampler: Literal["best", "exact", "evidence-dps", "laplace-dps", "twisted-smc", "random"] = (
-        pydantic.Field("best", description="random: actions at random, as a control")
+    sampler: Literal[
+        "best",
+        "exact",
+        "evidence-dps",
+        "laplace-dps",
+        "twisted-smc",
+        "linucb",
+        "epsilon-greedy",
+        "random",
+    ] = pydantic.Field(
+        "best",
+        description="linucb, epsilon-greedy: agents of a Gaussian prior that do not sample; "
+        "random: actions at random, as a control",
     )
     temperature: float = pydantic.Field(1.0, gt=0, le=1e6)
     reward_wait: float | None = pydantic.Field(None, gt=0, le=1e9, description="seconds")
@@ -92,9 +103,20 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         return None if self.half_life is None else Forgetting.of(self.half_life)
 
     def make_sampler(self, prior: AbstractPrior) -> AbstractSampler:
-        """The sampler with its temperature."""
-        maker: Any = SAMPLERS[self.sampler]
+        """The sampler of posteriors, with its temperature."""
+        maker: Any = SAMPLERS.get(self.sampler, best_sampler)
         return maker(prior, temperature=self.temperature)
+
+    def make_agent(self, prior: AbstractPrior) -> AbstractAgent:
+        """The agent that decides."""
+        likelihood = self.make_likelihood()
+        if self.sampler == "random":
+            return Uniform(likelihood, dim=prior.dim)
+        if self.sampler == "linucb":
+            return LinUCB(prior, likelihood)
+        if self.sampler == "epsilon-greedy":
+            return EpsilonGreedy(prior, likelihood)
+        return ThompsonSampling(self.make_sampler(prior), likelihood)
 
 
 def checked_settings(about: dict[str, Any]) -> Settings:

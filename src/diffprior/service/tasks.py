@@ -10,10 +10,10 @@ import numpy as np
 import sqlalchemy as sa
 from jaxtyping import Float
 
+from ..bandits.decisions import TaskRequest
 from ..files.base import load_bytes
 from .arrays import EvidenceArrays
 from .catalog import Catalog
-from .draws import DrawRequest
 from .requests import ServiceError
 from .store import Database, decisions, observations, snapshots, tasks
 from .version import Version
@@ -49,9 +49,10 @@ class TaskState:
         arrays = version.learn(faded, phi, reward)
         return replace(self, arrays=arrays, num_learned=self.num_learned + 1, moment=moment)
 
-    def draw_request(self, version: Version, number: int, moment: float) -> DrawRequest:
+    def draw_request(self, version: Version, number: int, moment: float) -> TaskRequest:
         """Request for the draws of a decision."""
-        return DrawRequest(self.arrays, self.seed, number, version.fading(self.moment, moment))
+        arrays, temperature = self.arrays, version.fading(self.moment, moment)
+        return TaskRequest(arrays.leaves, arrays.structure, self.seed, number, temperature)
 
     def posterior_draws(
         self, version: Version, num_decisions: int, num_calls: int
@@ -60,8 +61,7 @@ class TaskState:
         moment = version.moment(num_decisions, time.time())
         numbers = range(UNUSED_NUMBER, UNUSED_NUMBER + num_calls)
         requests = [self.draw_request(version, number, moment) for number in numbers]
-        drawn = version.posterior_program(requests)
-        return np.concatenate([drawn.theta, drawn.others.reshape(-1, version.dim)])
+        return version.posterior_policy(requests).index.theta.reshape(-1, version.dim)
 
 
 class TaskCache:

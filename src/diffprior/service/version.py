@@ -3,19 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-import jax
 import numpy as np
 
-from ..bandits.forgetting import Forgetting
-from ..bandits.updates import LARGE, Observations
+from ..bandits.agents import AbstractAgent, ThompsonSampling
+from ..bandits.decisions import TaskPolicy, TaskRequest, host_mean
+from ..bandits.updates import LARGE, Forgetting, Observations
 from ..evidence.base import AbstractLikelihood
 from ..gaussian import Gaussian
 from ..priors.base import AbstractPrior
-from ..samplers.base import AbstractSampler
 from .arrays import EvidenceArrays
-from .draws import DrawProgram, DrawRequest, NoDraws
 from .requests import ServiceError
 from .settings import Settings, check_rewards
 
@@ -42,28 +39,28 @@ class Version:
         return self.settings.make_likelihood()
 
     @cached_property
-    def mean_reward(self) -> Callable[[np.ndarray], Any]:
-        """The mean reward as a function of linear predictors, compiled."""
-        likelihood = self.likelihood
-        return jax.jit(lambda eta: likelihood.mean(eta))
+    def mean_reward(self) -> Callable[[np.ndarray], np.ndarray]:
+        """The mean reward as a function of linear predictors."""
+        return host_mean(self.likelihood)
 
     @cached_property
-    def sampler(self) -> AbstractSampler:
-        """What draws parameters."""
-        return self.settings.make_sampler(self.prior)
+    def policy(self) -> TaskPolicy:
+        """What decides for many tasks at once."""
+        agent = self.settings.make_agent(self.prior)
+        if isinstance(agent, ThompsonSampling):
+            return self.posterior_policy
+        return self._policy_of(agent)
 
     @cached_property
-    def program(self) -> DrawProgram | NoDraws:
-        """The draws that decide for many tasks at once."""
-        if self.at_random:
-            return NoDraws(self.dim, self.settings.propensity_draws)
-        return self.posterior_program
+    def posterior_policy(self) -> TaskPolicy:
+        """What draws parameters of many tasks at once."""
+        return self._policy_of(
+            ThompsonSampling(self.settings.make_sampler(self.prior), self.likelihood)
+        )
 
-    @cached_property
-    def posterior_program(self) -> DrawProgram:
-        """The compiled draws of many tasks at once."""
+    def _policy_of(self, agent: AbstractAgent) -> TaskPolicy:
         nothing, settings = self.likelihood.empty(self.dim), self.settings
-        return DrawProgram(self.sampler, nothing, settings.max_rows, settings.propensity_draws)
+        return TaskPolicy(agent, nothing, settings.max_rows, settings.propensity_draws)
 
     @property
     def at_random(self) -> bool:
@@ -124,7 +121,7 @@ class Version:
 
     def warm_up(self) -> None:
         """Compile what decisions and rewards need, by making some up and forgetting them."""
-        self.program([DrawRequest(self.empty, 0, 0)])
+        self.policy([TaskRequest(self.empty.leaves, self.empty.structure, 0, 0)])
         new = Observations(np.ones(self.dim), 0.0, self.dim, np.dtype(self.moments.mean.dtype))
         for arrays in self.empty.rehearsals(self.settings.max_rows):
             arrays.add(new, self.settings.max_rows, self.moments)
@@ -147,5 +144,5 @@ class Version:
 
     def _fails(self, arrays: EvidenceArrays) -> bool:
         """Whether draws given this evidence fail."""
-        requests = [DrawRequest(arrays, 0, number) for number in range(4)]
-        return bool(np.any(self.posterior_program(requests).failed))
+        requests = [TaskRequest(arrays.leaves, arrays.structure, 0, n) for n in range(4)]
+        return bool(np.any(self.posterior_policy(requests).failed[:, 0]))
