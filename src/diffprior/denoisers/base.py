@@ -13,7 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, PyTree, UInt32
+from jaxtyping import Array, Float, PyTree, UInt32
 
 from ..files.base import Serializable
 from ..gaussian import Gaussian
@@ -147,54 +147,42 @@ def held_out_residual(
     share = np.ones(len(held_out)) if weights is None else np.asarray(weights)
     tiled = (np.tile(held_out, (repeats, 1)), np.tile(share / np.sum(share), repeats) / repeats)
     s_0, shares = (jax.device_put(part.astype(np.float32)) for part in tiled)
-    number = jax.device_put(np.asarray(seed, np.uint32))
-    return np.asarray(_mean_squared_error(denoiser, grid, s_0, shares, number))
+    return np.asarray(_residual(denoiser, grid, s_0, shares, _seed(seed)))
 
 
-@eqx.filter_jit
-def _mean_squared_error(
-    denoiser: AbstractDenoiser,
-    grid: Schedule,
-    s_0: Float[Array, "m d"],
-    shares: Float[Array, " m"],
-    seed: UInt32[Array, ""],
-) -> Float[Array, " r"]:
-    def error(stage: PyTree, s_t: Float[Array, "m d"]) -> Float[Array, ""]:
-        means = jax.vmap(lambda s: denoiser.mean_at(stage, s))(s_t)
-        return shares @ jnp.mean((means - s_0) ** 2, axis=1)
-
-    return _over_stages(error, denoiser, grid, jax.random.key(seed), s_0)
-
-
-@eqx.filter_jit
 def exact_residual(
     denoiser: AbstractDenoiser, grid: Schedule, s_0: Float[Array, "m d"]
 ) -> Float[Array, " r"]:
     """Mean variance of s_0 given s_t per coordinate at each stage of the grid."""
-
-    def variance(stage: PyTree, s_t: Float[Array, "m d"]) -> Float[Array, ""]:
-        covs = jax.vmap(lambda s: denoiser.denoise_at(stage, s).cov)(s_t)
-        return jnp.mean(jnp.trace(covs, axis1=1, axis2=2)) / s_0.shape[1]
-
-    return _over_stages(variance, denoiser, grid, jax.random.key(0), s_0)
+    return _residual(denoiser, grid, s_0, None, _seed(0))
 
 
-def _over_stages(
-    function: Callable[[PyTree, Float[Array, "m d"]], Float[Array, ""]],
+def _seed(number: int) -> UInt32[Array, ""]:
+    return jax.device_put(np.asarray(number, np.uint32))
+
+
+@eqx.filter_jit
+def _residual(
     denoiser: AbstractDenoiser,
     grid: Schedule,
-    key: Key[Array, ""],
     s_0: Float[Array, "m d"],
+    shares: Float[Array, " m"] | None,
+    seed: UInt32[Array, ""],
 ) -> Float[Array, " r"]:
-    """The function of each stage and of s_t given s_0, Eq. (4)."""
+    """Over s_t given s_0, Eq. (4): errors of the mean by these shares, or variances."""
     dtype = s_0.dtype
-    keys = jax.random.split(written_out(key), grid.num_stages)
+    keys = jax.random.split(written_out(jax.random.key(seed)), grid.num_stages)
     stage_inputs = jax.tree.map(lambda leaf: leaf.astype(dtype), denoiser.stages(grid))
 
     def one(inputs: PyTree) -> Float[Array, ""]:
         stage, snr, key = inputs
         noise = jax.random.normal(key, s_0.shape, dtype)
         alpha_bar = snr / (1.0 + snr)
-        return function(stage, jnp.sqrt(alpha_bar) * s_0 + jnp.sqrt(1.0 - alpha_bar) * noise)
+        s_t = jnp.sqrt(alpha_bar) * s_0 + jnp.sqrt(1.0 - alpha_bar) * noise
+        if shares is None:
+            covs = jax.vmap(lambda s: denoiser.denoise_at(stage, s).cov)(s_t)
+            return jnp.mean(jnp.trace(covs, axis1=1, axis2=2)) / s_0.shape[1]
+        means = jax.vmap(lambda s: denoiser.mean_at(stage, s))(s_t)
+        return shares @ jnp.mean((means - s_0) ** 2, axis=1)
 
     return jax.lax.map(one, (stage_inputs, grid.stages(dtype).snr, keys))

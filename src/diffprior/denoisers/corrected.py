@@ -276,21 +276,12 @@ class CorrectedDenoiser(AbstractDenoiser):
         self, prepared: Prepared, snr: Float[Array, ""], noisy_shift: Float[Array, " d"]
     ) -> Gaussian:
         precision = prepared.precision.shifted(snr)
-        shift = prepared.shift + noisy_shift
-        if not self.draws_components:
-            return self.denoise(precision, shift)
         mixed = prepared.components.posterior_at(snr, noisy_shift)
-        mean = self._corrected(precision, shift, mixed, self._bias(precision))
-        if self.base is None:
-            return Gaussian(mean, self._gaussian_cov(precision))
-        return Gaussian(mean, mixed.cov)
+        return self._moments(precision, prepared.shift + noisy_shift, mixed, self._bias(precision))
 
     def closed_form(self) -> GaussianMixture | None:
         """The mixture that this is the denoiser of, if nothing corrects it."""
         return None if self.correction is not None else self._alone(jnp.result_type(float))
-
-    def _gaussian_cov(self, precision: Spectral) -> Float[Array, "d d"]:
-        return precision.apply(lambda p: self._ratio(p) / (1.0 + p))
 
     def plan(self, prepared: Prepared, stages: Stages) -> PyTree:
         """All of each stage that does not depend on its noisy sample."""
@@ -360,19 +351,21 @@ class CorrectedDenoiser(AbstractDenoiser):
             return super().step_at(stage_inputs, stage, s_t, noise, uniform)
         mixed, precision, shift = self._at(stage_inputs, s_t)
         corrected = self._corrected(precision, shift, mixed, stage_inputs.bias)
-        components, ratio = self._alone(s_t.dtype), self._ratio(precision.values)
-        return _moved(components, mixed, corrected, ratio, stage, s_t, noise, uniform)
+        index = pick(mixed.responsibilities, uniform[None])[0]
+        clean = corrected + mixed.means[index] - mixed.mean
+        components = self._alone(s_t.dtype)
+        variances = self._ratio(precision.values) * components.variances_at(stage.snr)[index]
+        stds = jnp.sqrt(stage.beta_tilde + stage.weight_clean**2 * variances)
+        random = components.vectors[index] @ (stds * noise)
+        return stage.weight_clean * clean + stage.weight_noisy * s_t + random
 
     def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
         precision = precision.nonnegative()
-        bias = self._bias(precision)
-        if self.base is not None:
+        if self.base is None:
+            mixed = _one(gaussian_mean(precision, shift))
+        else:
             mixed = self.base.posterior(precision, shift)
-            return Gaussian(self._corrected(precision, shift, mixed, bias), mixed.cov)
-        if self.draws_components:
-            mean = self._corrected(precision, shift, _one(gaussian_mean(precision, shift)), bias)
-            return Gaussian(mean, self._gaussian_cov(precision))
-        return self._with_derivative(precision, shift, bias)
+        return self._moments(precision, shift, mixed, self._bias(precision))
 
     @property
     def is_mixture(self) -> bool:
@@ -390,11 +383,20 @@ class CorrectedDenoiser(AbstractDenoiser):
         corrected = self._corrected(precision, shift, mixed, self._bias(precision))
         return mixed._replace(means=mixed.means + (corrected - mixed.mean)[None])
 
-    def _with_derivative(self, precision: Spectral, shift: Array, bias: Array) -> Gaussian:
-        def mean(shift: Float[Array, " d"]) -> Float[Array, " d"]:
+    def _moments(
+        self, precision: Spectral, shift: Array, mixed: Conditioned, bias: Array
+    ) -> Gaussian:
+        """Mean and covariance of s_0 under this evidence, given the base under it."""
+
+        def mean_of_one(shift: Float[Array, " d"]) -> Float[Array, " d"]:
             return self._corrected(precision, shift, _one(gaussian_mean(precision, shift)), bias)
 
-        return derivative_moments(mean, precision, shift)
+        if not self.draws_components:
+            return derivative_moments(mean_of_one, precision, shift)
+        mean = self._corrected(precision, shift, mixed, bias)
+        if self.base is not None:
+            return Gaussian(mean, mixed.cov)
+        return Gaussian(mean, precision.apply(lambda p: self._ratio(p) / (1.0 + p)))
 
     def stages(self, schedule: Schedule) -> Stage:
         """Isotropic evidence, and what it adds to the first layer."""
@@ -411,12 +413,7 @@ class CorrectedDenoiser(AbstractDenoiser):
 
     def denoise_at(self, stage: Stage, s_t: Float[Array, " d"]) -> Gaussian:
         mixed, precision, shift = self._at(stage, s_t)
-        if not self.draws_components:
-            return self._with_derivative(precision, shift, stage.bias)
-        mean = self._corrected(precision, shift, mixed, stage.bias)
-        if self.base is None:
-            return Gaussian(mean, self._gaussian_cov(precision))
-        return Gaussian(mean, mixed.cov)
+        return self._moments(precision, shift, mixed, stage.bias)
 
     def _at(self, stage: Stage, s_t: Array) -> tuple[Conditioned, Spectral, Array]:
         precision = Spectral(jnp.eye(self.size, dtype=s_t.dtype), stage.snr * jnp.ones_like(s_t))
@@ -446,24 +443,6 @@ class CorrectedDenoiser(AbstractDenoiser):
         y = precision.unrotate(jnp.sqrt(1.0 + p) * precision.rotate(mean - x))
         f = self.correction(x, y, mixed.responsibilities, bias)
         return mean + precision.unrotate(correction_scale(p) * precision.rotate(f))
-
-
-def _moved(
-    components: GaussianMixture,
-    mixed: Conditioned,
-    corrected: Float[Array, " d"],
-    ratio: Float[Array, " d"],
-    stage: Stages,
-    s_t: Float[Array, " d"],
-    noise: Float[Array, " d"],
-    uniform: Float[Array, ""],
-) -> Float[Array, " d"]:
-    index = pick(mixed.responsibilities, uniform[None])[0]
-    clean = corrected + mixed.means[index] - mixed.mean
-    variances = ratio * components.variances_at(stage.snr)[index]
-    stds = jnp.sqrt(stage.beta_tilde + stage.weight_clean**2 * variances)
-    random = components.vectors[index] @ (stds * noise)
-    return stage.weight_clean * clean + stage.weight_noisy * s_t + random
 
 
 def _mixture_mean(
