@@ -20,7 +20,7 @@ from scipy.spatial.distance import cdist, pdist
 
 import diffprior as dp
 from diffprior.evaluate.calibration import interval_coverage
-from diffprior.evaluate.draws import draw_posteriors, finite_rows
+from diffprior.evaluate.posterior import draw_posteriors, finite_rows
 
 from .distributions import LIKELIHOODS, distribution, unit_ball
 from .harness import as_numbers, write_json

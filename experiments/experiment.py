@@ -15,7 +15,7 @@ from scipy.stats import sem
 import diffprior as dp
 from diffprior.evaluate import Tasks, distance_over_floor
 from diffprior.evaluate.calibration import interval_coverage
-from diffprior.evaluate.draws import draw_posteriors
+from diffprior.evaluate.posterior import draw_posteriors
 from diffprior.executors import AbstractExecutor
 from diffprior.files.cache import ResultCache
 from diffprior.progress import Progress, progress

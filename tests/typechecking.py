@@ -9,7 +9,7 @@ all other annotations.
 import os
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from numpy.typing import ArrayLike
 # Members by which the unions are known: of `numpy.typing.ArrayLike`, of `jax.typing.ArrayLike`, of
 # paths and of bytes.
 LEFT_ALONE = {typing.get_origin(part) for part in typing.get_args(ArrayLike)} - {None}
-LEFT_ALONE |= {np.number, os.PathLike, memoryview}
+LEFT_ALONE |= {np.number, os.PathLike, memoryview, Mapping}
+LEFT_ALONE_NAMES = {"Logs"}  # classes of the package, which is not imported yet
 
 
 def checked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,7 +34,9 @@ def checked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_loose(name: str, hint: Any) -> bool:
     members = set(_members(hint))
-    return typing.Self in members or (name != "return" and bool(LEFT_ALONE & members))
+    names = {getattr(member, "__name__", "") for member in members}
+    is_loose = bool(LEFT_ALONE & members or LEFT_ALONE_NAMES & names)
+    return typing.Self in members or (name != "return" and is_loose)
 
 
 def _members(hint: Any) -> Iterator[Any]:

@@ -9,7 +9,7 @@ import reference
 from benchmarks import past_tasks
 from benchmarks.distributions import clusters
 from diffprior.evaluate.calibration import interval_coverage
-from diffprior.evaluate.estimates import LogEvidence
+from diffprior.evaluate.comparison import LogEvidence
 from diffprior.evaluate.tasks import Tasks
 
 SOURCE, TRUTH = "clusters-4", clusters(4)
@@ -33,8 +33,8 @@ def test_gains_are_differences_of_log_evidence() -> None:
         np.asarray(a, np.float64) for a in (TRUTH.weights, TRUTH.means, TRUTH.covs)
     )
     gains = []
-    for begin, end in zip(tasks.starts[:-1], tasks.starts[1:], strict=True):
-        rows = (tasks.features[begin:end], tasks.rewards[begin:end], 1.0)
+    for begin, end in zip(tasks.logs.starts[:-1], tasks.logs.starts[1:], strict=True):
+        rows = (tasks.logs.features[begin:end], tasks.logs.rewards[begin:end], 1.0)
         parts = [
             reference.linear_log_evidence(m, c, *rows) for m, c in zip(means, covs, strict=True)
         ]

@@ -11,7 +11,7 @@ from scipy import integrate, special, stats
 import diffprior as dp
 from diffprior.denoisers.corrected import CorrectedDenoiser
 from diffprior.evaluate import Tasks, compare, estimate_log_evidence, log_evidence
-from diffprior.evaluate.estimates import log_mean
+from diffprior.evaluate.comparison import log_mean
 from diffprior.mixture import GaussianMixture
 from foreign import TwelveLines
 
@@ -29,8 +29,8 @@ def by_quadrature(tasks: Tasks, log_density: object) -> np.ndarray:
     weights, means, covs = (np.asarray(a) for a in (PRIOR.weights, PRIOR.means, PRIOR.covs))
 
     def one(i: int) -> float:
-        rows = slice(tasks.starts[i], tasks.starts[i + 1])
-        phi, y = tasks.features[rows, 0], tasks.rewards[rows]
+        rows = slice(tasks.logs.starts[i], tasks.logs.starts[i + 1])
+        phi, y = tasks.logs.features[rows, 0], tasks.logs.rewards[rows]
 
         def integrand(theta: float) -> float:
             prior = weights @ stats.norm.pdf(theta, means[:, 0], np.sqrt(covs[:, 0, 0]))

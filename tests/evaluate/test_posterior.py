@@ -26,7 +26,7 @@ def test_exact_sampling_is_at_the_floor_and_a_narrow_one_is_not() -> None:
 def test_the_grid_agrees_with_the_closed_form() -> None:
     """A family that is linear in disguise is sent to the grid."""
     exact = Tasks.simulate(BLOBS, dp.Linear(0.5), num_tasks=3, num_observations=4)
-    disguised = Tasks(exact.features, exact.rewards, exact.starts, dp.Identity(0.5))
+    disguised = Tasks(exact.logs, dp.Identity(0.5))
     ours, true = (exact_posteriors(BLOBS, t, 4000, 0) for t in (disguised, exact))
     error = np.sqrt(ours.var(axis=1) / 4000 + true.var(axis=1) / 4000)
     assert np.all(np.abs(ours.mean(axis=1) - true.mean(axis=1)) < Z * error)

@@ -30,7 +30,7 @@ def test_log_density_is_that_of_the_closed_form() -> None:
     (row,) = predictive_check(PRIOR, tasks, lengths=(2,), num_draws=400).rows
     exact = []
     for phi, y in zip(
-        tasks.features.reshape(200, 3, 2), tasks.rewards.reshape(200, 3), strict=True
+        tasks.logs.features.reshape(200, 3, 2), tasks.logs.rewards.reshape(200, 3), strict=True
     ):
         precision = np.eye(2) + 4 * phi[:2].T @ phi[:2]
         mean = np.linalg.solve(precision, 4 * phi[:2].T @ y[:2])

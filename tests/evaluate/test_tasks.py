@@ -21,19 +21,19 @@ def table() -> Tasks:
 
 def test_rows_are_grouped_by_label_and_keep_their_order() -> None:
     tasks = table()
-    assert tasks.labels == ("b", "a", "c") and len(tasks) == 3 and tasks.dim == 2
-    np.testing.assert_array_equal(tasks.rewards, [0, 2, 5, 1, 4, 3])
-    np.testing.assert_array_equal(tasks.features[:, 0], [0, 4, 10, 2, 8, 6])
+    assert tasks.logs.labels.tolist() == ["b", "a", "c"] and len(tasks) == 3 and tasks.dim == 2
+    np.testing.assert_array_equal(tasks.logs.rewards, [0, 2, 5, 1, 4, 3])
+    np.testing.assert_array_equal(tasks.logs.features[:, 0], [0, 4, 10, 2, 8, 6])
     np.testing.assert_array_equal(tasks.num_observations, [3, 2, 1])
 
 
 def test_first_rows_and_selections() -> None:
     short = table().first_rows(2)
-    np.testing.assert_array_equal(short.rewards, [0, 2, 1, 4, 3])
+    np.testing.assert_array_equal(short.logs.rewards, [0, 2, 1, 4, 3])
     some = table().select([2, 0])
-    assert some.labels == ("c", "b")
-    np.testing.assert_array_equal(some.rewards, [3, 0, 2, 5])
-    assert len(table().first_rows(0).rewards) == 0 and len(table().first_rows(0)) == 3
+    assert some.logs.labels.tolist() == ["c", "b"]
+    np.testing.assert_array_equal(some.logs.rewards, [3, 0, 2, 5])
+    assert len(table().first_rows(0).logs.rewards) == 0 and len(table().first_rows(0)) == 3
 
 
 @pytest.mark.parametrize("likelihood", [LINEAR, dp.Poisson()], ids=["linear", "poisson"])
@@ -73,10 +73,10 @@ def test_a_prior_gives_rewards_of_its_likelihood() -> None:
     """Poisson counts of a known parameter have their mean and variance, and exceed 1."""
     point = dp.GaussianPrior(np.array([1.0, 0.0]), 1e-12 * np.eye(2))
     tasks = Tasks.simulate(point, dp.Poisson(), num_tasks=50, num_observations=64)
-    means = np.exp(tasks.features[:, 0])
-    assert_mean(tasks.rewards - means, 0.0)
-    assert_mean((tasks.rewards - means) ** 2 - means, 0.0)
-    assert np.max(np.linalg.norm(tasks.features, axis=1)) <= 1 and tasks.rewards.max() > 1
+    means = np.exp(tasks.logs.features[:, 0])
+    assert_mean(tasks.logs.rewards - means, 0.0)
+    assert_mean((tasks.logs.rewards - means) ** 2 - means, 0.0)
+    assert np.max(np.linalg.norm(tasks.logs.features, axis=1)) <= 1 and tasks.logs.rewards.max() > 1
 
 
 def test_sizes_may_differ() -> None:
@@ -87,7 +87,7 @@ def test_sizes_may_differ() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Tasks.from_arrays(LABELS[:3], FEATURES, REWARDS, LINEAR), "`tasks`.*one label"),
+        (lambda: Tasks.from_arrays(LABELS[:3], FEATURES, REWARDS, LINEAR), "`tasks`.*task label"),
         (lambda: Tasks.from_arrays(LABELS, FEATURES, REWARDS[:3], LINEAR), "`rewards`"),
         (lambda: Tasks.from_arrays(LABELS, FEATURES, REWARDS, dp.Logistic()), "`rewards`.*0 or 1"),
         (lambda: Tasks.from_arrays(LABELS, FEATURES, REWARDS, LINEAR, np.zeros((2, 2))),
@@ -103,6 +103,6 @@ def test_sizes_may_differ() -> None:
          "`tasks`.*Logs"),
     ],
 )  # fmt: skip
-def test_refusals(make: object, message: str) -> None:
+def test_wrong_arguments_are_rejected(make: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()  # type: ignore[operator]

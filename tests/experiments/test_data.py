@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diffprior.evaluate.estimates import LogEvidence
+from diffprior.evaluate.comparison import LogEvidence
 from diffprior.files.cache import ResultCache
 from experiments import data, experiment, figures, mnist, movielens
 from experiments.data import (

@@ -7,18 +7,25 @@ would have earned on the decisions of another.
 """
 
 from ..logs.decisions import LoggedDecisions
-from .calibration import Coverage, RankUniformity, coverage, rank_uniformity
-from .comparison import Comparison, compare
+from .calibration import (
+    Coverage,
+    PredictiveCheck,
+    PredictiveRow,
+    RankUniformity,
+    coverage,
+    predictive_check,
+    rank_uniformity,
+)
+from .comparison import Comparison, LogEvidence, compare, estimate_log_evidence, log_evidence
 from .distances import (
     Distance,
+    PosteriorQuality,
     distance_over_floor,
     earth_movers_distance,
+    posterior_quality,
     prior_distances,
 )
-from .estimates import LogEvidence, estimate_log_evidence, log_evidence
 from .off_policy import Estimate, OffPolicy, off_policy
-from .posterior import PosteriorQuality, posterior_quality
-from .predictive import PredictiveCheck, PredictiveRow, predictive_check
 from .tasks import Tasks
 
 __all__ = [

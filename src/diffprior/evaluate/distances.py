@@ -1,18 +1,23 @@
-"""Earth mover's distance between samples, and the floor that two exact samples set."""
+"""Earth mover's distances of samples, and of samplers from the exact posterior (Appendix C.4)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 import jax
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from ..checks import real_numbers
+from ..evidence.base import AbstractLikelihood
+from ..evidence.linear import Linear
 from ..priors.base import AbstractPrior
+from ..priors.mixture import MixturePrior
 from ..reporting.tables import Table, plus_minus, standard_error
-from .draws import finite_rows, nan_where_failed
+from ..samplers.base import AbstractSampler
+from .posterior import draw_posteriors, exact_posteriors, finite_rows, nan_where_failed
+from .tasks import Tasks
 
 LARGEST = 1e100  # distance, beyond which sums of distances are not to be trusted
 
@@ -55,7 +60,7 @@ class Distance:
         return str(Table(("distance", "floor", "over the floor", "failed"), [row]))
 
 
-def earth_movers_distance(first: Any, second: Any) -> float:
+def earth_movers_distance(first: ArrayLike, second: ArrayLike) -> float:
     """Mean Euclidean distance that one sample must be moved to become the other.
 
     Args:
@@ -87,7 +92,7 @@ def earth_movers_distance(first: Any, second: Any) -> float:
     return float(ot.emd2([], [], costs))
 
 
-def distance_over_floor(draws: Any, exact: Any, other_exact: Any) -> Distance:
+def distance_over_floor(draws: ArrayLike, exact: ArrayLike, other_exact: ArrayLike) -> Distance:
     """Distance of draws from exact ones, beside that of exact draws from each other.
 
     Args:
@@ -122,8 +127,8 @@ def distance_over_floor(draws: Any, exact: Any, other_exact: Any) -> Distance:
 
 def prior_distances(
     priors: Mapping[str, AbstractPrior],
-    seen: Any,
-    held_out: Any,
+    seen: ArrayLike,
+    held_out: ArrayLike,
     *,
     num_points: int = 1000,
     num_repeats: int = 5,
@@ -177,7 +182,7 @@ def _distance_of_rest(draws: Float[np.ndarray, "m d"], exact: Float[np.ndarray, 
     return earth_movers_distance(kept, exact) if len(kept) else float("inf")
 
 
-def _with_task_axis(name: str, value: Any) -> np.ndarray:
+def _with_task_axis(name: str, value: ArrayLike) -> np.ndarray:
     draws = np.asarray(value)
     if draws.dtype.kind not in "fiub" or draws.ndim not in (2, 3) or 0 in draws.shape:
         raise ValueError(
@@ -197,3 +202,112 @@ def pot() -> ModuleType:
             "`pip install 'diffprior[distances]'` brings it"
         ) from error
     return ot
+
+
+@dataclass(frozen=True)
+class PosteriorQuality:
+    """One sampler after one number of observations.
+
+    Args:
+        sampler: Its name.
+        num_observations: Rows of each history.
+        distance: From the exact posterior, beside that of exact draws from each other.
+        trace_ratio: Mean trace of the covariance over that of the exact posterior.
+        mean_trace_ratio: The mean of the ratio itself, which small posteriors dominate.
+        failed: Draws that failed, which are left out.
+    """
+
+    sampler: str
+    num_observations: int
+    distance: Distance
+    trace_ratio: float
+    mean_trace_ratio: float
+    failed: int
+
+    def __str__(self) -> str:
+        """Distance over its floor, and the trace ratio."""
+        row = (
+            self.sampler,
+            str(self.num_observations),
+            plus_minus(self.distance.ratio, self.distance.standard_error),
+            f"{self.trace_ratio:.2f}",
+            str(self.failed),
+        )
+        columns = ("sampler", "rows", "distance over floor", "trace over exact", "failed")
+        return str(Table(columns, [row]))
+
+
+def posterior_quality(
+    prior: MixturePrior,
+    samplers: Mapping[str, AbstractSampler],
+    sizes: Iterable[int],
+    *,
+    likelihood: AbstractLikelihood | None = None,
+    num_histories: int = 20,
+    num_draws: int = 500,
+    seed: int = 0,
+    callback: Callable[[PosteriorQuality], None] = lambda row: None,
+) -> list[PosteriorQuality]:
+    """Compare samplers with the exact posterior, after several numbers of observations.
+
+    Args:
+        prior: The distribution of the true parameters; samplers may use it or one learned from it.
+        samplers: Samplers by name.
+        sizes: Numbers of observations.
+        likelihood: How rewards arise; linear with noise of standard deviation 1 by default.
+            For others the exact posterior is computed on a grid, in two dimensions only.
+        num_histories: Histories of each size.
+        num_draws: Draws from each posterior.
+        seed: Of everything random.
+        callback: Called with each row as it is done.
+
+    Returns:
+        One row for each size and sampler.
+
+    Raises:
+        ValueError: If the exact posterior cannot be computed.
+        ImportError: If POT is not installed.
+
+    References:
+        Kveton et al. (2024), Appendix C.4; here the distance is given over its floor.
+    """
+    pot()  # before any work
+    likelihood = Linear(noise_std=1.0) if likelihood is None else likelihood
+    rows = []
+    for size in sizes:
+        tasks = Tasks.simulate(
+            prior, likelihood, num_tasks=num_histories, num_observations=size, seed=seed
+        )
+        truths = exact_posteriors(prior, tasks, 2 * num_draws, 1000 + seed)
+        for name, sampler in samplers.items():
+            row = _evaluate(name, sampler, tasks, truths, num_draws, seed + 1)
+            rows.append(row)
+            callback(row)
+    return rows
+
+
+def _evaluate(
+    name: str,
+    sampler: AbstractSampler,
+    tasks: Tasks,
+    truths: Float[np.ndarray, "n m d"],
+    num_draws: int,
+    seed: int,
+) -> PosteriorQuality:
+    draws = draw_posteriors(sampler, tasks, num_draws, seed)
+    distance = distance_over_floor(draws.values, truths[:, :num_draws], truths[:, num_draws:])
+    ours, true = _traces(draws.values), _traces(truths)
+    ratios = (float(np.mean(ours) / np.mean(true)), float(np.mean(ours / true)))
+    return PosteriorQuality(name, _size(tasks), distance, *ratios, draws.failed)
+
+
+def _traces(draws: Float[np.ndarray, "n m d"]) -> Float[np.ndarray, " n"]:
+    """Trace of the covariance of every posterior, over draws that did not fail."""
+    left = np.isfinite(draws[..., 0]).any(axis=1)
+    traces = np.full(len(draws), np.nan)
+    traces[left] = np.sum(np.nanvar(draws[left], axis=1), axis=-1)
+    return traces
+
+
+def _size(tasks: Tasks) -> int:
+    return int(tasks.num_observations[0])

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 from ..bandits.agents import AbstractAgent, as_agent, dim_of
 from ..bandits.decisions import choose
 from ..checks import on_device, positive_int
+from ..evidence.base import AbstractLikelihood
 from ..logs.decisions import LoggedDecisions
 from ..reporting.tables import Table, plus_minus
 
@@ -60,7 +61,7 @@ class OffPolicy:
     num_left_out: int
     failed: int
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The table as plain numbers.
 
         Returns:
@@ -86,9 +87,9 @@ class OffPolicy:
 
 
 def off_policy(
-    policy: Any,
+    policy: object,
     decisions: LoggedDecisions,
-    likelihood: Any = None,
+    likelihood: AbstractLikelihood | None = None,
     *,
     num_draws: int = 64,
     seed: int = 0,

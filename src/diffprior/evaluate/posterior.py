@@ -1,104 +1,94 @@
-"""Samplers against the exact posterior of a mixture prior, by length of history (Appendix C.4)."""
+"""Draws from the posterior of every task, by a sampler or exactly.
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+A draw that failed is NaN in every parameter: it is left out and counted, never replaced.
+"""
 
+from typing import NamedTuple
+
+import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float, Key
 
-from ..evidence.base import AbstractEvidence, AbstractLikelihood
-from ..evidence.linear import Linear
+from ..checks import positive_int
+from ..evidence.base import AbstractEvidence
 from ..priors.mixture import MixturePrior
-from ..reporting.tables import Table, plus_minus
-from ..samplers.base import AbstractSampler
+from ..samplers.base import AbstractSampler, Info
+from ..samplers.choose import best_sampler
 from ..samplers.exact import Exact
-from .distances import Distance, distance_over_floor, pot
-from .draws import draw_posteriors
-from .grid import grid_posterior
 from .tasks import Tasks
 
+AT_ONCE = 1024  # draws side by side, which bounds the memory
 
-@dataclass(frozen=True)
-class PosteriorQuality:
-    """One sampler after one number of observations.
 
-    Args:
-        sampler: Its name.
-        num_observations: Rows of each history.
-        distance: From the exact posterior, beside that of exact draws from each other.
-        trace_ratio: Mean trace of the covariance over that of the exact posterior.
-        mean_trace_ratio: The mean of the ratio itself, which small posteriors dominate.
-        failed: Draws that failed, which are left out.
+class PosteriorDraws(NamedTuple):
+    """Draws (n, m, d) of n posteriors; one that failed is NaN in every parameter."""
+
+    values: Float[np.ndarray, "n m d"]
+    log_evidence: Float[np.ndarray, "n m"]
+
+    @property
+    def failed(self) -> int:
+        """How many draws failed."""
+        return int(np.sum(np.isnan(self.values).any(axis=-1)))
+
+
+def nan_where_failed(
+    values: Float[np.ndarray, "*n d"], failed: np.ndarray | None = None
+) -> Float[np.ndarray, "*n d"]:
+    """Draws as float64, NaN in every parameter where one is not finite or was said to fail.
+
+    This is the one rule of every evaluation: a failed draw is left out and counted, never replaced
+    by a number.
     """
+    values = np.asarray(values, np.float64)
+    broken = ~np.isfinite(values).all(axis=-1)
+    broken = broken if failed is None else broken | np.asarray(failed)
+    return np.where(broken[..., None], np.nan, values)
 
-    sampler: str
-    num_observations: int
-    distance: Distance
-    trace_ratio: float
-    mean_trace_ratio: float
-    failed: int
 
-    def __str__(self) -> str:
-        """Distance over its floor, and the trace ratio."""
-        row = (
-            self.sampler,
-            str(self.num_observations),
-            plus_minus(self.distance.ratio, self.distance.standard_error),
-            f"{self.trace_ratio:.2f}",
-            str(self.failed),
+def finite_rows(draws: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "k d"]:
+    """The draws that did not fail."""
+    return draws[np.isfinite(draws).all(axis=-1)]
+
+
+def as_sampler(sampler: object) -> AbstractSampler:
+    """The sampler, or the best one for a prior or an object with its four members."""
+    return sampler if isinstance(sampler, AbstractSampler) else best_sampler(sampler)
+
+
+def draw_posteriors(sampler: object, tasks: Tasks, num_draws: int, seed: int) -> PosteriorDraws:
+    """Draws from the posterior of every task; those of a task depend on its number and the seed."""
+    sampler, num_draws = as_sampler(sampler), positive_int("num_draws", num_draws)
+    _check_dim(sampler, tasks)
+    keys = jax.random.split(jax.random.key(seed), len(tasks))
+    shape = (len(tasks), num_draws)
+    values = np.empty((*shape, tasks.dim))
+    log_evidence = np.empty(shape)
+    for which, evidence in tasks.batches(max(1, AT_ONCE // num_draws)):
+        thetas, info = _draw(sampler, keys[which], evidence, num_draws)
+        values[which] = nan_where_failed(np.asarray(thetas), np.asarray(info.failed))
+        log_evidence[which] = np.asarray(info.log_evidence, np.float64)
+    return PosteriorDraws(values, log_evidence)
+
+
+def _check_dim(sampler: AbstractSampler, tasks: Tasks) -> None:
+    if sampler.prior.dim != tasks.dim:
+        raise ValueError(
+            f"`tasks`: expected {sampler.prior.dim} features as in the prior, got {tasks.dim}; "
+            f"use features with {sampler.prior.dim} columns"
         )
-        columns = ("sampler", "rows", "distance over floor", "trace over exact", "failed")
-        return str(Table(columns, [row]))
 
 
-def posterior_quality(
-    prior: MixturePrior,
-    samplers: Mapping[str, AbstractSampler],
-    sizes: Iterable[int],
-    *,
-    likelihood: AbstractLikelihood | None = None,
-    num_histories: int = 20,
-    num_draws: int = 500,
-    seed: int = 0,
-    callback: Callable[[PosteriorQuality], None] = lambda row: None,
-) -> list[PosteriorQuality]:
-    """Judge samplers against the exact posterior, after several numbers of observations.
+@eqx.filter_jit
+def _draw(
+    sampler: AbstractSampler, keys: Key[Array, " b"], evidence: AbstractEvidence, num_draws: int
+) -> tuple[Float[Array, "b m d"], Info]:
+    def one(key: Key[Array, ""], evidence: AbstractEvidence) -> tuple[Float[Array, "m d"], Info]:
+        draw_keys = jax.random.split(key, num_draws)
+        return jax.vmap(lambda k: sampler.tempered_draw(k, evidence))(draw_keys)
 
-    Args:
-        prior: The law of the true parameters; samplers may use it or one learned from it.
-        samplers: Samplers by name.
-        sizes: Numbers of observations.
-        likelihood: How rewards arise; linear with noise of standard deviation 1 by default.
-            For others the exact posterior is computed on a grid, in two dimensions only.
-        num_histories: Histories of each size.
-        num_draws: Draws from each posterior.
-        seed: Of everything random.
-        callback: Called with each row as it is done.
-
-    Returns:
-        One row for each size and sampler.
-
-    Raises:
-        ValueError: If the exact posterior cannot be computed.
-        ImportError: If POT is not installed.
-
-    References:
-        Kveton et al. (2024), Appendix C.4; here the distance is given over its floor.
-    """
-    pot()  # before any work
-    likelihood = Linear(noise_std=1.0) if likelihood is None else likelihood
-    rows = []
-    for size in sizes:
-        tasks = Tasks.simulate(
-            prior, likelihood, num_tasks=num_histories, num_observations=size, seed=seed
-        )
-        truths = exact_posteriors(prior, tasks, 2 * num_draws, 1000 + seed)
-        for name, sampler in samplers.items():
-            row = _judge(name, sampler, tasks, truths, num_draws, seed + 1)
-            rows.append(row)
-            callback(row)
-    return rows
+    return jax.vmap(one)(keys, evidence)
 
 
 def exact_posteriors(
@@ -133,28 +123,61 @@ def _one(evidence: AbstractEvidence, place: int) -> AbstractEvidence:
     return jax.tree.map(lambda leaf: leaf[place], evidence)
 
 
-def _judge(
-    name: str,
-    sampler: AbstractSampler,
-    tasks: Tasks,
-    truths: Float[np.ndarray, "n m d"],
-    num_draws: int,
-    seed: int,
-) -> PosteriorQuality:
-    draws = draw_posteriors(sampler, tasks, num_draws, seed)
-    distance = distance_over_floor(draws.values, truths[:, :num_draws], truths[:, num_draws:])
-    ours, true = _traces(draws.values), _traces(truths)
-    ratios = (float(np.mean(ours) / np.mean(true)), float(np.mean(ours / true)))
-    return PosteriorQuality(name, _size(tasks), distance, *ratios, draws.failed)
+def grid_posterior(
+    prior: MixturePrior, evidence: AbstractEvidence, num_draws: int, seed: int, num: int = 400
+) -> Float[np.ndarray, "m 2"]:
+    """Draws from the exact posterior in two dimensions.
+
+    A coarse grid over the prior finds where the posterior is; a fine one is laid there.
+
+    Args:
+        prior: A prior of two parameters.
+        evidence: Any evidence of two parameters.
+        num_draws: How many draws.
+        seed: Of the draws.
+        num: Points along each side of the grid.
+
+    Returns:
+        Draws (num_draws, 2), uniform within the cells of the fine grid.
+
+    Raises:
+        ValueError: If there are other than two parameters.
+    """
+    if prior.dim != 2:
+        raise ValueError(
+            f"`prior`: expected two parameters for a grid, got {prior.dim}; "
+            "use linear rewards, whose posterior has a closed form"
+        )
+    moments = prior.moments()
+    center = np.asarray(moments.mean, np.float64)
+    half = 6.0 * np.sqrt(np.diagonal(np.asarray(moments.cov, np.float64)))
+    points, probabilities, _ = _grid(prior, evidence, center - half, center + half, num)
+    kept = points[probabilities > 1e-9 * probabilities.max()]
+    margin = 2 * half / num
+    low, high = kept.min(axis=0) - margin, kept.max(axis=0) + margin
+    points, probabilities, cell = _grid(prior, evidence, low, high, num)
+    rng = np.random.default_rng(seed)
+    chosen = rng.choice(len(points), size=num_draws, p=probabilities)
+    return points[chosen] + cell * (rng.random((num_draws, 2)) - 0.5)
 
 
-def _traces(draws: Float[np.ndarray, "n m d"]) -> Float[np.ndarray, " n"]:
-    """Trace of the covariance of every posterior, over draws that did not fail."""
-    left = np.isfinite(draws[..., 0]).any(axis=1)
-    traces = np.full(len(draws), np.nan)
-    traces[left] = np.sum(np.nanvar(draws[left], axis=1), axis=-1)
-    return traces
+def _grid(
+    prior: MixturePrior, evidence: AbstractEvidence, low: np.ndarray, high: np.ndarray, num: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    cell = (high - low) / num
+    axes = [low[i] + cell[i] * (np.arange(num) + 0.5) for i in range(2)]
+    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+    log_likelihood = jax.lax.map(evidence.log_likelihood, jax.device_put(points), batch_size=4096)
+    log_density = np.asarray(log_likelihood, np.float64) + _log_prior(prior, points)
+    weights = np.exp(log_density - log_density.max())
+    return points, weights / weights.sum(), cell
 
 
-def _size(tasks: Tasks) -> int:
-    return int(tasks.num_observations[0])
+def _log_prior(prior: MixturePrior, points: np.ndarray) -> np.ndarray:
+    from scipy.stats import multivariate_normal  # slow to import, and not needed to decide
+
+    components = zip(
+        np.asarray(prior.weights), np.asarray(prior.means), np.asarray(prior.covs), strict=True
+    )
+    densities = [w * multivariate_normal(m, c).pdf(points) for w, m, c in components]
+    return np.log(np.sum(densities, axis=0) + 1e-300)

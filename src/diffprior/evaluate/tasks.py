@@ -1,46 +1,39 @@
-"""Tasks to be judged on: what each of them has shown, and its true parameters where known."""
+"""Tasks to evaluate on: their logs, how rewards arise, and true parameters where known."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Key
+from numpy.typing import ArrayLike
 
 from ..checks import on_device, positive_int, real_numbers
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..logs.logs import Logs
 from ..priors.adaptor import as_prior
+from ..priors.base import AbstractPrior
 from ..problems.base import AbstractProblem
-from .histories import RandomActions, rows_of_tasks
+from ..problems.synthetic import uniform_in_ball
 
 MIN_ROWS = 16  # room for rows: this many, and four times more as often as is needed
 
 
 @dataclass(frozen=True)
 class Tasks:
-    """The rows of many tasks, one task after the other, and how rewards arise from parameters.
+    """Logs of tasks, how their rewards arise, and their true parameters where known.
 
     Args:
-        features: All rows (N, d), those of a task in the order in which they were seen.
-        rewards: One reward for each row (N,).
-        starts: Where each task begins, and the end: (n + 1,), from 0 to N.
+        logs: The rows of the tasks, those of a task in the order in which they were seen.
         likelihood: How rewards arise from parameters.
         parameters: The true ones (n, d), or None where they are not known.
-        labels: A name for each task; by default its number.
-        weights: How many observations each row stands for (N,); one by default.
     """
 
-    features: Float[np.ndarray, "N d"]
-    rewards: Float[np.ndarray, " N"]
-    starts: Int[np.ndarray, " n_plus_1"]
+    logs: Logs
     likelihood: AbstractLikelihood
     parameters: Float[np.ndarray, "n d"] | None = None
-    labels: tuple[Hashable, ...] = ()
-    weights: Float[np.ndarray, " N"] | None = None
 
     @staticmethod
     def from_logs(logs: Logs, likelihood: AbstractLikelihood) -> "Tasks":
@@ -57,29 +50,22 @@ class Tasks:
             ValueError: If a reward is impossible under the likelihood.
         """
         likelihood.check_rewards(logs.rewards)
-        return Tasks(
-            logs.features,
-            logs.rewards,
-            logs.starts,
-            likelihood,
-            labels=tuple(logs.labels.tolist()),
-            weights=logs.weights,
-        )
+        return Tasks(logs, likelihood)
 
     @staticmethod
     def from_arrays(
-        tasks: Any,
-        features: Any,
-        rewards: Any,
+        tasks: ArrayLike,
+        features: ArrayLike,
+        rewards: ArrayLike,
         likelihood: AbstractLikelihood,
-        parameters: Any = None,
+        parameters: ArrayLike | None = None,
     ) -> "Tasks":
         """Tasks from a table of rows.
 
         Args:
             tasks: A label for each row (N,): which task it belongs to. Rows keep their order.
             features: Feature vectors of the actions taken (N, d).
-            rewards: What they paid (N,).
+            rewards: Their rewards (N,).
             likelihood: How rewards arise from parameters.
             parameters: True parameters (n, d), tasks in the order of their first rows.
 
@@ -89,35 +75,16 @@ class Tasks:
         Raises:
             ValueError: If shapes do not agree, a number is not finite, or a reward is impossible.
         """
-        features = np.asarray(
-            real_numbers("features", features, ("N", "d"), "one row for each observation"), float
-        )
-        num_rows = len(features)
-        rewards = np.asarray(
-            real_numbers("rewards", rewards, (num_rows,), "one reward for each row"), float
-        )
-        labels = np.asarray(tasks)
-        if labels.shape != (num_rows,):
-            raise ValueError(
-                f"`tasks`: expected shape ({num_rows},), got {labels.shape}; "
-                "pass one label for each row"
-            )
-        likelihood.check_rewards(rewards)
-        names, which = _in_order_of_appearance(labels)
-        order = np.argsort(which, kind="stable")
-        starts = np.concatenate([[0], np.cumsum(np.bincount(which, minlength=len(names)))])
-        return Tasks(
-            features[order],
-            rewards[order],
-            starts,
-            likelihood,
-            _checked_parameters(parameters, len(names), features.shape[1]),
-            tuple(names),
-        )
+        found = Tasks.from_logs(Logs(tasks, features, rewards, check_features=False), likelihood)
+        if parameters is None:
+            return found
+        fix = "pass one row for each task, in the order of the tasks' first rows"
+        truths = real_numbers("parameters", parameters, (len(found), found.dim), fix)
+        return replace(found, parameters=np.asarray(truths, np.float64))
 
     @staticmethod
     def simulate(
-        source: Any,
+        source: object,
         likelihood: AbstractLikelihood | None = None,
         *,
         num_tasks: int,
@@ -146,32 +113,29 @@ class Tasks:
         theta_key, history_key = jax.random.split(jax.random.key(seed))
         thetas = jnp.asarray(problem.sample_parameters(theta_key, num_tasks), float)
         keys = jax.random.split(history_key, num_tasks)
-        phi, y = rows_of_tasks(problem, keys, thetas, _room_for(int(sizes.max())))
+        phi, y = _simulated_rows(problem, keys, thetas, _room_for(int(sizes.max())))
         kept = np.arange(phi.shape[1]) < sizes[:, None]
-        return Tasks(
-            np.asarray(phi, np.float64)[kept],
-            np.asarray(y, np.float64)[kept],
-            np.concatenate([[0], np.cumsum(sizes)]),
-            problem.likelihood,
-            np.asarray(thetas, np.float64),
-            tuple(range(num_tasks)),
-        )
+        labels = np.arange(num_tasks, dtype=np.uint64)
+        names = tuple(f"x{i + 1}" for i in range(problem.dim))
+        rows = (np.asarray(phi, np.float64)[kept], np.asarray(y, np.float64)[kept])
+        logs = Logs.from_grouped(labels, sizes, *rows, np.ones(len(rows[1])), None, names)
+        return Tasks(logs, problem.likelihood, np.asarray(thetas, np.float64))
 
     def __len__(self) -> int:
         """Number of tasks n."""
-        return len(self.starts) - 1
+        return self.logs.num_tasks
 
     @property
     def dim(self) -> int:
         """Number of parameters d."""
-        return self.features.shape[1]
+        return self.logs.dim
 
     @property
     def num_observations(self) -> Int[np.ndarray, " n"]:
-        """Rows of each task."""
-        return np.diff(self.starts)
+        """Number of rows per task."""
+        return self.logs.counts
 
-    def select(self, which: Any) -> "Tasks":
+    def select(self, which: slice | Sequence[int] | np.ndarray) -> "Tasks":
         """Some of the tasks, by a slice, their numbers, or a mask (n,).
 
         Args:
@@ -181,37 +145,21 @@ class Tasks:
             Those tasks, in that order.
         """
         chosen = np.arange(len(self))[which]
-        pieces = [np.arange(self.starts[i], self.starts[i + 1]) for i in chosen]
-        rows = np.concatenate(pieces).astype(int) if pieces else np.zeros(0, int)
-        return replace(
-            self,
-            features=self.features[rows],
-            rewards=self.rewards[rows],
-            starts=np.concatenate([[0], np.cumsum([len(piece) for piece in pieces])]).astype(int),
-            parameters=None if self.parameters is None else self.parameters[chosen],
-            labels=tuple(self.labels[i] for i in chosen) if self.labels else (),
-            weights=None if self.weights is None else self.weights[rows],
-        )
+        truths = None if self.parameters is None else self.parameters[chosen]
+        return replace(self, logs=self.logs.select(chosen), parameters=truths)
 
     def first_rows(self, count: int) -> "Tasks":
         """The same tasks after their first `count` rows, or all where there are fewer.
 
         Args:
-            count: Rows of each task to keep, at most.
+            count: Rows per task, at most.
 
         Returns:
             As many tasks, with fewer rows.
         """
-        sizes = np.minimum(self.num_observations, count)
-        kept = np.arange(len(self.rewards)) - np.repeat(self.starts[:-1], self.num_observations)
-        rows = kept < count
-        return replace(
-            self,
-            features=self.features[rows],
-            rewards=self.rewards[rows],
-            starts=np.concatenate([[0], np.cumsum(sizes)]),
-            weights=None if self.weights is None else self.weights[rows],
-        )
+        logs = self.logs
+        place = np.arange(logs.num_rows) - np.repeat(logs.starts[:-1], logs.counts)
+        return replace(self, logs=logs.select_rows(place < count))
 
     def true_parameters(self) -> Float[np.ndarray, "n d"]:
         """The true parameters (n, d).
@@ -225,7 +173,7 @@ class Tasks:
         if self.parameters is None:
             raise ValueError(
                 "`tasks`: expected tasks whose true parameters are known, got none; pass "
-                "`parameters=`, use `Tasks.simulate`, or judge by rewards: `predictive_check`"
+                "`parameters=`, use `Tasks.simulate`, or score rewards: `predictive_check`"
             )
         return self.parameters
 
@@ -252,20 +200,21 @@ class Tasks:
 
     def _stacked(self, which: Int[np.ndarray, " b"], room: int) -> AbstractEvidence:
         """Evidence of some tasks, in `room` rows each; those that are too many weigh nothing."""
-        first, size = self.starts[which, None], self.num_observations[which, None]
+        logs = self.logs
+        first, size = logs.starts[which, None], self.num_observations[which, None]
         column = np.arange(room)
         counts = (column < size).astype(float)
         rows = first + np.minimum(column, np.maximum(size - 1, 0))
-        if len(self.rewards) == 0:
+        if logs.num_rows == 0:
             features, rewards = np.zeros((*rows.shape, self.dim)), np.zeros(rows.shape)
         else:
-            rows = np.minimum(rows, len(self.rewards) - 1)
-            features, rewards = self.features[rows], self.rewards[rows]
-            counts = counts if self.weights is None else counts * self.weights[rows]
+            rows = np.minimum(rows, logs.num_rows - 1)
+            features, rewards = logs.features[rows], logs.rewards[rows]
+            counts = counts * logs.weights[rows]
         return _evidence_stack(self.likelihood, *map(on_device, (features, rewards, counts)))
 
 
-def as_tasks(tasks: Any, likelihood: AbstractLikelihood | None = None) -> Tasks:
+def as_tasks(tasks: Tasks | Logs, likelihood: AbstractLikelihood | None = None) -> Tasks:
     """Tasks from tasks or from logs, with this likelihood if one is given."""
     if isinstance(tasks, Tasks):
         return tasks if likelihood is None else replace(tasks, likelihood=likelihood)
@@ -293,7 +242,7 @@ def _evidence_stack(
     return jax.vmap(lambda phi, y, w: empty.add(phi, y, w))(features, rewards, weights)
 
 
-def _as_problem(source: Any, likelihood: AbstractLikelihood | None) -> AbstractProblem:
+def _as_problem(source: object, likelihood: AbstractLikelihood | None) -> AbstractProblem:
     if isinstance(source, AbstractProblem):
         if likelihood is not None:
             raise ValueError(
@@ -306,10 +255,12 @@ def _as_problem(source: Any, likelihood: AbstractLikelihood | None) -> AbstractP
             "`likelihood`: expected how rewards arise from the prior's parameters, got None; "
             "pass dp.Linear(noise_std), dp.Logistic() or another"
         )
-    return RandomActions(as_prior(source), likelihood)
+    return _RandomActions(as_prior(source), likelihood)
 
 
-def _checked_sizes(num_observations: Any, num_tasks: int) -> Int[np.ndarray, " n"]:
+def _checked_sizes(
+    num_observations: int | Sequence[int] | np.ndarray, num_tasks: int
+) -> Int[np.ndarray, " n"]:
     sizes = np.asarray(num_observations)
     fits = sizes.shape in ((), (num_tasks,)) and sizes.dtype.kind in "iu" and np.all(sizes >= 0)
     if not fits:
@@ -320,21 +271,55 @@ def _checked_sizes(num_observations: Any, num_tasks: int) -> Int[np.ndarray, " n
     return np.broadcast_to(sizes, (num_tasks,)).astype(int)
 
 
-def _checked_parameters(parameters: Any, n: int, d: int) -> Float[np.ndarray, "n d"] | None:
-    if parameters is None:
-        return None
-    fix = "pass one row for each task, in the order of the tasks' first rows"
-    return np.asarray(real_numbers("parameters", parameters, (n, d), fix), np.float64)
-
-
-def _in_order_of_appearance(labels: np.ndarray) -> tuple[list[Hashable], Int[np.ndarray, " N"]]:
-    numbers: dict[Hashable, int] = {}
-    which = [numbers.setdefault(label, len(numbers)) for label in labels.tolist()]
-    return list(numbers), np.asarray(which, int)
-
-
 def _room_for(num_rows: int) -> int:
     room = MIN_ROWS
     while room < num_rows:
         room *= 4
     return room
+
+
+class _RandomActions(AbstractProblem):
+    """Parameters from a prior, and one action from the unit ball in every round."""
+
+    prior: AbstractPrior
+    likelihood: AbstractLikelihood
+    dim: int = eqx.field(static=True)
+    num_actions: int = eqx.field(static=True)
+    fresh_actions: bool = eqx.field(static=True)
+
+    def __init__(self, prior: AbstractPrior, likelihood: AbstractLikelihood) -> None:
+        self.prior, self.likelihood, self.dim = prior, likelihood, prior.dim
+        self.num_actions, self.fresh_actions = 1, True
+
+    def sample_parameters(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
+        return self.prior.sample(key, num_samples)
+
+    def features(self, key: Key[Array, ""]) -> Float[Array, "k d"]:
+        return uniform_in_ball(key, self.num_actions, self.dim)
+
+
+@eqx.filter_jit
+def _simulated_rows(
+    problem: AbstractProblem, keys: Key[Array, " n"], thetas: Float[Array, "n d"], num_rows: int
+) -> tuple[Float[Array, "n r d"], Float[Array, "n r"]]:
+    """Features and rewards of actions chosen at random, `num_rows` per task."""
+
+    def row(
+        key: Key[Array, ""], theta: Float[Array, " d"], actions_key: Key[Array, ""]
+    ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+        fresh_key, noise_key, choice_key = jax.random.split(key, 3)
+        features = problem.features(fresh_key if problem.fresh_actions else actions_key)
+        rewards = problem.rewards(noise_key, theta, features)
+        action = jax.random.randint(choice_key, (), 0, problem.num_actions)
+        return features[action], rewards[action]
+
+    def task(
+        inputs: tuple[Key[Array, ""], Float[Array, " d"]],
+    ) -> tuple[Float[Array, "r d"], Float[Array, " r"]]:
+        key, theta = inputs
+        actions_key, rows_key = jax.random.split(key)
+        row_keys = jax.random.split(rows_key, num_rows)
+        return jax.vmap(lambda k: row(k, theta, actions_key))(row_keys)
+
+    rows: tuple[Array, Array] = jax.lax.map(task, (keys, thetas))
+    return rows

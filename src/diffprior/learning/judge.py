@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from ..evaluate.estimates import estimate_log_evidence
+from ..evaluate.comparison import estimate_log_evidence
 from ..evidence.base import AbstractLikelihood
 from ..logs.logs import Logs
 from ..priors.from_tasks.data import AnyLogs, block_order, blocks_of
