@@ -2,7 +2,6 @@
 
 import re
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ from scipy.stats import multivariate_normal
 from starlette.testclient import TestClient
 
 import diffprior as dp
-from benchmarks.service import make_store
 from diffprior.service.auth import create_token
 from diffprior.service.catalog import Catalog
 from diffprior.service.dashboard import model_page
-from diffprior.service.dashboard.charts import Plot, model_charts, round_ticks
+from diffprior.service.dashboard.charts import Plot, round_ticks
 from diffprior.service.dashboard.prior_gain import PriorGain, prior_gain
 from diffprior.service.dashboard.statistics import (
     Window,
@@ -106,6 +104,10 @@ def check_window(database: Database) -> None:
 
 def test_the_window_is_the_log(database: Database) -> None:
     check_window(database)
+    query = sa.select(decisions.c.id).order_by(decisions.c.created.desc()).limit(10)
+    with database.reading() as connection:
+        plan = connection.execute(sa.text(f"EXPLAIN QUERY PLAN {query}"), {"param_1": 10}).all()
+    assert "decisions_by_time" in str(plan)
 
 
 @pytest.mark.filterwarnings("ignore")  # of pgserver's own
@@ -117,21 +119,6 @@ def test_the_window_is_the_log_on_postgresql() -> None:
         database = Database(server.get_uri())
         check_window(database)
         database.close()
-
-
-def test_ten_thousand_decisions_are_read_in_half_a_second(tmp_path: Path) -> None:
-    path = make_store(tmp_path / "log.sqlite", PRIOR, 2_100, num_rewards=5)
-    database = Database(str(path))
-    with database.reading() as connection:
-        begin = time.process_time()
-        window = read_window(connection)
-        assert all(chart.svg for chart in model_charts(window, window, {}) if chart.plot)
-        seconds = time.process_time() - begin
-        query = sa.select(decisions.c.id).order_by(decisions.c.created.desc()).limit(10)
-        plan = connection.execute(sa.text(f"EXPLAIN QUERY PLAN {query}"), {"param_1": 10}).all()
-    database.close()
-    assert len(window) == 10_000 and "decisions_by_time" in str(plan)
-    assert seconds < 0.5
 
 
 def test_a_database_of_before_gets_the_index(database: Database) -> None:

@@ -1,15 +1,20 @@
-"""Pages, tables and reports: complete, escaped, and silent about whose machine it was."""
+"""Tables, pages and figures: complete, escaped and readable."""
 
 import html.parser
+from pathlib import Path
 
-import pytest
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from diffprior.reporting.figures import MAX_SHOWN, prior_figure, save_prior_figure
 from diffprior.reporting.page import Callout, Code, Columns, Heading, Picture, Text, page
 from diffprior.reporting.tables import Link, Table, plus_minus
 
 TABLE = Table(
     ("agent", "R <n>"), [("TS", "19 ± 1"), ("A&B", "15 ± 1")], "x < y", frozenset({(1, 1)})
 )
+ROWS = np.random.default_rng(0).standard_normal((60, 8))
+NAMES = ("price", "2", "clicks", "visits", "e", "f", "g", "h")
 VOID = ("meta", "img", "source")
 
 
@@ -60,22 +65,16 @@ def test_a_page_is_whole_and_escaped() -> None:
     assert "prefers-color-scheme: dark" in text and "http" not in text
 
 
-@pytest.mark.parametrize(
-    ("mean", "error", "text"),
-    [
+def test_numbers_have_the_digits_of_their_errors() -> None:
+    for value, error, text in (
         (15.52, 0.31, "15.5 ± 0.3"),
         (0.514, 0.021, "0.51 ± 0.02"),
         (-2.0, 0.5, "-2.0 ± 0.5"),
         (526.3, 12.0, "526 ± 12"),
         (0.5, 0.12, "0.50 ± 0.12"),
         (3.0, float("nan"), "3"),
-    ],
-)
-def test_numbers_have_the_digits_of_their_errors(mean: float, error: float, text: str) -> None:
-    assert plus_minus(mean, error) == text
-
-
-def test_signs() -> None:
+    ):
+        assert plus_minus(value, error) == text
     assert plus_minus(0.83, 0.2, signed=True) == "+0.8 ± 0.2"
 
 
@@ -84,3 +83,33 @@ def test_a_table_as_text() -> None:
     assert TABLE.to_text(bold=True).endswith("A&B    \x1b[1m15 ± 1\x1b[0m")
     assert str(Table((), [("a", "b"), ("cc", "d")], words=True)) == "a   b\ncc  d"
     assert str(Table(("a",), [])) == "a"
+
+
+def test_every_pair_is_shown_with_names() -> None:
+    for dim in (1, 8):
+        figure = prior_figure(ROWS[:, :dim], ROWS[::-1, :dim], NAMES[:dim])
+        shown = min(dim, MAX_SHOWN)
+        visible = [axis for axis in figure.axes if axis.get_visible()]
+        scattered = [axis for axis in visible if axis.collections]
+        assert len(scattered) == shown * (shown - 1) // 2
+        assert len(visible) - len(scattered) == shown
+        labels = {axis.get_xlabel() for axis in visible} - {""}
+        assert labels == {f"parameter {n}" if n == "2" else n for n in NAMES[:shown]}
+        pairs = {tuple(axis.collections[0].get_offsets()[0]) for axis in scattered}
+        assert pairs == {(ROWS[0, j], ROWS[0, i]) for i in range(shown) for j in range(i)}
+
+
+def test_the_legend_covers_no_axes() -> None:
+    figure = prior_figure(ROWS[:, :2], ROWS[:, :2], NAMES[:2])
+    FigureCanvasAgg(figure).draw()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    for axis in (axis for axis in figure.axes if axis.get_visible()):
+        assert not box.overlaps(axis.get_window_extent())
+
+
+def test_figures_as_files(tmp_path: Path) -> None:
+    for suffix, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("PDF", b"%PDF")):
+        path = tmp_path / f"a.{suffix}"
+        save_prior_figure(path, ROWS[:, :1], ROWS[:, :1], ("a",))
+        assert path.read_bytes().startswith(start)
