@@ -74,9 +74,9 @@ def test_every_call_does_what_it_says(service: TestClient) -> None:  # noqa: F81
         shadow = client.decide("shop", "c", features=features(0), action_taken=1)
         assert shadow.action == 1
         both = [DecisionRequest("c", features(0)), DecisionRequest("c", [[1.0]])]
-        good, refused = client.decide_many("shop", both)
+        good, rejected = client.decide_many("shop", both)
         assert good.decision_id == both[0].decision_id
-        assert isinstance(refused, CallError) and refused.status == 422
+        assert isinstance(rejected, CallError) and rejected.status == 422
         assert client.read_task("shop", "a b")["num_rewards"] == 1
         assert [t["task"] for t in client.list_tasks("shop", after="a b")] == ["c"]
         prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
@@ -173,7 +173,7 @@ def test_delays_grow_and_follow_the_service() -> None:
     assert retries.delay(call, 1, httpx.Response(503, headers={"Retry-After": "7"})) == 7.0
 
 
-def test_names_that_no_path_can_hold_are_refused() -> None:
+def test_names_with_slashes_are_rejected() -> None:
     handle, asked = answers(200)
     with client_of(handle) as client, pytest.raises(ValueError, match="`task`: expected text"):
         client.read_task("shop", "a/b")

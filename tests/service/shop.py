@@ -59,15 +59,15 @@ class Shop:
             for c, features in zip(campaigns, offered, strict=True)
         ]
         futures = [self._engine.submit(request) for request in asked]
-        told = []
+        reported = []
         for campaign, request, future in zip(campaigns, asked, futures, strict=True):
             reply = future.result(60)
             phi = request.features[BANNERS.index(reply["action"])]
             click = float(self._rng.random() < 1 / (1 + np.exp(-phi @ self._theta[campaign])))
             self.clicks.append((request.task, click))
             if self._rng.random() >= unrewarded:
-                told.append(self._engine.submit(Reward(reply["decision_id"], click)))
-        for future in told:
+                reported.append(self._engine.submit(Reward(reply["decision_id"], click)))
+        for future in reported:
             future.result(60)
 
 

@@ -22,7 +22,7 @@ from diffprior.service.store import Database
 from service.conftest import LINEAR, PRIOR, features
 
 
-def test_oversized_and_broken_bodies_are_refused(service: TestClient) -> None:
+def test_oversized_and_malformed_bodies_are_rejected(service: TestClient) -> None:
     path = "/v1/models/shop/tasks/a/decisions"
     assert service.post(path, content=b"x" * (3 * 2**20)).status_code == 413
     assert service.post(path, content=b'{"features": [[1').status_code == 422
@@ -77,7 +77,7 @@ def test_slow_clients_are_disconnected_and_delay_nobody(port: int) -> None:
         connection.close()
 
 
-def test_long_heads_are_refused(port: int) -> None:
+def test_long_heads_are_rejected(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.settimeout(30)
         connection.sendall(HEAD)

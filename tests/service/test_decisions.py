@@ -154,7 +154,7 @@ def test_rejected_requests_say_why(service: TestClient) -> None:
     assert service.get("/v1/models/shop").json()["num_tasks"] == 0
 
 
-def test_a_reward_outside_the_support_is_refused_and_not_kept(make_service: MakeService) -> None:
+def test_a_reward_outside_the_support_is_rejected(make_service: MakeService) -> None:
     service = make_service(**LOGISTIC)
     identity = decide(service)["decision_id"]
     reply = service.post(f"/v1/decisions/{identity}/reward", json={"reward": 0.5})

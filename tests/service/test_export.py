@@ -175,7 +175,7 @@ def _check_estimates(found: dict, log: dict[str, dict]) -> None:
         assert abs(found[name]["value"] - found["logged"]["value"]) < 5 * error
 
 
-def test_different_numbers_of_actions_are_refused_for_open_bandit_alone(
+def test_open_bandit_arrays_need_equally_many_actions(
     make_service: MakeService, database: Database, tmp_path: Path
 ) -> None:
     client = make_service(**LINEAR)

@@ -37,7 +37,7 @@ def test_a_restart_and_a_rebuild_read_the_log(
     assert len(found.problems) == 1
 
 
-def test_a_database_that_fails_is_told_and_nothing_is_half_done(
+def test_a_failing_database_is_reported_and_nothing_is_half_done(
     service: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     identity = decide(service)["decision_id"]
@@ -58,7 +58,7 @@ def test_a_database_that_fails_is_told_and_nothing_is_half_done(
     assert service.get("/v1/models/shop/tasks/b").status_code == 404
 
 
-def test_a_full_disk_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+def test_a_full_disk_loses_nothing_committed(tmp_path: Path) -> None:
     database = Database(str(tmp_path / "log.sqlite"))
     with database.transaction() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
@@ -74,7 +74,7 @@ def test_a_full_disk_keeps_what_was_acknowledged(tmp_path: Path) -> None:
         assert connection.execute(sa.select(schema.models.c.name)).scalars().all() == ["m"]
 
 
-def test_rewards_in_another_order_teach_the_same(
+def test_the_order_of_rewards_does_not_matter(
     make_service: MakeService, database: Database
 ) -> None:
     client = make_service(**LINEAR)
@@ -92,7 +92,7 @@ def test_rewards_in_another_order_teach_the_same(
     assert not rebuild(database).problems
 
 
-def test_reads_say_when_the_database_is_away(
+def test_reads_report_a_missing_database(
     service: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     identity = decide(service)["decision_id"]

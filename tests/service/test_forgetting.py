@@ -124,8 +124,8 @@ def test_impossible_half_lives_are_rejected() -> None:
 
 def test_a_half_life_is_a_number_of_decisions_or_a_time() -> None:
     assert Settings(half_life="500").half_life == 500.0
-    kept = Settings(half_life="P7D").model_dump_json()
-    assert Settings.model_validate_json(kept).half_life == datetime.timedelta(days=7)
+    saved = Settings(half_life="P7D").model_dump_json()
+    assert Settings.model_validate_json(saved).half_life == datetime.timedelta(days=7)
 
 
 def test_wrong_settings_are_explained_in_one_line() -> None:

@@ -1,4 +1,4 @@
-"""Models and their versions: shares of the tasks, going back, and priors that are refused."""
+"""Models and their versions: shares of the tasks, rollback, rejected priors."""
 
 import base64
 import threading

@@ -34,7 +34,7 @@ def call(client: TestClient, method: str, path: str, body: dict | None, token: s
     return client.request(method, path, json=body, headers=headers).status_code
 
 
-def test_every_call_wants_its_right(make_service: MakeService, database: Database) -> None:
+def test_every_call_needs_its_right(make_service: MakeService, database: Database) -> None:
     client = make_service(required=True, **LINEAR)
     paths = client.get("/openapi.json").json()["paths"]
     documented = sum(path.startswith("/v1") * len(calls) for path, calls in paths.items())
@@ -54,7 +54,7 @@ def test_every_call_wants_its_right(make_service: MakeService, database: Databas
             assert call(client, method, path, body, elsewhere[right]) == 403, path
 
 
-def test_metrics_want_the_right_to_read(make_service: MakeService, database: Database) -> None:
+def test_metrics_need_the_right_to_read(make_service: MakeService, database: Database) -> None:
     client = make_service(required=True, **LINEAR)
     for token in (None, "dp_x", "dp_00000000_secret"):
         assert call(client, "GET", "/metrics", None, token) == 401
@@ -76,7 +76,7 @@ def test_a_token_of_one_model_sees_no_other(make_service: MakeService, database:
     assert client.get("/v1/models", headers=headers).json() == {"models": []}
 
 
-def test_a_revoked_token_is_refused(make_service: MakeService, database: Database) -> None:
+def test_a_revoked_token_is_rejected(make_service: MakeService, database: Database) -> None:
     client = make_service(required=True, **LINEAR)
     token = create_token(database, ("read",))
     assert revoke_token(database, token.split("_")[1])

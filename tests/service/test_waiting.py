@@ -48,8 +48,8 @@ def test_default_reward_counts_once_when_the_wait_is_over(
     assert [settle(client), settle(client)] == [1, 0]
     assert reward(client, second, 1.0)["status"] == "late"
     assert learned(client) == [(1.0, "reward"), (0.0, "default")]
-    kept = client.get(f"/v1/decisions/{second}").json()["rewards"]
-    assert [(r["value"], r["late"]) for r in kept] == [(1.0, True)]
+    stored = client.get(f"/v1/decisions/{second}").json()["rewards"]
+    assert [(r["value"], r["late"]) for r in stored] == [(1.0, True)]
 
 
 @pytest.mark.parametrize(("aggregation", "expected"), [("last", 2.0), ("sum", 6.0), ("first", 1.0)])
