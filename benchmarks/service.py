@@ -296,7 +296,7 @@ def make_store(
 ) -> Path:
     """A database with a logistic model called shop, and tasks t0, t1, ... that were rewarded so
     many times each; made without the service."""
-    from diffprior.service.catalog import Catalog, task_seed
+    from diffprior.service.models import Catalog, task_seed
     from diffprior.service.settings import Settings
     from diffprior.service.store import Database, decisions, observations, rewards, tasks
 

@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 
 import diffprior as dp
-from diffprior.service.catalog import Catalog
+from diffprior.service.models import Catalog
 from diffprior.service.reading import Reader
 from diffprior.service.requests import ServiceError
 from diffprior.service.server import free_port

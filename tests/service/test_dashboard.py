@@ -14,7 +14,6 @@ from starlette.testclient import TestClient
 
 import diffprior as dp
 from diffprior.service.auth import create_token
-from diffprior.service.catalog import Catalog
 from diffprior.service.dashboard import model_page
 from diffprior.service.dashboard.charts import Plot, round_ticks
 from diffprior.service.dashboard.prior_gain import PriorGain, prior_gain
@@ -27,6 +26,7 @@ from diffprior.service.dashboard.statistics import (
     read_window,
     task_mean,
 )
+from diffprior.service.models import Catalog, Version
 from diffprior.service.settings import Settings
 from diffprior.service.store import (
     Database,
@@ -37,7 +37,6 @@ from diffprior.service.store import (
     schema_version,
     tasks,
 )
-from diffprior.service.version import Version
 from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward
 
 Row = dict[str, Any]

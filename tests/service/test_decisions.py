@@ -6,7 +6,7 @@ from starlette.testclient import TestClient
 
 import diffprior as dp
 from diffprior.bandits.decisions import TASKS_PER_CALL, TaskRequest
-from diffprior.service.catalog import task_seed
+from diffprior.service.models import task_seed
 from service.conftest import LINEAR, LOGISTIC, PRIOR, MakeService, decide, features, reward
 
 

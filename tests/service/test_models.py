@@ -10,10 +10,9 @@ import pytest
 from starlette.testclient import TestClient
 
 import diffprior as dp
-from diffprior.service.catalog import Catalog
+from diffprior.service.models import Catalog, Version
 from diffprior.service.settings import Settings
 from diffprior.service.store import Database
-from diffprior.service.version import Version
 from service.conftest import LINEAR, PRIOR, decide, features
 
 

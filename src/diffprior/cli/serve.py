@@ -58,7 +58,7 @@ def serve(
     with friendly_errors():
         _require_modules()
         from ..caching import keep_compiled
-        from ..service.catalog import Catalog
+        from ..service.models import Catalog
         from ..service.server import add_models, check_access, log_to_stderr
         from ..service.server import serve as run
         from ..service.settings import checked_settings, parse_likelihood

@@ -1,4 +1,4 @@
-"""Evidence of a task as arrays on the host, small in memory and quick to put side by side."""
+"""Evidence of a task as NumPy arrays, which are small and fast to stack."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from ..gaussian import Gaussian
 
 
 class EvidenceArrays(NamedTuple):
-    """The arrays of evidence, what makes evidence of them, and where rows are, if it has rows."""
+    """Arrays of evidence, its structure, and where its rows are if it has rows."""
 
     leaves: list[np.ndarray]
     structure: Structure
@@ -31,8 +31,8 @@ class EvidenceArrays(NamedTuple):
         """The evidence as one object."""
         return self.structure.combine([on_device(leaf) for leaf in self.leaves])
 
-    def rehearsals(self, max_rows: int) -> Iterator["EvidenceArrays"]:
-        """Such evidence, and if it has rows, such with so many that there is room for no more."""
+    def warm_up_cases(self, max_rows: int) -> Iterator["EvidenceArrays"]:
+        """This evidence, and if it has rows, evidence that is full, for compiling both."""
         yield self
         if self.places is not None:
             evidence = self.evidence.with_capacity(max_rows)
@@ -41,14 +41,14 @@ class EvidenceArrays(NamedTuple):
             yield EvidenceArrays.of(evidence.add(*map(on_device, rows)))
 
     def faded(self, temperature: float) -> "EvidenceArrays":
-        """Counted 1 / temperature times."""
+        """Evidence tempered by a temperature."""
         if temperature == 1.0:
             return self
         leaves = faded_leaves(self.structure, self.leaves, temperature)
         return self._replace(leaves=[np.asarray(leaf) for leaf in leaves])
 
     def add(self, new: Observations, max_rows: int, moments: Gaussian) -> "EvidenceArrays":
-        """With one observation more, in at most `max_rows` rows: a function of these alone."""
+        """Evidence with one more observation, in at most `max_rows` rows."""
         if self.places is None:
             return self._replace(leaves=add_to_sums(self.leaves, new.features, new.rewards))
         num_rows = int(self.leaves[self.places.num_rows])

@@ -15,7 +15,7 @@ from ..checks import choice
 from ..files.atomic import atomic_writer
 from ..logs.decisions import LoggedDecision, counted_propensity
 from ..logs.writers import FORMATS
-from .catalog import Catalog
+from .models import Catalog
 from .store import Database, decisions, observations, tasks
 
 ROWS_AT_ONCE = 100  # fetched from the database at a time

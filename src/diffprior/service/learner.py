@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import sqlalchemy as sa
 
-from .catalog import Catalog
 from .metrics import Learned
+from .models import Catalog, Version
 from .requests import (
     Change,
     Reply,
@@ -40,7 +40,6 @@ from .tasks import (
     current_states,
     write_snapshots,
 )
-from .version import Version
 
 
 class Transaction(NamedTuple):

@@ -7,11 +7,10 @@ from typing import cast
 import numpy as np
 import sqlalchemy as sa
 
-from .catalog import Catalog
+from .models import Catalog, Version
 from .requests import Reply, decision_reply, not_found
 from .store import Database, DecisionRow, TaskRow, decisions, rewards, tasks
 from .tasks import StateQuery, TaskCache, TaskState, current_states
-from .version import Version
 
 NUM_CALLS = 16  # of a version's draw program, for the summary of a posterior
 

@@ -11,10 +11,10 @@ from starlette.types import ASGIApp
 from ..files.base import load
 from .api import make_app
 from .auth import Tokens, any_token
-from .catalog import Catalog
 from .engine import Engine
 from .limits import Limits
 from .metrics import Metrics
+from .models import Catalog
 from .settings import Settings
 from .store import Database
 

@@ -1,6 +1,7 @@
-"""What a model is, apart from its prior: rewards, their likelihood, and how decisions are drawn."""
+"""Settings of a model beside its prior: likelihood, rewards, and how decisions are drawn."""
 
 import datetime
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -30,15 +31,15 @@ SAMPLERS = {
 class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Settings of one version of a model.
 
-    A decision waits `reward_wait` seconds for its reward, for ever if None. Several rewards of one
-    decision count as the `aggregation` says: the first is learned at once, the last or the sum when
-    the wait is over. A decision without a reward by then is learned with `default_reward`, or not
-    at all if that is None. With a `half_life`, what was learned fades to the prior.
+    A decision waits `reward_wait` seconds for its reward, forever if None. Of several rewards,
+    `aggregation` selects the first, learned at once, or the last or the sum, learned when
+    the wait ends. A decision without a reward by then is learned with `default_reward`, or not at
+    all if that is None. With a `half_life`, evidence fades and the posterior returns to the prior.
     """
 
     likelihood: str = pydantic.Field("logistic", description="linear, logistic, poisson, ...")
     likelihood_options: dict[str, float] = pydantic.Field(
-        default_factory=dict, description="what the likelihood takes, such as noise_std"
+        default_factory=dict, description="options of the likelihood, such as noise_std"
     )
     sampler: Literal[
         "best",
@@ -59,8 +60,8 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     default_reward: float | None = None
     half_life: float | datetime.timedelta | None = pydantic.Field(
         None,
-        description="after which a reward counts half: so many decisions of its task, or a time "
-        "in the form of ISO 8601, such as P7D",
+        description="after which a reward counts half: a number of decisions of its task, or a "
+        "duration in ISO 8601, such as P7D",
     )
     aggregation: Literal["first", "last", "sum"] = "first"
     propensity_draws: int = pydantic.Field(16, ge=0, le=1024)
@@ -75,7 +76,7 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         if self.reward_wait is None and self.aggregation != "first":
             raise ValueError(
                 f"`reward_wait`: expected seconds, because {self.aggregation!r} rewards are learned"
-                " when the wait is over, got null; set it"
+                " when the wait ends, got null; set it"
             )
         if self.reward_wait is None and self.default_reward is not None:
             raise ValueError(
@@ -99,7 +100,7 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
             ) from error
 
     def make_forgetting(self) -> Forgetting | None:
-        """How fast evidence fades, if it does."""
+        """How fast evidence fades; None if it does not."""
         return None if self.half_life is None else Forgetting.of(self.half_life)
 
     def make_sampler(self, prior: AbstractPrior) -> AbstractSampler:
@@ -119,11 +120,11 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         return ThompsonSampling(self.make_sampler(prior), likelihood)
 
 
-def checked_settings(about: dict[str, Any]) -> Settings:
-    """Settings from what was written down by hand.
+def checked_settings(about: Mapping[str, object]) -> Settings:
+    """Settings from user input.
 
     Raises:
-        ValueError: With the first thing that is wrong, and what the setting is.
+        ValueError: With the first error, and the meaning of the setting.
     """
     try:
         return Settings.model_validate(about)
@@ -138,7 +139,7 @@ def checked_settings(about: dict[str, Any]) -> Settings:
         raise ValueError(f"`{name}`: {message}, got {first['input']!r}{fix}") from error
 
 
-def parse_likelihood(text: str) -> dict[str, Any]:
+def parse_likelihood(text: str) -> dict[str, object]:
     """Settings from `logistic`, `linear:noise_std=0.5` or `negative-binomial:dispersion=2`.
 
     Raises:
@@ -159,5 +160,5 @@ def parse_likelihood(text: str) -> dict[str, Any]:
 
 
 def check_rewards(likelihood: AbstractLikelihood, rewards: np.ndarray) -> None:
-    """Refuse rewards that the likelihood cannot produce; quicker than the method bound."""
+    """Reject rewards outside the support; faster than the bound method of an Equinox module."""
     type(likelihood).check_rewards(likelihood, rewards)

@@ -13,10 +13,9 @@ from jaxtyping import Float
 from ..bandits.decisions import TaskRequest
 from ..files.base import load_bytes
 from .arrays import EvidenceArrays
-from .catalog import Catalog
+from .models import Catalog, Version
 from .requests import ServiceError
 from .store import Database, decisions, observations, snapshots, tasks
-from .version import Version
 
 SNAPSHOT_EVERY = 64  # observations between snapshots: the most that a cold task reads
 REBUILD_AT_ONCE = 500  # tasks per transaction of `rebuild`

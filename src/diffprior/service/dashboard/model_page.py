@@ -10,9 +10,8 @@ import numpy as np
 import sqlalchemy as sa
 
 from ...reporting.tables import Link, Table
-from ..catalog import Catalog
+from ..models import Catalog, Version
 from ..store import Database, tasks
-from ..version import Version
 from .charts import model_charts
 from .prior_gain import PriorGain, PriorGains
 from .statistics import WINDOW_SIZE, Mean, Window, WindowReader, outcomes, task_mean

@@ -15,9 +15,9 @@ from ...evaluate.comparison import compare
 from ...evaluate.tasks import Tasks
 from ...priors.gaussian import GaussianPrior
 from ...reporting.tables import plus_minus
+from ..models import Version
 from ..settings import check_rewards
 from ..store import Database, observations, tasks
-from ..version import Version
 
 if TYPE_CHECKING:
     from sqlalchemy import Row

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from jaxtyping import Float
 
 from ...reporting.tables import Link, Table
+from ..models import Version
 from ..reading import Reader
 from ..store import Database, decisions, observations
 from ..tasks import empty_state
-from ..version import Version
 from .charts import WIDTH, Chart, Plot, padded, rows_plot, utc
 from .model_page import Content, model_address
 

@@ -1,0 +1,353 @@
+"""Versions of models, made ready for decisions and rewards, and the catalog of them all."""
+
+import hashlib
+import json
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import sqlalchemy as sa
+
+from ..bandits.agents import AbstractAgent, ThompsonSampling
+from ..bandits.decisions import TaskPolicy, TaskRequest, host_mean
+from ..bandits.updates import LARGE, Forgetting, Observations
+from ..evidence.base import AbstractLikelihood
+from ..files.base import load_bytes
+from ..gaussian import Gaussian
+from ..priors.base import AbstractPrior
+from .arrays import EvidenceArrays
+from .requests import ServiceError, not_found
+from .settings import Settings, check_rewards
+from .store import Database, models, versions
+
+REFRESH_SECONDS = 1.0  # until a version that another process has added is seen
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version of a model: its prior, its settings and its share of the tasks.
+
+    `ready` is whether its programs are compiled in this process.
+    """
+
+    model: str
+    seed: int
+    version: int
+    settings: Settings
+    prior: AbstractPrior
+    share: float
+    created: float
+    ready: bool = False
+
+    @cached_property
+    def likelihood(self) -> AbstractLikelihood:
+        """Likelihood of the rewards."""
+        return self.settings.make_likelihood()
+
+    @cached_property
+    def mean_reward(self) -> Callable[[np.ndarray], np.ndarray]:
+        """The mean reward as a function of linear predictors."""
+        return host_mean(self.likelihood)
+
+    @cached_property
+    def policy(self) -> TaskPolicy:
+        """What decides for many tasks at once."""
+        agent = self.settings.make_agent(self.prior)
+        if isinstance(agent, ThompsonSampling):
+            return self.posterior_policy
+        return self._policy_of(agent)
+
+    @cached_property
+    def posterior_policy(self) -> TaskPolicy:
+        """What draws parameters of many tasks at once."""
+        return self._policy_of(
+            ThompsonSampling(self.settings.make_sampler(self.prior), self.likelihood)
+        )
+
+    def _policy_of(self, agent: AbstractAgent) -> TaskPolicy:
+        nothing, settings = self.likelihood.empty(self.dim), self.settings
+        return TaskPolicy(agent, nothing, settings.max_rows, settings.propensity_draws)
+
+    @property
+    def at_random(self) -> bool:
+        """Whether actions are chosen at random by design."""
+        return self.settings.sampler == "random"
+
+    @cached_property
+    def moments(self) -> Gaussian:
+        """Mean and covariance of the prior."""
+        return self.prior.moments()
+
+    @property
+    def dim(self) -> int:
+        """Number of parameters d."""
+        return self.prior.dim
+
+    @cached_property
+    def empty(self) -> EvidenceArrays:
+        """Evidence of a new task."""
+        return EvidenceArrays.of(self.likelihood.empty(self.dim))
+
+    @cached_property
+    def _scales(self) -> tuple[np.ndarray, float]:
+        """Standard deviations of the prior, and the size above which observations are tested."""
+        stds = np.sqrt(np.diagonal(np.asarray(self.moments.cov)))
+        return stds, LARGE * float(getattr(self.likelihood, "noise_std", 1.0))
+
+    @cached_property
+    def _forgetting(self) -> Forgetting | None:
+        return self.settings.make_forgetting()
+
+    def moment(self, num_decisions: int, now: float) -> float:
+        """The current time in units of the half-life; 0 without a half-life."""
+        if self._forgetting is None:
+            return 0.0
+        return now if self._forgetting.in_seconds else float(num_decisions)
+
+    def fading(self, before: float, moment: float) -> float:
+        """Temperature at a moment of evidence from an earlier one."""
+        return 1.0 if self._forgetting is None else self._forgetting.temperature(before, moment)
+
+    def learn(self, arrays: EvidenceArrays, phi: np.ndarray, reward: float) -> EvidenceArrays:
+        """Evidence with one more observation, in at most `max_rows` rows.
+
+        Raises:
+            ServiceError: The reward is outside the support, or cannot be learned from.
+        """
+        new = self._checked(phi, reward)
+        after = arrays.add(new, self.settings.max_rows, self.moments)
+        stds, limit = self._scales
+        if new.largest(stds) > limit and self._fails(after):
+            raise ServiceError(
+                422,
+                f"`reward`: expected an observation given which parameters can be drawn, got {new};"
+                " rescale features and rewards",
+            )
+        return after
+
+    def warm_up(self) -> None:
+        """Compile what decisions and rewards need, with made-up ones."""
+        self.policy([TaskRequest(self.empty.leaves, self.empty.structure, 0, 0)])
+        new = Observations(np.ones(self.dim), 0.0, self.dim, np.dtype(self.moments.mean.dtype))
+        for arrays in self.empty.warm_up_cases(self.settings.max_rows):
+            arrays.add(new, self.settings.max_rows, self.moments)
+        for capacity in self._capacities():
+            EvidenceArrays.of(self.likelihood.empty(self.dim, capacity)).faded(2.0)
+        object.__setattr__(self, "ready", True)
+
+    def _capacities(self) -> list[int]:
+        """Capacities that fading evidence may have."""
+        most = 0 if self._forgetting is None else self.settings.max_rows
+        return [2**power for power in range(most.bit_length() + 1) if 128 <= 2**power < 2 * most]
+
+    def _checked(self, phi: np.ndarray, reward: float) -> Observations:
+        try:
+            new = Observations(phi, reward, self.dim, np.dtype(self.moments.mean.dtype))
+            check_rewards(self.likelihood, new.rewards)
+        except ValueError as error:
+            raise ServiceError(422, str(error)) from error
+        return new
+
+    def _fails(self, arrays: EvidenceArrays) -> bool:
+        """Whether draws given this evidence fail."""
+        requests = [TaskRequest(arrays.leaves, arrays.structure, 0, n) for n in range(4)]
+        return bool(np.any(self.posterior_policy(requests).failed[:, 0]))
+
+
+class Catalog:
+    """All versions of all models, reread when they have changed.
+
+    New shares of a model take effect once all versions with a share are ready; until then the
+    previous ones hold, so that no decision waits for a version that another process has added.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._versions: dict[tuple[str, int], Version] = {}
+        self._by_model: dict[str, list[Version]] = {}
+        self._serving: dict[str, list[tuple[Version, float]]] = {}
+        self._read = 0.0
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read new versions; only the share of a version ever changes."""
+        with self._database.transaction() as connection:
+            self.refresh_in(connection)
+
+    def refresh_if_old(self, connection: sa.Connection) -> None:
+        """Read new versions if the last time is a while ago."""
+        if time.monotonic() - self._read > REFRESH_SECONDS:
+            self.refresh_in(connection)
+
+    def refresh_in(self, connection: sa.Connection) -> None:
+        """Read new versions in this transaction."""
+        light = [c for c in versions.c if c.name not in ("prior", "settings")]
+        seeds = {row.name: row.seed for row in connection.execute(sa.select(models))}
+        found = {}
+        for row in connection.execute(sa.select(*light)):
+            key = (row.model, row.version)
+            known = self._versions.get(key) or _read_version(connection, key, seeds[row.model])
+            found[key] = _with_share(known, row.share)
+        by_model = defaultdict(list)
+        for name, number in sorted(found, reverse=True):
+            by_model[name].append(found[name, number])
+        self._versions, self._by_model = found, dict(by_model)
+        self._read = time.monotonic()
+        self.serve_ready()
+
+    def pending(self) -> list[Version]:
+        """Versions that have a share of the tasks and are not ready yet."""
+        return [v for v in self._versions.values() if v.share > 0 and not v.ready]
+
+    def serve_ready(self) -> None:
+        """Apply the shares of every model whose versions are ready."""
+        waiting = {version.model for version in self.pending()}
+        ready = {
+            model: [(version, version.share) for version in found]
+            for model, found in self._by_model.items()
+            if model not in waiting
+        }
+        self._serving = self._serving | ready
+
+    def versions_of(self, model: str) -> list[Version]:
+        """Versions of a model, newest first.
+
+        Raises:
+            ServiceError: There is no such model.
+        """
+        if model not in self._by_model:
+            raise not_found("model", model)
+        return self._by_model[model]
+
+    def version(self, model: str, number: int) -> Version:
+        """One version of a model."""
+        if (model, number) not in self._versions:
+            raise not_found("version", f"{model}/{number}")
+        return self._versions[model, number]
+
+    def names(self) -> list[str]:
+        """Names of all models."""
+        return sorted({name for name, _ in self._versions})
+
+    def for_task(self, model: str, task: str) -> Version:
+        """The version that serves a task.
+
+        It is the same one while shares stay the same; when the share of the newest version grows,
+        its tasks stay with it.
+
+        Raises:
+            ServiceError: There is no such model, or none of its versions is ready.
+        """
+        self.versions_of(model)
+        if model not in self._serving:
+            raise ServiceError(503, f"`model`: {model!r} is being compiled; try again", 1)
+        place, found = _place(model, task), self._serving[model]
+        total = 0.0
+        for version, share in found:
+            total += share
+            if place < total:
+                return version
+        return next(version for version, share in found[::-1] if share > 0)
+
+    def candidate(self, model: str, settings: Settings, prior: object) -> Version:
+        """A version that serves no tasks, for compiling its programs before it is added.
+
+        Raises:
+            ValueError: It is not a prior, or the settings do not fit it.
+        """
+        return Version(model, 0, 0, settings, _checked_prior(settings, prior), 0.0, 0.0)
+
+    def put(self, model: str, settings: Settings, prior: object, share: float) -> Version:
+        """Add a version, and a model if it is the first; others lose `share` of their tasks."""
+        content = _checked_prior(settings, prior).to_bytes()
+        with self._database.transaction() as connection:
+            now = time.time()
+            new = {"name": model, "seed": secrets.randbits(62), "created": now}
+            connection.execute(self._database.insert_if_absent(models).values(**new))
+            locked = sa.select(models).where(models.c.name == model).with_for_update()
+            connection.execute(locked).one()
+            latest = sa.select(sa.func.max(versions.c.version)).where(versions.c.model == model)
+            number = (connection.execute(latest).scalar() or 0) + 1
+            share = 1.0 if number == 1 else share
+            scaled = versions.c.share * (1.0 - share)
+            connection.execute(
+                versions.update().where(versions.c.model == model).values(share=scaled)
+            )
+            connection.execute(
+                versions.insert().values(
+                    model=model,
+                    version=number,
+                    settings=settings.model_dump_json(),
+                    prior=content,
+                    share=share,
+                    created=now,
+                )
+            )
+        self.refresh()
+        return self.version(model, number)
+
+    def set_share(self, model: str, number: int, share: float) -> None:
+        """Give a version this share of the tasks; the others share the rest proportionally."""
+        self.version(model, number)
+        others = [v for v in self.versions_of(model) if v.version != number]
+        if not others and share < 1:
+            raise ServiceError(409, "`share`: expected 1, because there is no other version")
+        rest = sum(v.share for v in others)
+        latest = max((v.version for v in others), default=0)
+        new = {number: share}
+        for other in others:
+            part = other.share / rest if rest > 0 else float(other.version == latest)
+            new[other.version] = (1 - share) * part
+        with self._database.transaction() as connection:
+            for version, value in new.items():
+                where = (versions.c.model == model) & (versions.c.version == version)
+                connection.execute(versions.update().where(where).values(share=value))
+        self.refresh()
+
+    def roll_back(self, model: str) -> Version:
+        """Return all tasks to the version before the newest one that serves any."""
+        serving = [v for v in self.versions_of(model) if v.share > 0]
+        before = [v for v in self.versions_of(model) if v.version < serving[0].version]
+        if not before:
+            raise ServiceError(409, f"`model`: {model!r} has no earlier version to go back to")
+        self.set_share(model, before[0].version, 1.0)
+        return self.version(model, before[0].version)
+
+
+def _read_version(connection: sa.Connection, key: tuple[str, int], seed: int) -> Version:
+    where = (versions.c.model == key[0]) & (versions.c.version == key[1])
+    row = connection.execute(sa.select(versions).where(where)).one()
+    settings = Settings(**json.loads(row.settings))
+    prior = load_bytes(row.prior)
+    return Version(key[0], seed, key[1], settings, prior, row.share, row.created)
+
+
+def _with_share(version: Version, share: float) -> Version:
+    object.__setattr__(version, "share", share)  # compiled programs stay
+    return version
+
+
+def _place(model: str, task: str) -> float:
+    """A fixed number in [0, 1) of a task."""
+    digest = hashlib.blake2b(f"{model}\0{task}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+def task_seed(model_seed: int, task: str) -> int:
+    """The seed of a task; a `Bandit` with this seed makes the same decisions."""
+    text = f"{model_seed}\0{task}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
+
+def _checked_prior(settings: Settings, prior: object) -> AbstractPrior:
+    if not isinstance(prior, AbstractPrior):
+        raise ValueError(
+            f"`prior`: expected the file of a prior, got one of a {type(prior).__name__}; "
+            "`diffprior fit` or `diffprior learn` writes one"
+        )
+    settings.make_agent(prior)
+    return prior
