@@ -79,7 +79,7 @@ def test_draws_on_a_sheet_have_the_moments_of_weighted_atoms() -> None:
     source = distribution("sheet-4")
     tasks = source.tasks(10, 2, 0)
     draws = source.posterior(1, tasks, DRAWS)
-    atoms = source.sample(99, 400_000)
+    atoms = source.sample(99, 200_000)
     for draw, precision, shift in zip(
         draws, tasks.evidence.precision, tasks.evidence.shift, strict=True
     ):
@@ -92,10 +92,10 @@ def test_draws_on_a_sheet_have_the_moments_of_weighted_atoms() -> None:
 
 
 @pytest.mark.parametrize("likelihood", ["logistic", "poisson", "negative-binomial"])
-@pytest.mark.parametrize("num_observations", [1, 10])
 def test_draws_of_a_wide_prior_have_the_moments_of_a_grid(
-    likelihood: str, num_observations: int
+    likelihood: str,
 ) -> None:
+    num_observations = 3
     source = distribution("wide-2", likelihood)
     assert isinstance(source, MixtureDistribution)
     tasks = source.tasks(num_observations, 2, 0, likelihood)

@@ -1,4 +1,4 @@
-"""Rewards of problems: their law, and the random numbers that all actions have in common."""
+"""Rewards of problems: their distribution, and the random numbers that actions share."""
 
 import functools
 

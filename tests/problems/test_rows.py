@@ -28,7 +28,6 @@ def contains(rows: np.ndarray, some: np.ndarray) -> bool:
     return bool(np.all(np.min(distance, axis=1) < 1e-6))
 
 
-@pytest.mark.float32
 def test_every_set_of_rows_is_equally_likely() -> None:
     keys = jax.random.split(jax.random.key(0), 20_000)
     chosen = np.sort(np.asarray(jax.vmap(lambda key: distinct(key, 5, 2))(keys)), axis=1)
@@ -42,7 +41,6 @@ def test_all_rows_may_be_chosen() -> None:
     assert sorted(distinct(jax.random.key(1), 7, 7).tolist()) == list(range(7))
 
 
-@pytest.mark.float32
 def test_actions_are_different_rows_and_change_with_the_round() -> None:
     problem = row_problem()
     assert problem.fresh_actions
@@ -51,7 +49,6 @@ def test_actions_are_different_rows_and_change_with_the_round() -> None:
     assert contains(ACTIONS, first) and not contains(first, second)
 
 
-@pytest.mark.float32
 def test_parameters_are_rows_equally_likely() -> None:
     draws = np.asarray(row_problem().sample_parameters(jax.random.key(2), 20_000))
     rows = np.rint(draws[:, 0] * 25).astype(int)
