@@ -15,10 +15,8 @@ import diffprior as dp
 import shard_functions as functions
 from diffprior.executors import AbstractExecutor, InProcess, Ray, ShardError
 from diffprior.files.cache import ResultCache
-from diffprior.learning import diffusion
-from diffprior.learning.diffusion import learning_tasks, polish
-from diffprior.learning.passes import Passes
-from diffprior.learning.source import InMemory, InShards
+from diffprior.learning.distill import learning_tasks
+from diffprior.learning.source import Passes
 from experiments.experiment import Effort
 from experiments.synthetic import run_synthetic
 from shard_functions import DIM, make_logs, sharded
@@ -58,9 +56,8 @@ def test_learned_priors_have_the_same_digits(
     executor: AbstractExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
 ) -> None:
     """Bit for bit from the same shards; to 1e-6 from other shards, and from memory."""
-    monkeypatch.setattr("diffprior.priors.from_tasks.search.NUM_COMPONENTS", (2, 5))
+    monkeypatch.setattr("diffprior.priors.from_tasks.search.NUM_COMPONENTS", (2,))
     likelihood = dp.Linear() if family == "linear" else dp.Logistic()
-    monkeypatch.setattr("diffprior.learning.run.LEAST_ORDER", 0.0)
     logs = make_logs(tmp_path / "logs.parquet", 210, family)
     shards = sharded(tmp_path / "logs.parquet", 45)
     assert len(shards.shards) == 5
@@ -70,6 +67,7 @@ def test_learned_priors_have_the_same_digits(
         families=("gaussian", "mixture"),
         simulate=False,
         progress=False,
+        config=LearningConfig(min_order=0.0),
     )
     there, here, memory = learn(shards, executor=executor), learn(shards), learn(logs)
     assert any("mixture" in name for name in there.families)
@@ -84,28 +82,22 @@ def test_learned_priors_have_the_same_digits(
 
 
 def test_a_round_of_diffusion_em_has_the_same_digits(
-    executor: AbstractExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    executor: AbstractExecutor, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(diffusion, "ROUND_STEPS", 60)
-    monkeypatch.setattr(diffusion, "LEAST_DRAWS", 250)
-    monkeypatch.setattr("diffprior.learning.source.PIECE", 64)
-    likelihood = dp.Linear(noise_std=1.0)
+    config, likelihood = LearningConfig(round_steps=60, round_draws=250), dp.Linear(noise_std=1.0)
     logs = make_logs(tmp_path / "logs.parquet", 200)
     center = np.full(DIM, 0.5)  # far from the truth, so that there is something to learn
-    start = diffusion.on_components(
-        diffusion.Components(
-            np.full(2, 0.5), np.stack([-center, center]), np.stack([2.0 * np.eye(DIM)] * 2)
-        )
-    )
+    covs = np.stack([2.0 * np.eye(DIM)] * 2)
+    start = on_components(Components(np.full(2, 0.5), np.stack([-center, center]), covs))
 
-    def round_of(source: Any, passes: Passes) -> dp.DiffusionPrior:
-        return polish(start, source.pieces(learning_tasks(200, 0)), likelihood, 0, passes=passes)
+    def round_of(source: Source, passes: Passes) -> dp.DiffusionPrior:
+        pieces = source.pieces(learning_tasks(200, 0), piece_tasks=64)
+        return em_round(start, pieces, likelihood, 0, passes=passes, config=config)
 
     here, there = Passes(InProcess()), Passes(executor)
-    shards = InShards(sharded(tmp_path / "logs.parquet", 70), likelihood, here)
-    ours = round_of(shards, there)
-    assert_same(ours, round_of(shards, here))
-    assert_same(ours, round_of(InMemory(logs), there), 1e-6)
+    shards = sharded(tmp_path / "logs.parquet", 70)
+    ours = round_of(Source.in_shards(shards, likelihood, here, config), there)
+    assert_same(ours, round_of(Source.in_memory(logs), here), 1e-6)
     assert ours.denoiser.correction is not None and start.denoiser.correction is None
 
 

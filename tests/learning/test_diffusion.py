@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import diffprior as dp
-from diffprior.learning.diffusion import check_exact, polish, posterior_draws
+from diffprior.learning.distill import check_exact, em_round, posterior_draws
 from worlds_of_tasks import blobs, rows
 
 PRIOR = dp.MixturePrior([0.5, 0.5], [[1.5, 1.5], [-1.5, -1.5]], 0.09 * np.eye(2)[None].repeat(2, 0))
@@ -62,7 +62,7 @@ def test_draws_of_one_task_are_held_out_together(monkeypatch: pytest.MonkeyPatch
         return start
 
     monkeypatch.setattr(dp.DiffusionPrior, "fit", staticmethod(record))
-    polish(start, [logs], likelihood, 2, sampler=sampler)
+    em_round(start, [logs], likelihood, 2, sampler=sampler)
     copies = -(-4000 // 30)
     assert seen["samples"].shape == (30 * copies, 2) and len(np.unique(seen["groups"])) == 30
     for copy in (0, copies - 1):

@@ -12,7 +12,7 @@ import pytest
 
 import diffprior as dp
 from diffprior.executors import ShardError
-from diffprior.learning import source
+from diffprior.learning.config import LearningConfig
 from diffprior.logs import shards as sharding
 from shard_functions import COLUMNS, make_logs, sharded
 
@@ -69,15 +69,15 @@ def test_impossible_shards_are_refused(tmp_path: Path) -> None:
         dp.learn(dp.Logs.read(logs, **COLUMNS), dp.Linear(), checkpoint_dir=tmp_path / "kept")
 
 
-def test_more_tasks_than_the_sample_refine_the_prior(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_tasks_than_the_sample_refine_the_prior(tmp_path: Path) -> None:
     """The sample chooses, all tasks fit: the Gaussian is that of all of them."""
     logs = make_logs(tmp_path / "logs.parquet", 600)
     shards = sharded(tmp_path / "logs.parquet", 40)
     whole = dp.learn(logs, dp.Linear(noise_std=0.5), families=("gaussian",), simulate=False)
-    monkeypatch.setattr(source, "SAMPLE_TASKS", 250)
-    some = dp.learn(shards, dp.Linear(noise_std=0.5), families=("gaussian",), simulate=False)
+    config = LearningConfig(sample_tasks=250)
+    some = dp.learn(
+        shards, dp.Linear(noise_std=0.5), families=("gaussian",), simulate=False, config=config
+    )
     assert some.report.num_tasks == 600 and some.report.num_rows == logs.num_rows
     assert some.report.rows_per_task == whole.report.rows_per_task
     assert 5 < some.report.num_report_tasks < whole.report.num_report_tasks

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -26,16 +26,13 @@ from .options import (
     say,
 )
 
-if TYPE_CHECKING:
-    import click
-
 NUM_SAMPLES = 5000  # of the prior, to which the Gaussian and the mixture beside it are fitted
 
 
 class _PriorByDefault(TyperGroup):
     """Makes `evaluate PRIOR LOGS` mean `evaluate prior PRIOR LOGS`."""
 
-    def parse_args(self, ctx: "click.Context", args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = args and (args[0] in self.commands or args[0] == "--help")
         return super().parse_args(ctx, args if not args or known else ["prior", *args])
 

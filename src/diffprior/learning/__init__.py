@@ -1,1 +1,1 @@
-"""Priors from logs: a ladder of families, judged on tasks held out, and a report of it."""
+"""Priors from logs: families of increasing richness, scored on held-out tasks, and a report."""

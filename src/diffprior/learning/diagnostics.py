@@ -1,6 +1,7 @@
-"""What the logs can and cannot say: reliability by direction, the certificate, calibration."""
+"""Diagnostics of logs: reliability, certificate, calibration, and warnings about the data."""
 
 import functools
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -17,22 +18,27 @@ from ..priors.from_tasks.components import Components
 from ..priors.from_tasks.data import AnyLogs, blocks_of
 from ..priors.from_tasks.em import HERE, log_evidences
 from ..priors.from_tasks.linear import LinearBlock
+from ..priors.from_tasks.noise import Noise
 from ..priors.from_tasks.rows import RowsBlock
-from .judge import first_halves
+from .scoring import first_halves
 
 CERTIFICATE_TASKS = 1000
 CERTIFICATE_ATOMS = 400
 PREDICTIVE_DRAWS = 99
+MIN_RELIABILITY = 0.1  # below which a direction counts as unseen
+MIN_TASKS = 200  # to look for selection; with fewer only a Gaussian is learned
+SIGNIFICANCE = 1e-4  # p-value below which a pattern is reported
+TAIL_RATIO = 1.9  # spread of the lowest tenth over that of the next two; about 5 if Gaussian
 
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """How much one task's logs say about theta, from 0 (nothing) to 1 (all), by direction.
+    """Information of one task about theta by direction, from 0 (none) to 1 (all).
 
     Attributes:
-        values: squared correlation of theta with its best estimate from one task, largest first.
-        directions: unit vectors in units of the features' own scales, (d, d), one in each row.
-        learnable_order: order of structure that so many tasks can show, ln n / ln(1 / B).
+        values: Squared correlation of theta with its best estimate from one task, largest first.
+        directions: Unit vectors in units of the prior's standard deviations, one per row, (d, d).
+        learnable_order: Order of structure that this number of tasks can show, ln n / ln(1 / B).
     """
 
     values: Float[np.ndarray, " d"]
@@ -42,7 +48,7 @@ class Reliability:
 
 @dataclass(frozen=True, eq=False)
 class _Spread:
-    """Summed covariances of theta given each task, in units of the prior, and how many tasks."""
+    """Sum of posterior covariances over tasks, in units of the prior, and the number of tasks."""
 
     cov_z: Float[np.ndarray, " p"]
     num_tasks: int
@@ -60,7 +66,7 @@ class _Spread:
 def reliability(
     gaussian: Components, blocks: Sequence[AbstractBlock], executor: AbstractExecutor = HERE
 ) -> Reliability:
-    """Eigenvalues of I - C^-1 mean Cov(theta | h) under the Gaussian."""
+    """Compute the eigenvalues of I - C^-1 mean Cov(theta | h) under the Gaussian."""
     spread = executor.total(_Spread, functools.partial(_Spread.of, gaussian), blocks)
     values, vectors = np.linalg.eigh(symmetric(spread.cov_z / spread.num_tasks))
     shares = np.clip(1.0 - values, 0.0, 1.0)
@@ -75,7 +81,7 @@ def reliability(
 def certificate(
     components: Components, logs: AnyLogs, likelihood: AbstractLikelihood, seed: int = 0
 ) -> float:
-    """A bound on what any prior could still gain on these tasks, in nats a task.
+    """Bound what any prior could still gain on these tasks, in nats per task.
 
     For any prior with evidences f, D = max over theta of the mean of p(h | theta) / f, less 1: by
     Jensen's inequality no prior has a mean log evidence more than log(1 + D) higher on the same
@@ -129,14 +135,14 @@ def _climb(
 ) -> tuple[float, Float[np.ndarray, " d"]]:
     """Ascend the mean ratio: the mode of a mixture of Gaussians by mean shift, never downhill."""
     value = 0.0
-    ends = np.cumsum([0] + [b.num_tasks for b in blocks])
+    ends = np.cumsum([0, *(b.num_tasks for b in blocks)])
     for _ in range(50):
         logs_ = np.concatenate([b.log_likelihood(theta[None])[:, 0] for b in blocks]) - evidence
         weights = np.exp(np.minimum(logs_, 50.0))
         before, value = value, float(weights.mean())
         if value - before < 1e-6:
             break
-        parts = [weights[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        parts = [weights[a:b] for a, b in itertools.pairwise(ends)]
         both = list(zip(blocks, parts, strict=True))
         precision = symmetric(np.sum([b.precision @ w for b, w in both], axis=0))
         shift = np.sum([b.shift @ w for b, w in both], axis=0)
@@ -145,7 +151,7 @@ def _climb(
 
 
 def log_likelihoods(block: AbstractBlock, points: Float[np.ndarray, "m d"]) -> np.ndarray:
-    """log p(h | theta) of every task of a block at every point, (n, m)."""
+    """Compute log p(h | theta) of every task of a block at every point, (n, m)."""
     if isinstance(block, LinearBlock):
         return block.log_likelihood(points)
     assert isinstance(block, RowsBlock)
@@ -160,12 +166,12 @@ def log_likelihoods(block: AbstractBlock, points: Float[np.ndarray, "m d"]) -> n
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Where next rewards fell in their predictive distributions: uniform on [0, 1] if right.
+    """Next rewards within their predictive distributions.
 
     Attributes:
-        places: probability of a smaller reward, ties at random, one for each next row.
-        coverage: share of next rewards inside their 90 % intervals.
-        error: its standard error over tasks.
+        places: Probability of a smaller reward per next row, ties at random; uniform if right.
+        coverage: Share of next rewards inside their 90 % intervals.
+        error: Its standard error over tasks.
     """
 
     places: Float[np.ndarray, " n"]
@@ -176,7 +182,7 @@ class Calibration:
 def calibration(
     components: Components, logs: Logs, likelihood: AbstractLikelihood, seed: int = 0
 ) -> Calibration | None:
-    """The second half of each task's rows, predicted from the first."""
+    """Predict the second half of each task's rows from the first."""
     logs = logs.select(logs.counts >= 2)
     if logs.num_tasks < 2:
         return None
@@ -200,3 +206,140 @@ def calibration(
     by_task = np.bincount(own, inside) / np.maximum(np.bincount(own), 1)
     error = float(by_task.std(ddof=1) / np.sqrt(len(by_task)))
     return Calibration(places, float(inside.mean()), error)
+
+
+def data_warnings(
+    logs: AnyLogs,
+    likelihood: AbstractLikelihood,
+    gaussian: Components,
+    seen: Reliability,
+    noise: Noise | None,
+) -> tuple[str, ...]:
+    """Warnings about data that may mislead whatever is learned."""
+    found = [
+        _few_tasks(logs),
+        _few_residuals(noise),
+        _unseen(seen, logs.feature_names),
+        _threshold(logs),
+        _survivors(logs),
+        _informative_lengths(logs),
+        _drift(logs, likelihood, gaussian),
+    ]
+    return tuple(text for text in found if text)
+
+
+def _few_tasks(logs: AnyLogs) -> str:
+    if logs.num_tasks >= MIN_TASKS:
+        return ""
+    return (
+        f"too few tasks: {logs.num_tasks}; below {MIN_TASKS} only a Gaussian is learned, and its "
+        "covariance is rough"
+    )
+
+
+def _few_residuals(noise: Noise | None) -> str:
+    if noise is None or noise.how != "joint":
+        return ""
+    return (
+        f"the noise rests on {noise.degrees_of_freedom:.0f} residual degrees of freedom, so it was "
+        "estimated jointly with a Gaussian prior; give noise_std if you know it"
+    )
+
+
+def _unseen(seen: Reliability, names: tuple[str, ...]) -> str:
+    hidden = np.flatnonzero(seen.values < MIN_RELIABILITY)
+    if len(hidden) == 0:
+        return ""
+    mostly = [
+        " and ".join(names[j] for j in np.argsort(-np.abs(seen.directions[i]))[:2])
+        if len(names) > 1
+        else names[0]
+        for i in hidden[:3]
+    ]
+    return (
+        f"unseen directions: one task says next to nothing about {len(hidden)} of "
+        f"{len(seen.values)} directions (mostly {'; '.join(mostly)}); there the prior is little "
+        "more than its Gaussian start"
+    )
+
+
+def _threshold(logs: AnyLogs) -> str:
+    counts = np.asarray(logs.counts)
+    least = counts.min()
+    if least < 5 or counts.max() == least or logs.num_tasks < 50:
+        return ""
+    return (
+        f"selection: no task has fewer than {least:.0f} rows; if short or abandoned tasks were "
+        "left out, the prior is that of the survivors; keep all tasks, also those with one row"
+    )
+
+
+def mean_rewards(logs: AnyLogs) -> np.ndarray:
+    """Mean reward per task; for statistics, along the first feature."""
+    if isinstance(logs, Logs):
+        sums = np.bincount(logs.row_tasks, logs.rewards, minlength=logs.num_tasks)
+        return sums / np.maximum(logs.counts, 1)
+    return logs.xy[:, 0] / np.maximum(logs.xx[:, 0], 1e-300)
+
+
+def _survivors(logs: AnyLogs) -> str:
+    """Mean rewards cut off from below: noise alone would leave a lower tail.
+
+    The lowest tenth of a tail is spread over several times the width of each of the next two; of
+    what was cut off, over about the same. Means that several tasks share are of rewards with a
+    natural bound, such as no click at all, and tell nothing.
+    """
+    if logs.num_tasks < MIN_TASKS:
+        return ""
+    means = np.sort(mean_rewards(logs))
+    each = len(means) // 10
+    lowest, next_ = means[each - 1] - means[0], (means[3 * each - 1] - means[each - 1]) / 2
+    if means[1] == means[0] or lowest > TAIL_RATIO * next_:
+        return ""
+    return (
+        "selection: mean rewards of tasks break off below as if only the better ones had been "
+        "kept; a prior of survivors promises new tasks too much, so add the others"
+    )
+
+
+def _informative_lengths(logs: AnyLogs) -> str:
+    from scipy import stats  # slow to import, and not needed to decide
+
+    counts = np.asarray(logs.counts, float)
+    if logs.num_tasks < 50 or counts.max() == counts.min():
+        return ""
+    rho, p = stats.spearmanr(counts, mean_rewards(logs))
+    if not (p < SIGNIFICANCE and abs(rho) > 0.1):
+        return ""
+    return (
+        f"informative lengths: tasks with more rows pay {'more' if rho > 0 else 'less'} (rank "
+        f"correlation {rho:+.2f}); fine if the policy or a stopping rule did that by looking at "
+        "the rows, misleading if traffic follows quality for reasons that are not in the table"
+    )
+
+
+def _drift(logs: AnyLogs, likelihood: AbstractLikelihood, gaussian: Components) -> str:
+    from scipy import stats  # slow to import, and not needed to decide
+
+    if not isinstance(logs, Logs) or logs.times is None or logs.num_tasks < 100:
+        return ""
+    begin = logs.times[logs.starts[:-1][logs.counts > 0]]
+    if len(begin) < logs.num_tasks or np.ptp(begin) == 0:
+        return ""
+    order = np.argsort(logs.hashes, kind="stable")
+    z = np.empty((logs.num_tasks, logs.dim))
+    parts = [b.condition(gaussian).mean_z[:, 0].T for b in blocks_of(logs, likelihood)]
+    z[order] = np.concatenate(parts)
+    late = begin > np.median(begin)
+    if late.all() or not late.any():
+        return ""
+    worst = min(
+        float(stats.ttest_ind(z[late, j], z[~late, j], equal_var=False).pvalue)
+        for j in range(logs.dim)
+    )
+    if worst * logs.dim > SIGNIFICANCE:
+        return ""
+    return (
+        "drift: tasks that began later differ from earlier ones; learn from recent tasks alone if "
+        "the next ones will be like them"
+    )

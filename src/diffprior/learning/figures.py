@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..reporting.figures import legend_below, new_figure
-from .judge import FamilyResult
+from .scoring import FamilyResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,75 +1,128 @@
-"""`learn`: from logs to a prior, by a ladder of families judged on tasks held out."""
+"""`learn`: from logs to a prior, by families of increasing richness scored on held-out tasks."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+import jax
+import numpy as np
 
 from ..checks import choice
+from ..evidence.base import AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..executors import AbstractExecutor, InProcess
 from ..files.cache import ResultCache
-from ..logs.labels import Selection
+from ..logs.labels import Selection, folds
 from ..logs.logs import Logs
 from ..logs.shards import ShardedLogs
-from ..priors.from_tasks.data import is_logs, resolve
+from ..logs.statistics import TaskStatistics
+from ..priors.base import AbstractPrior
+from ..priors.from_tasks.components import Components
+from ..priors.from_tasks.data import AnyLogs, blocks_of, resolve
+from ..priors.from_tasks.noise import Noise
+from ..priors.from_tasks.search import SEARCH_TASKS, Search, gaussian_of, search_mixture
 from ..progress import progress as progress_bar
-from .cautions import FEW_TASKS
-from .diffusion import REPORT_SHARE
-from .passes import Passes
-from .run import Learned, Run
-from .source import AbstractSource, InMemory, InShards
+from .config import LearningConfig
+from .diagnostics import (
+    Calibration,
+    Reliability,
+    calibration,
+    certificate,
+    data_warnings,
+    reliability,
+)
+from .distill import FOLD_SALT, distill, em_round, learning_tasks
+from .figures import Pictures
+from .regret import simulate_regret
+from .report import LearningReport
+from .scoring import (
+    Family,
+    FamilyResult,
+    closed_form,
+    gain,
+    hedged,
+    naive,
+    score,
+    task_log_evidence,
+)
+from .source import Passes, Source
 
-HEDGE = 0.003
-FEWEST_TASKS = 10  # that can teach something, and be held out in turn
 FAMILIES = ("gaussian", "mixture", "diffusion")
+GAUSSIAN, NAIVE = "Gaussian", "naive estimates"  # their names in the report
+NUM_STEPS = 24  # of the progress bar, about
+SHOWN_POINTS = 2000  # of a figure
+NOISE_FROM = {
+    "given": "given",
+    "pooled": "from {:,.0f} degrees of freedom of residuals within tasks",
+    "joint": "estimated jointly with a Gaussian, from {:,.0f} residual degrees of freedom",
+}
+
+
+@dataclass(frozen=True)
+class Learned:
+    """Result of `learn`.
+
+    Attributes:
+        prior: The chosen prior, hedged.
+        likelihood: The likelihood, with the noise that was estimated.
+        report: Whether the prior pays off, with warnings about the data.
+        families: Every prior that was learned, without hedge, by the names of the report.
+    """
+
+    prior: AbstractPrior
+    likelihood: AbstractLikelihood
+    report: LearningReport
+    families: dict[str, AbstractPrior]
 
 
 def learn(
-    logs: Any,
-    likelihood: Any,
+    logs: Logs | ShardedLogs | TaskStatistics,
+    likelihood: AbstractLikelihood,
     *,
-    seed: int = 0,
-    hedge: float = HEDGE,
     families: Sequence[str] | None = None,
+    seed: int = 0,
+    hedge: float = 0.003,
     simulate: bool = True,
     executor: AbstractExecutor | None = None,
     checkpoint_dir: str | Path | None = None,
     progress: bool | None = None,
+    config: LearningConfig | None = None,
 ) -> Learned:
-    """Learn a prior from what past tasks have shown, and judge it on tasks held out.
+    """Learn a prior from the logs of past tasks, and score it on held-out tasks.
 
-    A tenth of the tasks, chosen by their labels, is kept for the report and seen by nothing else.
-    From the others come, one after the other: the noise of linear rewards where it is unknown; a
-    Gaussian by maximum marginal likelihood; mixtures of Gaussians, their number of components or
-    width of kernels chosen by the evidence of tasks held out in turn; and a diffusion model
-    distilled from the best of these. A richer family is chosen only where it beats a simpler one by
-    more than a standard error.
+    A tenth of the tasks, chosen by their labels, is held out for the report. The others are used,
+    in this order, to estimate the noise of linear rewards if it is unknown; to fit a Gaussian by
+    maximum marginal likelihood; to fit mixtures of Gaussians, whose size is chosen by
+    cross-validated evidence; and to improve a diffusion model distilled from the best of these. A
+    richer family is chosen only if it beats a simpler one by more than a standard error.
 
     Args:
-        logs: `Logs`, `ShardedLogs` of any size, or `TaskStatistics` for linear rewards; of at
-            least ten tasks. Of shards, a sample of about 50,000 tasks is held in memory, by which
-            families are chosen and judged; what is chosen is fitted to all of them.
-        likelihood: how rewards arise; `Linear()` without noise has it estimated.
-        seed: of everything random. Tasks are split by their labels, whatever the seed.
-        hedge: share of a wide Gaussian mixed into the prior, so that a task unlike any before is
-            learned instead of denied.
-        families: families to choose from, some of "gaussian", "mixture" and "diffusion"; all by
-            default.
-        simulate: whether to simulate the regret of the families for the report.
-        executor: where passes over the tasks run: `executors.Processes()`, `executors.Ray(...)`;
+        logs: `Logs`, `ShardedLogs` of any size, or `TaskStatistics` for linear rewards; at least
+            ten tasks. Of shards, a sample of about 50,000 tasks is held in memory, by which
+            families are chosen and scored; what is chosen is fitted to all of them.
+        likelihood: Distribution of rewards; the noise of `Linear()` is estimated.
+        families: Families to choose from, some of "gaussian", "mixture" and "diffusion"; all by
+            default. A single one is fitted whether or not it beats the others.
+        seed: Random seed. Tasks are split by their labels, whatever the seed.
+        hedge: Weight of a wide Gaussian mixed into the prior, so that tasks unlike any before can
+            be learned.
+        simulate: Whether to simulate the regret of the families for the report.
+        executor: Where passes over the tasks run: `executors.Processes()`, `executors.Ray(...)`;
             by default in this process. The result does not depend on it.
-        checkpoint_dir: folder for every finished pass over shards; a run that was interrupted
-            resumes from there.
-        progress: False shows nothing; by default a bar on a terminal.
+        checkpoint_dir: Folder for every finished pass over shards; an interrupted run resumes from
+            there.
+        progress: Whether to show a progress bar; by default on a terminal.
+        config: Settings that few users change.
 
     Returns:
         The prior, the likelihood with its noise, and the report.
 
     Raises:
-        ValueError: logs or a likelihood that are not; fewer than ten tasks; rewards that the
-            likelihood cannot produce.
+        ValueError: The logs have fewer than ten tasks, rewards that the likelihood cannot produce,
+            or another type.
     """
-    if not is_logs(logs) and not isinstance(logs, ShardedLogs):
+    if not isinstance(logs, Logs | TaskStatistics | ShardedLogs):
         raise ValueError(
             f"`logs`: expected Logs, ShardedLogs or TaskStatistics, got {type(logs).__name__}; "
             "make them by dp.Logs(tasks, features, rewards), or fit a prior to parameters"
@@ -82,41 +135,316 @@ def learn(
     allowed = frozenset(choice("families", name, FAMILIES) for name in families or FAMILIES)
     if not 0.0 <= hedge < 1.0:
         raise ValueError(f"`hedge`: expected a share in [0, 1), got {hedge:g}; 0.01 is usual")
-    with progress_bar("learning", 24, visible=progress) as bar:
+    config = config or LearningConfig()
+    with progress_bar("learning", NUM_STEPS, visible=progress) as bar:
 
         def advance(name: str) -> None:
             bar.describe(name)
             bar.advance()
 
-        cache = None if checkpoint_dir is None else ResultCache(checkpoint_dir)
-        if not isinstance(logs, ShardedLogs):
+        if isinstance(logs, ShardedLogs):
+            cache = None if checkpoint_dir is None else ResultCache(checkpoint_dir)
+            passes = Passes(executor or InProcess(), bar.describe, cache, logs.digest)
+            source = Source.in_shards(logs, likelihood, passes, config)
+        else:
             passes = Passes(executor or InProcess())
-            return _prepared(InMemory(logs), likelihood, seed, hedge, passes).run(
-                allowed, simulate, advance
-            )
-        passes = Passes(executor or InProcess(), bar.describe, cache, logs.digest)
-        source = InShards(logs, likelihood, passes)
+            source = Source.in_memory(logs)
         try:
-            return _prepared(source, likelihood, seed, hedge, passes).run(
-                allowed, simulate, advance
-            )
+            run = _Run.start(source, likelihood, seed, hedge, passes, config, advance)
+            return run.run(allowed, simulate)
         finally:
             source.close()
 
 
-def _prepared(
-    source: AbstractSource, likelihood: Any, seed: int, hedge: float, passes: Passes
-) -> Run:
-    """What is to be learned from, with what is held out for the report."""
-    sample, num_tasks = source.sample, source.num_tasks
-    if num_tasks < FEWEST_TASKS:
-        raise ValueError(
-            f"`logs`: expected at least {FEWEST_TASKS} tasks, got {num_tasks}; a prior is "
-            "what tasks have in common, so collect the logs of more, or check their labels"
+@dataclass
+class _Run:
+    """Inputs of one call of `learn`, and intermediate results."""
+
+    source: Source
+    selection: Selection  # of the tasks learned from
+    rest: AnyLogs  # those of them that are in memory
+    held_out: AnyLogs  # tasks of the report; the same as `rest` if there are too few
+    few: bool
+    likelihood: AbstractLikelihood
+    noise: Noise | None
+    seed: int
+    hedge: float
+    passes: Passes
+    config: LearningConfig
+    advance: Callable[[str], None]
+    seconds: dict[str, float] = field(default_factory=dict)
+    certificates: dict[int, float] = field(default_factory=dict)
+
+    @staticmethod
+    def start(
+        source: Source,
+        likelihood: object,
+        seed: int,
+        hedge: float,
+        passes: Passes,
+        config: LearningConfig,
+        advance: Callable[[str], None],
+    ) -> "_Run":
+        sample, num_tasks = source.sample, source.num_tasks
+        if num_tasks < config.min_tasks:
+            raise ValueError(
+                f"`logs`: expected at least {config.min_tasks} tasks, got {num_tasks}; a prior is "
+                "what tasks have in common, so collect the logs of more, or check their labels"
+            )
+        few = num_tasks < config.min_held_out_tasks
+        selection = Selection(0.0 if few else config.report_share)
+        out = ~selection.mask(sample.hashes)
+        few = not out.any()
+        if isinstance(likelihood, AbstractFamily) and isinstance(sample, Logs):
+            likelihood.check_rewards(sample.rewards)  # of all tasks, those of the report too
+        rest = sample.select(~out)
+        resolved, noise = resolve(rest, likelihood)
+        held_out = rest if few else sample.select(out)
+        return _Run(
+            source,
+            selection,
+            rest,
+            held_out,
+            few,
+            resolved,
+            noise,
+            seed,
+            hedge,
+            passes,
+            config,
+            advance,
         )
-    selection = Selection(0.0 if num_tasks < FEW_TASKS else REPORT_SHARE)
-    out = ~selection.mask(sample.hashes)
-    if isinstance(likelihood, AbstractFamily) and isinstance(sample, Logs):
-        likelihood.check_rewards(sample.rewards)  # of all tasks, those of the report too
-    resolved = resolve(sample.select(~out), likelihood)
-    return Run(source, selection, out, *resolved, seed, hedge, passes)
+
+    def run(self, allowed: frozenset[str], simulate: bool) -> Learned:
+        """Fit all families, choose one and write the report."""
+        begin = time.perf_counter()
+        blocks = self.source.blocks(self.likelihood, self.selection)
+        self.advance(GAUSSIAN)
+        gaussian = gaussian_of(blocks, self.passes)
+        seen = reliability(gaussian, blocks, self.passes)
+        begin = self._lap(GAUSSIAN, begin)
+        forced = "gaussian" not in allowed
+        if forced and self.few:
+            raise ValueError(
+                f"`families`: expected 'gaussian' among them with {self.source.num_tasks} tasks, "
+                f"got {sorted(allowed)}; richer families need more tasks, so add it"
+            )
+        rough = self.few or seen.learnable_order < self.config.min_order
+        search = None
+        if allowed != {"gaussian"} and (forced or not rough):
+            many = self.source.is_larger or self.rest.num_tasks > SEARCH_TASKS
+            search = search_mixture(
+                self.rest,
+                self.likelihood,
+                seed=self.seed,
+                executor=self.passes,
+                everything=blocks if many else None,
+                advance=self.advance,
+            )
+            begin = self._lap("mixture", begin)
+        families = [
+            closed_form(NAIVE, naive(blocks, self.passes)),
+            closed_form(GAUSSIAN, gaussian if search is None else search.gaussian),
+        ]
+        if search is not None and search.best is not None:
+            families.append(closed_form(search.candidates[search.best].name, search.components))
+        chosen, sentence = choose(search, self.few, rough, forced)
+        if "diffusion" in allowed and chosen != GAUSSIAN:
+            begin = time.perf_counter()
+            family, pays, about = self._diffusion(families[-1])
+            families.append(family)
+            if pays or "mixture" not in allowed:
+                chosen, sentence = family.name, about
+            else:
+                sentence = f"{sentence}; {about}"
+            self._lap("diffusion", begin)
+        warnings = data_warnings(self.source.sample, self.likelihood, gaussian, seen, self.noise)
+        report = self._report(families, chosen, sentence, seen, warnings, simulate)
+        final = next(f for f in families if f.name == chosen)
+        prior = final.prior  # a diffusion model has had the hedge since it was distilled
+        if final.components is not None and self.hedge:
+            prior = closed_form(final.name, hedged(final.components, self.hedge)).prior
+        return Learned(prior, self.likelihood, report, {f.name: f.prior for f in families})
+
+    def _lap(self, name: str, begin: float) -> float:
+        now = time.perf_counter()
+        self.seconds[name] = now - begin
+        return now
+
+    def _certificate(self, components: Components) -> float:
+        """What any prior could still gain over these components, computed once."""
+        if id(components) not in self.certificates:
+            found = certificate(components, self.rest, self.likelihood, self.seed)
+            self.certificates[id(components)] = found
+        return self.certificates[id(components)]
+
+    def _diffusion(self, base: Family) -> tuple[Family, bool, str]:
+        """Distill a closed form, improve it by EM while that pays, and compare the two.
+
+        One fold of the tasks scores. The closed form was fitted to them too, which favors it: the
+        diffusion model is chosen only if it is clearly better.
+        """
+        self.advance("diffusion")
+        assert base.components is not None
+        config, rest, room = self.config, self.rest, self._certificate(base.components)
+        family = Family("diffusion", distill(base.components, self.seed, self.hedge, config), None)
+        if not isinstance(rest, Logs):
+            about = (
+                "the diffusion model distilled from it was not trained or scored: there are no rows"
+            )
+            return family, False, about
+        if room <= config.min_room and len(base.components) < config.max_base_components:
+            return (
+                family,
+                False,
+                (
+                    "the diffusion model is that same prior: no prior could gain more than "
+                    f"{room:.3f} nats, so it was not trained"
+                ),
+            )
+        scoring = rest.select(folds(rest.hashes, config.num_folds, FOLD_SALT) == 0)
+        if scoring.num_tasks > config.scoring_tasks:
+            order = np.argsort(scoring.hashes, kind="stable")
+            scoring = scoring.select(np.sort(order[: config.scoring_tasks]))
+
+        def scored(family: Family) -> np.ndarray:
+            return task_log_evidence(family, scoring, self.likelihood, self.seed)
+
+        values, rounds = scored(family), 0
+        while room > config.min_room and rounds < config.max_rounds:
+            self.advance("EM of the diffusion model")
+            tasks = learning_tasks(self.source.num_tasks, rounds, config)
+            better = em_round(
+                family.prior,  # type: ignore[arg-type]
+                self.source.pieces(tasks),
+                self.likelihood,
+                rounds,
+                self.seed,
+                passes=self.passes,
+                config=config,
+            )
+            trial = Family("diffusion", better, None)
+            new = scored(trial)
+            step = gain(new - values)
+            if step.mean <= step.error:
+                break
+            family, values, rounds = trial, new, rounds + 1
+        difference = gain(values - scored(base))
+        figures = f"{difference.mean:+.3f} +- {difference.error:.3f} nats per task relative to it"
+        after = f" after {rounds} rounds of EM" if rounds else ""
+        if difference.mean > difference.error:
+            return family, True, f"chosen: the diffusion model{after}, {figures}"
+        return family, False, f"the diffusion model distilled from it has{after} {figures}"
+
+    def _report(
+        self,
+        families: list[Family],
+        chosen: str,
+        sentence: str,
+        seen: Reliability,
+        warnings: tuple[str, ...],
+        simulate: bool,
+    ) -> LearningReport:
+        self.advance("report")
+        begin = time.perf_counter()
+        if self.few:
+            results, names = self._cross_validated(chosen)
+        else:
+            results, names = score(families, self.held_out, self.likelihood, chosen, self.seed)
+        closed = [f.components for f in families if f.components is not None]
+        own = next(f for f in families if f.name == chosen).components
+        basis = closed[-1] if own is None else own
+        simulation, places = None, None
+        if isinstance(self.held_out, Logs):
+            places = calibration(basis, self.held_out, self.likelihood, self.seed)
+        if simulate and isinstance(self.held_out, Logs):
+            self.advance("regret")
+            started = time.perf_counter()
+            simulation = simulate_regret(
+                families, basis, chosen, self.held_out, self.likelihood, self.seed
+            )
+            self._lap("regret", started)
+        noise, noise_from = self.noise, None
+        if noise is not None:
+            noise_from = NOISE_FROM[noise.how].format(noise.degrees_of_freedom)
+        report = LearningReport(
+            num_tasks=self.source.num_tasks,
+            num_rows=self.source.num_rows,
+            rows_per_task=self.source.rows_per_task,
+            feature_names=self.source.sample.feature_names,
+            likelihood=type(self.likelihood).__name__.lower(),
+            noise_std=None if noise is None else noise.noise_std,
+            noise_from=noise_from,
+            num_report_tasks=self.held_out.num_tasks,
+            reliability=tuple(float(value) for value in seen.values),
+            learnable_order=seen.learnable_order,
+            families=results,
+            length_names=names,
+            certificate=self._certificate(basis),
+            coverage=None if places is None else places.coverage,
+            coverage_error=None if places is None else places.error,
+            simulation=simulation,
+            chosen=chosen,
+            sentence=sentence,
+            hedge=self.hedge,
+            warnings=warnings,
+            seconds=self.seconds,
+            pictures=self._pictures(families, basis, places),
+        )
+        self._lap("report", begin)
+        return report
+
+    def _cross_validated(self, chosen: str) -> tuple[tuple[FamilyResult, ...], tuple[str, ...]]:
+        """Score naive estimates and the Gaussian on each fifth, fitted to the other tasks."""
+        logs = self.source.sample
+        num_folds = min(5, logs.num_tasks)
+        which = folds(logs.hashes, num_folds, salt=11)
+        parts: dict[str, list[np.ndarray]] = {NAIVE: [], GAUSSIAN: []}
+        for fold in range(num_folds):
+            own, other = logs.select(which != fold), logs.select(which == fold)
+            if other.num_tasks == 0 or own.num_tasks < 2:
+                continue
+            blocks = blocks_of(own, self.likelihood)
+            for name, fitted in ((NAIVE, naive(blocks)), (GAUSSIAN, gaussian_of(blocks))):
+                family = closed_form(name, fitted)
+                parts[name].append(task_log_evidence(family, other, self.likelihood))
+        values = {name: np.concatenate(found) for name, found in parts.items()}
+        results = tuple(
+            FamilyResult(
+                name, float(v.mean()), gain(v - values[GAUSSIAN]), (), None, name == chosen
+            )
+            for name, v in values.items()
+        )
+        return results, ()
+
+    def _pictures(
+        self, families: list[Family], basis: Components, places: Calibration | None
+    ) -> Pictures:
+        key = jax.random.key(self.seed)
+        draws = {
+            f.name: np.asarray(f.prior.sample(key, SHOWN_POINTS), np.float64)
+            for f in families
+            if f.name != NAIVE
+        }
+        order = np.sort(np.argsort(self.rest.hashes, kind="stable")[:SHOWN_POINTS])
+        blocks = blocks_of(self.rest.select(order), self.likelihood)
+        estimates = np.concatenate([b.draw(basis, self.seed, 77) for b in blocks])
+        return Pictures(draws, estimates, None if places is None else places.places)
+
+
+def choose(search: Search | None, few: bool, rough: bool, forced: bool) -> tuple[str, str]:
+    """Choose between the Gaussian and the best mixture, with the reason in a sentence."""
+    if few:
+        return GAUSSIAN, "chosen: the Gaussian, since so few tasks cannot validate anything richer"
+    if rough and not forced:
+        return GAUSSIAN, (
+            "chosen: the Gaussian, since one task says too little about theta for anything richer "
+            "to be learned from so many tasks"
+        )
+    if search is None or search.best is None:
+        return GAUSSIAN, "chosen: the Gaussian, since nothing richer was tried"
+    name, (mean, error) = search.candidates[search.best].name, search.gain
+    figures = f"{mean:+.3f} +- {error:.3f} nats per task over the Gaussian, cross-validated"
+    if search.pays or forced:
+        return name, f"chosen: the {name}, {figures}"
+    return GAUSSIAN, f"chosen: the Gaussian; the best mixture ({name}) has {figures}"

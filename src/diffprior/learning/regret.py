@@ -1,4 +1,4 @@
-"""What a prior is worth in decisions: Thompson sampling in tasks like those held out."""
+"""Simulated regret of learned priors: Thompson sampling in tasks like those held out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,16 +9,17 @@ from ..bandits.simulate import simulate
 from ..evidence.base import AbstractLikelihood
 from ..evidence.families import Linear
 from ..logs.logs import Logs
+from ..priors.base import AbstractPrior
 from ..priors.from_tasks.components import Components
 from ..priors.from_tasks.data import blocks_of
 from ..problems.rows import RowProblem
 from ..samplers.choose import best_sampler
-from .families import Family, as_prior
+from .scoring import Family, as_prior
 
 TEMPERATURES = (1.0, 0.5, 0.25)
-MAX_ACTIONS = 4000  # rows of the logs that are offered
-OFFERED = 10  # actions a round
-MOST_COMPONENTS = 40  # of a mixture that is simulated
+MAX_ACTIONS = 4000  # rows of the logs that serve as actions
+ACTIONS_PER_ROUND = 10
+MAX_COMPONENTS = 40  # of a mixture that is simulated
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def simulate_regret(
     likelihood: AbstractLikelihood,
     seed: int = 0,
 ) -> Simulation:
-    """Thompson sampling with each prior in tasks drawn from the posterior of those held out.
+    """Simulate Thompson sampling with each prior in tasks like those held out.
 
     Parameters are draws given each held-out task under the chosen prior, actions are rows of the
     logs, ten different ones each round. The temperature recommended for the chosen family is the
@@ -66,7 +67,9 @@ def simulate_regret(
     copies = -(-256 // max(logs.num_tasks, 1))
     thetas = np.concatenate([b.draw(chosen, seed, 31 + c) for c in range(copies) for b in blocks])
     actions = _actions(logs, seed)
-    problem = RowProblem(thetas, actions, likelihood, num_actions=min(OFFERED, len(actions)))
+    problem = RowProblem(
+        thetas, actions, likelihood, num_actions=min(ACTIONS_PER_ROUND, len(actions))
+    )
     priors = {f.name: f.prior if f.components is None else _light(f.components) for f in families}
     agents = {
         _key(name, temperature): best_sampler(prior, temperature)
@@ -109,11 +112,11 @@ def _actions(logs: Logs, seed: int) -> np.ndarray:
     return unique[np.sort(chosen)]
 
 
-def _light(components: Components) -> object:
-    """The prior, of its heaviest components where they are very many."""
-    if len(components) <= MOST_COMPONENTS:
+def _light(components: Components) -> AbstractPrior:
+    """The prior, reduced to its heaviest components if there are very many."""
+    if len(components) <= MAX_COMPONENTS:
         return as_prior(components)
-    order = np.argsort(-components.weights)[:MOST_COMPONENTS]
+    order = np.argsort(-components.weights)[:MAX_COMPONENTS]
     weights = components.weights[order]
     parts = Components(weights / weights.sum(), components.means[order], components.covs[order])
     mean, cov = components.moments()

@@ -1,4 +1,4 @@
-"""The report of what was learned: as text, as plain numbers, and as a page with pictures."""
+"""The report of learning from logs: as text, as plain numbers, and as a page with figures."""
 
 import dataclasses
 import json
@@ -15,36 +15,37 @@ from ..reporting.figures import picture
 from ..reporting.page import Block, Callout, Heading, Text, page
 from ..reporting.tables import Table, plus_minus
 from .figures import Pictures, calibration_figure, gains_figure, priors_figure
-from .judge import FamilyResult, Gain
 from .regret import Simulation
+from .scoring import FamilyResult, Gain
 
 
 @dataclass(frozen=True)
 class LearningReport:
-    """Whether a learned prior pays on these tasks, and what to be careful about.
+    """Whether a learned prior pays off on these tasks, with warnings about the data.
 
     Attributes:
-        num_tasks: tasks in the logs.
-        num_rows: rows in the logs.
-        rows_per_task: least, median and most rows of a task.
-        feature_names: names of the features.
-        likelihood: how rewards arise, by name.
-        noise_std: noise of linear rewards, or None.
-        noise_from: where the noise came from, in words; or None.
-        num_report_tasks: tasks held out, which the figures are of.
-        reliability: how much one task says about theta, 0 to 1, by direction.
-        learnable_order: order of structure that so many tasks can show.
-        families: every family on the held-out tasks, from naive estimates to what was learned.
-        length_names: the groups of tasks by number of rows.
-        certificate: what any prior could still gain at most on the tasks learned from, nats a task.
-        coverage: share of next rewards inside their 90 % predictive intervals; or None.
-        coverage_error: its standard error.
-        simulation: expected regret of the families; or None.
-        chosen: name of the chosen family.
-        sentence: what was chosen and why.
-        hedge: share of a wide Gaussian mixed in.
-        warnings: what to be careful about.
-        seconds: how long each part took.
+        num_tasks: Number of tasks in the logs.
+        num_rows: Number of rows in the logs.
+        rows_per_task: Smallest, median and largest number of rows per task.
+        feature_names: Names of the features.
+        likelihood: Name of the likelihood.
+        noise_std: Noise of linear rewards, or None.
+        noise_from: How the noise was estimated, or None.
+        num_report_tasks: Number of held-out tasks that the figures are computed on.
+        reliability: Information of one task about theta, 0 to 1, by direction.
+        learnable_order: Order of structure that this number of tasks can show.
+        families: Scores of every family on the held-out tasks, beginning with naive estimates.
+        length_names: Names of the groups of tasks by number of rows.
+        certificate: Upper bound on what any prior could still gain on the tasks learned from, in
+            nats per task.
+        coverage: Share of next rewards inside their 90 % predictive intervals; or None.
+        coverage_error: Its standard error.
+        simulation: Expected regret of the families; or None.
+        chosen: Name of the chosen family.
+        sentence: What was chosen, and why.
+        hedge: Weight of a wide Gaussian mixed in.
+        warnings: Warnings about the data.
+        seconds: Duration of each part.
     """
 
     num_tasks: int
@@ -97,7 +98,7 @@ class LearningReport:
 
 
 def sections(report: LearningReport) -> list[str]:
-    """Parts of the text, one for each question."""
+    """Sections of the text."""
     return [
         _about_logs(report),
         str(family_table(report)),
@@ -112,13 +113,13 @@ def _about_logs(report: LearningReport) -> str:
     least, median, most = report.rows_per_task
     lines = [
         f"{report.num_tasks:,} tasks, {report.num_rows:,} rows "
-        f"({least:g} to {most:g} a task, median {median:g}), "
+        f"({least:g} to {most:g} per task, median {median:g}), "
         f"{len(report.feature_names)} features, {report.likelihood} rewards"
     ]
     if report.noise_std is not None:
         lines.append(f"noise {report.noise_std:.4g} ({report.noise_from})")
     shares = " ".join(f"{value:.2f}" for value in report.reliability[:12])
-    lines.append(f"how much one task says about theta, by direction (0 to 1): {shares}")
+    lines.append(f"information of one task about theta, by direction (0 to 1): {shares}")
     return "\n".join(lines)
 
 
@@ -180,7 +181,7 @@ def _row_of(name: str, rows: list[tuple[str, ...]]) -> frozenset[tuple[int, int]
 
 def _limits(report: LearningReport) -> str:
     lines = [
-        f"no prior at all could gain more than {report.certificate:.3f} nats a task on the tasks "
+        f"no prior at all could gain more than {report.certificate:.3f} nats per task on the tasks "
         "learned from (certificate)",
         "fine structure, narrower than what one task's rows can tell, is not known from these logs",
     ]

@@ -1,9 +1,10 @@
-"""Where the tasks are that a prior is learned from: in memory, or in files that workers read."""
+"""Tasks to learn from, in memory or in files, and checkpointed passes over them."""
 
-import abc
-from collections.abc import Iterable, Sequence
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,10 @@ from jaxtyping import Float, Int, UInt64
 from ..evidence.base import AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..evidence.linear import Linear
+from ..executors import AbstractExecutor, Result, Sum
+from ..executors import Shard as AnyShard
+from ..files.base import Serializable
+from ..files.cache import Kept, ResultCache, array_digest
 from ..logs.labels import Selection
 from ..logs.logs import Logs, check_several_rows, check_varying
 from ..logs.shards import Shard, ShardedLogs
@@ -19,155 +24,192 @@ from ..logs.statistics import check_gram, packed, unpacked
 from ..priors.from_tasks.block import AbstractBlock
 from ..priors.from_tasks.data import AnyLogs, blocks_of
 from ..priors.from_tasks.shards import KEPT, ShardBlock
-from .passes import Passes
+from .config import LearningConfig
 
-SAMPLE_TASKS = 50_000  # in memory, to choose and to judge with; all tasks refine the result
-SAMPLE_NUMBERS = 50_000_000  # in their rows, at most
-PIECE = 1024  # tasks of logs in memory that are drawn at once
+PIECE_TASKS = 1024  # per piece of logs in memory
+UNSIGNED = "unsigned_"
+SAMPLE = ("hashes", "counts", "features", "rewards", "weights", "times")
+
+
+class Passes(AbstractExecutor):
+    """An executor that saves sums in a folder, so that an interrupted run resumes from them.
+
+    Everything between two passes is computed again, with the same result: a pass found in the
+    folder is of the same function of the same numbers, over the same shards.
+    """
+
+    def __init__(
+        self,
+        executor: AbstractExecutor,
+        report: Callable[[str], None] = lambda text: None,
+        cache: ResultCache | None = None,
+        data_digest: str = "",
+    ) -> None:
+        """Wrap an executor.
+
+        Args:
+            executor: Where passes run.
+            report: Receives the progress of every pass in words.
+            cache: Where sums are saved, if anywhere.
+            data_digest: Identifies the data.
+        """
+        self.executor, self.report, self.cache = executor, report, cache
+        self.data_digest, self.num_passes = data_digest, 0
+
+    def map(
+        self, function: Callable[[AnyShard], Result], shards: Sequence[AnyShard]
+    ) -> Iterator[Result]:
+        self.num_passes += 1
+        for number, result in enumerate(self.executor.map(function, shards)):
+            self.report(f"pass {self.num_passes}, shard {number + 1} of {len(shards)}")
+            yield result
+
+    def total(
+        self, kind: type[Sum], function: Callable[[AnyShard], Sum], shards: Sequence[AnyShard]
+    ) -> Sum:
+        if self.cache is None:
+            return super().total(kind, function, shards)
+        compute = functools.partial(super().total, kind, function, shards)
+        digest = hashlib.sha256("\n".join(map(repr, shards)).encode()).hexdigest()
+        settings = {"function": _described(function), "shards": digest, "about": self.data_digest}
+        name = f"pass, {kind.__name__}"
+        arrays = self.cache.arrays(name, settings, lambda: _as_arrays(compute()))
+        found: Sum = _from_arrays(kind, arrays)
+        return found
+
+    def checkpoint(
+        self,
+        name: str,
+        settings: dict[str, object],
+        compute: Callable[[], Kept],
+        *parts: Serializable,
+    ) -> Kept:
+        """Compute an object from `parts` and settings, or load it from an earlier run."""
+        if self.cache is None:
+            return compute()
+        known = {"about": self.data_digest, "parts": [part.digest for part in parts]}
+        return self.cache.object(name, {**settings, **known}, compute)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Some tasks of one file."""
+    """Some tasks of one file, in the order of their hashes."""
 
     shard: Shard
     selection: Selection
 
     def read(self) -> Logs:
-        """Their logs, in the order of hashes."""
-        return by_hash(self.shard.read(), self.selection)
+        """Read their logs."""
+        return self.shard.read().by_hash(self.selection)
 
     def __str__(self) -> str:
         return str(self.shard)
 
 
-class AbstractSource(abc.ABC):
-    """All tasks: a sample in memory, blocks of everything, pieces of everything.
+@dataclass(frozen=True, eq=False)
+class Source:
+    """All tasks to learn from.
 
     Attributes:
-        sample: tasks in memory, chosen by their labels; all of them, unless they are too many.
-        num_tasks: tasks in all.
-        num_rows: rows in all.
+        sample: Tasks in memory, chosen by their labels; all of them unless they are too many.
+        num_tasks: Number of all tasks.
+        num_rows: Number of all rows.
+        rows_per_task: Smallest, median and largest number of rows per task.
+        shards: The files of all tasks; None if all tasks are in memory.
     """
 
     sample: AnyLogs
     num_tasks: int
     num_rows: int
+    rows_per_task: tuple[float, float, float]
+    shards: tuple[Shard, ...] | None = None
+
+    @staticmethod
+    def in_memory(logs: AnyLogs) -> "Source":
+        """Make a source of logs in memory."""
+        counts = np.asarray(logs.counts, float)
+        rows = float(counts.min()), float(np.median(counts)), float(counts.max())
+        return Source(logs, logs.num_tasks, logs.num_rows, rows)
+
+    @staticmethod
+    def in_shards(
+        logs: ShardedLogs, likelihood: object, passes: Passes, config: LearningConfig
+    ) -> "Source":
+        """Make a source of logs in files, of which a first pass takes a sample.
+
+        Raises:
+            ValueError: Features are constant or collinear, or every row has its own task.
+        """
+        numbers = logs.num_rows * (len(logs.feature_names) + 2)
+        share = min(1.0, config.sample_tasks / logs.num_tasks, config.sample_numbers / numbers)
+        function = functools.partial(summarize, share, likelihood)
+        found = passes.total(DatasetSummary, function, logs.shards)
+        check_several_rows(found.num_tasks, found.num_rows)
+        check_varying(found.low, found.high, logs.feature_names)
+        check_gram(unpacked(found.gram[None])[0], logs.feature_names, found.num_rows)
+        times = found.times if len(found.times) else None
+        sample = Logs.from_grouped(
+            found.hashes,
+            found.counts,
+            found.features,
+            found.rewards,
+            found.weights,
+            times,
+            logs.feature_names,
+        )
+        rows = found.rows_per_task()
+        return Source(sample, found.num_tasks, found.num_rows, rows, logs.shards)
 
     @property
-    def larger(self) -> bool:
+    def is_larger(self) -> bool:
         """Whether there are more tasks than the sample has."""
         return self.num_tasks > self.sample.num_tasks
 
-    @abc.abstractmethod
-    def rows_per_task(self) -> tuple[float, float, float]:
-        """Least, median and most rows of a task."""
-
-    @abc.abstractmethod
     def blocks(
         self, likelihood: AbstractLikelihood, selection: Selection
     ) -> Sequence[AbstractBlock]:
         """Evidence of all chosen tasks."""
-
-    @abc.abstractmethod
-    def pieces(self, selection: Selection) -> Sequence[Logs | Piece]:
-        """All chosen tasks, in the order of hashes, for `logs_of`."""
-
-    def close(self) -> None:
-        """Let go of what was kept in this process."""
-        return None
-
-
-class InMemory(AbstractSource):
-    """Logs in memory."""
-
-    def __init__(self, logs: AnyLogs) -> None:
-        self.sample, self.num_tasks, self.num_rows = logs, logs.num_tasks, logs.num_rows
-
-    def rows_per_task(self) -> tuple[float, float, float]:
-        counts = np.asarray(self.sample.counts, float)
-        return float(counts.min()), float(np.median(counts)), float(counts.max())
-
-    def blocks(
-        self, likelihood: AbstractLikelihood, selection: Selection
-    ) -> Sequence[AbstractBlock]:
-        logs = self.sample
-        return blocks_of(logs.select(selection.mask(logs.hashes)), likelihood)
-
-    def pieces(self, selection: Selection) -> Sequence[Logs | Piece]:
-        assert isinstance(self.sample, Logs)
-        logs = by_hash(self.sample, selection)
-        starts = range(0, logs.num_tasks, PIECE)
-        return [logs.select(np.arange(s, min(s + PIECE, logs.num_tasks))) for s in starts]
-
-
-class InShards(AbstractSource):
-    """Logs in files, of which a first pass has taken a sample."""
-
-    def __init__(self, logs: ShardedLogs, likelihood: Any, passes: Passes) -> None:
-        numbers = logs.num_rows * (len(logs.feature_names) + 2)
-        share = min(1.0, SAMPLE_TASKS / logs.num_tasks, SAMPLE_NUMBERS / numbers)
-        census = passes.total(Census, partial(survey, share, likelihood), logs.shards)
-        check_several_rows(census.num_tasks, census.num_rows)
-        check_varying(census.low, census.high, logs.feature_names)
-        check_gram(unpacked(census.gram[None])[0], logs.feature_names, census.num_rows)
-        self.shards, self.census = logs.shards, census
-        self.num_tasks, self.num_rows = census.num_tasks, census.num_rows
-        self.sample = Logs.from_grouped(
-            census.hashes,
-            census.counts,
-            census.features,
-            census.rewards,
-            census.weights,
-            census.times if len(census.times) else None,
-            logs.feature_names,
-        )
-
-    def rows_per_task(self) -> tuple[float, float, float]:
-        lengths, sizes = self.census.lengths, self.census.sizes
-        middle = (self.num_tasks - 1) / 2
-        ends = np.cumsum(sizes)
-        pair = [lengths[np.searchsorted(ends, place, side="right")] for place in _near(middle)]
-        return float(lengths[0]), float(np.mean(pair)), float(lengths[-1])
-
-    def blocks(
-        self, likelihood: AbstractLikelihood, selection: Selection
-    ) -> Sequence[AbstractBlock]:
+        if self.shards is None:
+            logs = self.sample
+            return blocks_of(logs.select(selection.mask(logs.hashes)), likelihood)
         digest, exact = likelihood.digest, isinstance(likelihood, Linear)
         return [ShardBlock(shard, selection, likelihood, digest, exact) for shard in self.shards]
 
-    def pieces(self, selection: Selection) -> Sequence[Logs | Piece]:
-        return [Piece(shard, selection) for shard in self.shards]
+    def pieces(
+        self, selection: Selection, piece_tasks: int = PIECE_TASKS
+    ) -> Sequence[Logs | Piece]:
+        """All chosen tasks in pieces, in the order of hashes."""
+        if self.shards is not None:
+            return [Piece(shard, selection) for shard in self.shards]
+        assert isinstance(self.sample, Logs)
+        logs = self.sample.by_hash(selection)
+        starts = range(0, logs.num_tasks, piece_tasks)
+        return [logs.select(np.arange(s, min(s + piece_tasks, logs.num_tasks))) for s in starts]
 
     def close(self) -> None:
-        KEPT.clear()
-
-
-def logs_of(piece: Logs | Piece) -> Logs:
-    """The logs of a piece, read now where they are in a file."""
-    return piece if isinstance(piece, Logs) else piece.read()
-
-
-def by_hash(logs: Logs, selection: Selection) -> Logs:
-    """Chosen tasks in the order of their hashes, which is the same from any shards."""
-    order = np.argsort(logs.hashes, kind="stable")
-    return logs.select(order[selection.mask(logs.hashes)[order]])
+        """Release blocks of files that this process holds in memory."""
+        if self.shards is not None:
+            KEPT.clear()
 
 
 @dataclass(frozen=True, eq=False)
-class Census:
-    """What a first pass finds: how many, how long, whether features vary; and a sample.
+class DatasetSummary:
+    """Sizes and ranges of all tasks, and a sample of them, from a first pass.
 
     Attributes:
-        num_tasks: tasks.
-        num_rows: rows.
-        lengths: numbers of rows that tasks have, ascending.
-        sizes: how many tasks have each.
-        gram: summed products of features, the lower triangle.
-        low: least value of every feature.
-        high: greatest value of every feature.
-        hashes, counts, features, rewards, weights, times: the sample, as of `Logs.from_grouped`; no
-            times where there are none.
+        num_tasks: Number of tasks.
+        num_rows: Number of rows.
+        lengths: Numbers of rows per task that occur, ascending.
+        sizes: How many tasks have each.
+        gram: Summed products of features, the lower triangle.
+        low: Smallest value of every feature.
+        high: Largest value of every feature.
+        hashes: Hashes of the sample.
+        counts: Numbers of rows of the sample.
+        features: Features of the sample.
+        rewards: Rewards of the sample.
+        weights: Weights of the sample.
+        times: Times of the sample; empty if there are none.
     """
 
     num_tasks: int
@@ -185,42 +227,45 @@ class Census:
     times: Float[np.ndarray, " m"]
 
     @staticmethod
-    def total(parts: Iterable["Census"]) -> "Census":
-        """All of them as one."""
+    def total(parts: Iterable["DatasetSummary"]) -> "DatasetSummary":
+        """Combine summaries of different tasks."""
         every = list(parts)
 
         def joined(name: str) -> np.ndarray:
             return np.concatenate([getattr(part, name) for part in every])
 
         lengths, which = np.unique(joined("lengths"), return_inverse=True)
-        sizes = np.bincount(which, joined("sizes"), minlength=len(lengths)).astype(np.int64)
-        sample = ("hashes", "counts", "features", "rewards", "weights", "times")
-        return Census(
+        return DatasetSummary(
             sum(part.num_tasks for part in every),
             sum(part.num_rows for part in every),
             lengths,
-            sizes,
+            np.bincount(which, joined("sizes"), minlength=len(lengths)).astype(np.int64),
             np.sum([part.gram for part in every], axis=0),
             np.min([part.low for part in every], axis=0),
             np.max([part.high for part in every], axis=0),
-            *(joined(name) for name in sample),
+            *(joined(name) for name in SAMPLE),
         )
 
+    def rows_per_task(self) -> tuple[float, float, float]:
+        """Smallest, median and largest number of rows per task."""
+        ends, middle = np.cumsum(self.sizes), (self.num_tasks - 1) / 2
+        places = (int(np.floor(middle)), int(np.ceil(middle)))
+        pair = [self.lengths[np.searchsorted(ends, place, side="right")] for place in places]
+        return float(self.lengths[0]), float(np.mean(pair)), float(self.lengths[-1])
 
-def survey(share: float, likelihood: Any, shard: Shard) -> Census:
-    """The census of one file: of all its tasks, and the rows of those of smallest hash."""
+
+def summarize(share: float, likelihood: object, shard: Shard) -> DatasetSummary:
+    """Summarize one file, with the rows of the tasks of smallest hash as its part of the sample."""
     logs = shard.read()
     if isinstance(likelihood, AbstractFamily):
         likelihood.check_rewards(logs.rewards)
     order = np.argsort(logs.hashes, kind="stable")
     small = order if share >= 1 else order[logs.hashes[order] < np.uint64(int(share * 2.0**64))]
     few = logs.select(small)
-    lengths, sizes = np.unique(logs.counts, return_counts=True)
-    return Census(
+    return DatasetSummary(
         logs.num_tasks,
         logs.num_rows,
-        lengths,
-        sizes,
+        *np.unique(logs.counts, return_counts=True),
         packed(logs.features.T @ logs.features),
         logs.features.min(axis=0),
         logs.features.max(axis=0),
@@ -233,5 +278,34 @@ def survey(share: float, likelihood: Any, shard: Shard) -> Census:
     )
 
 
-def _near(place: float) -> tuple[int, int]:
-    return int(np.floor(place)), int(np.ceil(place))
+def _as_arrays(result: Any) -> dict[str, np.ndarray]:
+    """Fields as arrays that files can hold: hashes as signed numbers of the same bits."""
+    found = {}
+    for field in dataclasses.fields(result):
+        array = np.asarray(getattr(result, field.name))
+        unsigned = array.dtype == np.uint64
+        found[UNSIGNED * unsigned + field.name] = array.view(np.int64) if unsigned else array
+    return found
+
+
+def _from_arrays(kind: Any, arrays: dict[str, np.ndarray]) -> Any:
+    fields = {}
+    for name, array in arrays.items():
+        value = array.view(np.uint64) if name.startswith(UNSIGNED) else array
+        fields[name.removeprefix(UNSIGNED)] = value if value.ndim else value.item()
+    return kind(**fields)
+
+
+def _described(value: Any) -> Any:
+    """A description that distinguishes a function with its bound arguments from others."""
+    if isinstance(value, functools.partial):
+        return [_described(value.func), *map(_described, value.args), _described(value.keywords)]
+    if isinstance(value, dict):
+        return {name: _described(item) for name, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return array_digest(value)
+    if isinstance(value, Serializable):
+        return value.digest
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [_described(getattr(value, field.name)) for field in dataclasses.fields(value)]
+    return value.__qualname__ if callable(value) else repr(value)

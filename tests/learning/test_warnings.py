@@ -3,8 +3,7 @@
 import numpy as np
 
 import diffprior as dp
-from diffprior.learning.cautions import cautions
-from diffprior.learning.diagnostics import reliability
+from diffprior.learning.diagnostics import data_warnings, reliability
 from diffprior.priors.from_tasks.data import blocks_of, resolve
 from diffprior.priors.from_tasks.search import gaussian_of
 from worlds_of_tasks import rows
@@ -14,7 +13,7 @@ def warned(logs: dp.Logs) -> str:
     likelihood, noise = resolve(logs, dp.Linear())
     gaussian = gaussian_of(blocks_of(logs, likelihood))
     seen = reliability(gaussian, blocks_of(logs, likelihood))
-    return " | ".join(cautions(logs, likelihood, gaussian, seen, noise))
+    return " | ".join(data_warnings(logs, likelihood, gaussian, seen, noise))
 
 
 def world(n: int = 600, shift: float = 0.5) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

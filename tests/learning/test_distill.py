@@ -1,10 +1,10 @@
 """A closed form as a diffusion model: the same law, and a base that can learn on."""
 
 import numpy as np
-import pytest
 
 import diffprior as dp
-from diffprior.learning.diffusion import distil, polish
+from diffprior.learning.config import LearningConfig
+from diffprior.learning.distill import distill, em_round
 from diffprior.priors.from_tasks.components import Components
 from worlds_of_tasks import blobs, rows
 
@@ -17,7 +17,7 @@ PARTS = Components(
 
 def test_few_components_are_distilled_without_loss() -> None:
     mixture = dp.MixturePrior(PARTS.weights, PARTS.means, PARTS.covs)
-    diffusion = distil(PARTS, seed=0)
+    diffusion = distill(PARTS, seed=0)
     rng = np.random.default_rng(0)
     for strength in (0.0, 0.3, 5.0):
         half = rng.standard_normal((2, 2)) * np.sqrt(strength)
@@ -28,17 +28,16 @@ def test_few_components_are_distilled_without_loss() -> None:
 
 
 def test_a_hedge_widens_what_is_distilled() -> None:
-    bare, hedged = (np.asarray(distil(PARTS, 0, share).moments().cov) for share in (0.0, 0.01))
+    bare, hedged = (np.asarray(distill(PARTS, 0, share).moments().cov) for share in (0.0, 0.01))
     expected = 1 + 0.01 * (3.0**2 - 1)
     np.testing.assert_allclose(np.diagonal(hedged), expected * np.diagonal(bare), rtol=1e-4)
 
 
-def test_what_was_distilled_learns_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_distilled_learns_on() -> None:
     """A round of EM trains a network on the components, which stay."""
-    monkeypatch.setattr("diffprior.learning.diffusion.ROUND_STEPS", 20)
-    monkeypatch.setattr("diffprior.learning.diffusion.LEAST_DRAWS", 200)
     rng = np.random.default_rng(0)
     logs = dp.Logs(*rows(rng, blobs(rng, 100), 4.0))
-    start = distil(PARTS, seed=0)
-    after = polish(start, [logs], dp.Linear(noise_std=1.0), 0)
+    start = distill(PARTS, seed=0)
+    config = LearningConfig(round_steps=20, round_draws=200)
+    after = em_round(start, [logs], dp.Linear(noise_std=1.0), 0, config=config)
     np.testing.assert_allclose(after.denoiser.base.means, start.denoiser.base.means)

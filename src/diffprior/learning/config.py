@@ -1,0 +1,46 @@
+"""Settings of learning from logs."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LearningConfig:
+    """Settings of `learn` that few users change.
+
+    Attributes:
+        min_tasks: Fewest tasks to learn from.
+        min_held_out_tasks: Fewest tasks from which some are held out for the report; with fewer
+            only a Gaussian is learned, and the report is cross-validated.
+        report_share: Share of tasks that only the report sees.
+        min_order: Smallest learnable order of structure, ln n / ln(1 / B), at which mixtures are
+            tried; two modes need about 4.
+        sample_tasks: Tasks of shards in memory, by which families are chosen and scored.
+        sample_numbers: Most numbers in the rows of that sample.
+        num_folds: Of the tasks learned from, one fold scores the diffusion model.
+        scoring_tasks: Most tasks of that fold.
+        max_rounds: Most rounds of EM of the diffusion model.
+        min_room: Certificate, in nats per task, above which rounds of EM are tried.
+        round_steps: Optimizer steps per round, a quarter of a first fit's.
+        round_draws: Fewest posterior draws to train on in a round; with fewer tasks, several draws
+            are taken per task.
+        round_tasks: Tasks that a round draws from; a fresh share of them if there are more.
+        max_base_components: A closed form with fewer components is the base of the denoiser; one
+            with more is sampled, and a network is trained on the draws.
+        distillation_draws: Number of those draws.
+    """
+
+    min_tasks: int = 10
+    min_held_out_tasks: int = 200
+    report_share: float = 0.1
+    min_order: float = 4.0
+    sample_tasks: int = 50_000
+    sample_numbers: int = 50_000_000
+    num_folds: int = 9
+    scoring_tasks: int = 500
+    max_rounds: int = 8
+    min_room: float = 0.05
+    round_steps: int = 1000
+    round_draws: int = 4000
+    round_tasks: int = 200_000
+    max_base_components: int = 64
+    distillation_draws: int = 20_000

@@ -1,0 +1,217 @@
+"""A diffusion model distilled from a closed form, and rounds of EM that improve it."""
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key, UInt64
+
+from ..denoisers.base import RESIDUAL_STAGES, exact_residual
+from ..denoisers.corrected import CorrectedDenoiser
+from ..evaluate.tasks import as_tasks
+from ..evidence.base import AbstractEvidence, AbstractLikelihood
+from ..executors import InProcess
+from ..files.cache import array_digest
+from ..fitting.config import PRIOR_STAGES, FitConfig
+from ..fitting.samples import with_hedge
+from ..logs.labels import Selection, uniforms
+from ..logs.logs import Logs
+from ..mixture import GaussianMixture
+from ..priors.diffusion import EXACT_DRAWS, DiffusionPrior, Metadata
+from ..priors.from_tasks.components import Components
+from ..priors.from_tasks.fit import draws_from
+from ..samplers.base import AbstractSampler
+from ..samplers.dps import DPS
+from ..samplers.laplace_dps import LaplaceDPS
+from ..samplers.twisted_smc import TwistedSMC
+from ..schedule import Schedule
+from .config import LearningConfig
+from .scoring import hedged
+from .source import Passes, Piece
+
+FOLD_SALT = 3
+BATCH_TASKS = 256
+HERE = Passes(InProcess())
+DEFAULTS = LearningConfig()
+
+
+def distill(
+    components: Components, seed: int, hedge: float = 0.0, config: LearningConfig = DEFAULTS
+) -> DiffusionPrior:
+    """Turn a closed form into a diffusion model, with the hedge in it.
+
+    A few components become the base of its denoiser, so that nothing is lost, and a network has
+    something to learn only in rounds of EM. If there are many, it is trained on draws.
+    """
+    if len(components) < config.max_base_components:
+        return on_components(hedged(components, hedge))
+    draws = with_hedge(draws_from(components, config.distillation_draws, seed), hedge, seed)
+    return DiffusionPrior.fit(draws, seed=seed, progress=False)
+
+
+def learning_tasks(num_tasks: int, round_: int, config: LearningConfig = DEFAULTS) -> Selection:
+    """Select the tasks of a round: those that neither the report nor the score uses.
+
+    If there are very many, each round takes a fresh share of them.
+    """
+    share = min(1.0, config.round_tasks / num_tasks)
+    return Selection(config.report_share, config.num_folds, FOLD_SALT, share, 50 + round_)
+
+
+def on_components(components: Components) -> DiffusionPrior:
+    """Make the diffusion model whose denoiser is that of the components."""
+    offset, cov = components.moments()
+    scale = np.linalg.cholesky(cov)
+    inverse, dtype = np.linalg.inv(scale), jnp.result_type(float)
+    means, covs = (components.means - offset) @ inverse.T, inverse @ components.covs @ inverse.T
+    base = GaussianMixture.from_covs(components.weights, means, covs, min_variance=1e-6)
+    base = base.on_device(jnp.float32)
+    denoiser = CorrectedDenoiser(base, None, None, components.dim)
+    denoiser = jax.tree.map(lambda leaf: leaf.astype(dtype), denoiser)
+    draws = (draws_from(components, EXACT_DRAWS, seed=0) - offset) @ inverse.T
+    grid = Schedule.log_snr(RESIDUAL_STAGES)
+    return DiffusionPrior(
+        jnp.asarray(offset, dtype),
+        jnp.asarray(scale, dtype),
+        denoiser,
+        jnp.asarray(np.log(grid.snr[::-1]), dtype),
+        exact_residual(denoiser, grid, jnp.asarray(draws, dtype)),
+        Schedule.log_snr(PRIOR_STAGES),
+        Metadata(None),
+    )
+
+
+def em_round(
+    prior: DiffusionPrior,
+    pieces: Sequence[Logs | Piece],
+    likelihood: AbstractLikelihood,
+    round_: int,
+    seed: int = 0,
+    sampler: AbstractSampler | None = None,
+    passes: Passes = HERE,
+    config: LearningConfig = DEFAULTS,
+) -> DiffusionPrior:
+    """Run one round of expectation maximization of a diffusion model.
+
+    Args:
+        prior: Current diffusion model, whose coordinates and weights are the starting point.
+        pieces: Tasks to learn from, distributed over the workers of `passes`.
+        likelihood: Distribution of rewards.
+        round_: Number of the round, from 0; with a task's label it determines that task's draws.
+        seed: Random seed of the training.
+        sampler: Sampler for the E-step; `TwistedSMC` by default, which is exact in the limit.
+        passes: Where the E-step runs, and whether the round is saved.
+        config: Numbers of steps and draws.
+
+    Returns:
+        The model trained on a fresh posterior draw per task, or several if tasks are few; draws of
+        one task are on one side of the split that stops the training.
+
+    Raises:
+        ValueError: The posterior of the sampler is too narrow.
+    """
+    chosen = check_exact(sampler or TwistedSMC(prior, num_particles=16))
+    draw = functools.partial(draw_piece, chosen, likelihood, round_)
+    drawn = passes.total(Draws, functools.partial(draw, range(1)), pieces)
+    copies = -(-config.round_draws // max(len(drawn.hashes), 1))
+    if copies > 1:
+        more = passes.total(Draws, functools.partial(draw, range(1, copies)), pieces)
+        drawn = Draws.total([drawn, more])
+    drawn = drawn.by_task()
+    groups = np.unique(drawn.hashes, return_inverse=True)[1]
+    steps = {"steps": config.round_steps, "seed": seed + 1 + round_}
+
+    def train() -> DiffusionPrior:
+        return DiffusionPrior.fit(
+            drawn.points,
+            groups=groups,
+            initial=prior,
+            config=FitConfig(num_steps=steps["steps"]),
+            seed=steps["seed"],
+            progress=False,
+        )
+
+    about = {"round": round_, "points": array_digest(drawn.points), **steps}
+    return passes.checkpoint("round of EM", about, train, prior)
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Posterior draws, without failed ones, and the hash of the task of each."""
+
+    points: Float[np.ndarray, "n d"]
+    hashes: UInt64[np.ndarray, " n"]
+
+    def by_task(self) -> "Draws":
+        """Sort by hash, an order that does not depend on the shards."""
+        order = np.argsort(self.hashes, kind="stable")
+        return Draws(self.points[order], self.hashes[order])
+
+    @staticmethod
+    def total(parts: Iterable["Draws"]) -> "Draws":
+        """Concatenate draws."""
+        every = list(parts)
+        return Draws(
+            np.concatenate([part.points for part in every]),
+            np.concatenate([part.hashes for part in every]),
+        )
+
+
+def draw_piece(
+    sampler: AbstractSampler,
+    likelihood: AbstractLikelihood,
+    round_: int,
+    copies: range,
+    piece: Logs | Piece,
+) -> Draws:
+    """Draw from the posterior of each task of a piece, once for each number of `copies`."""
+    logs = piece if isinstance(piece, Logs) else piece.read()
+    every = [posterior_draws(sampler, logs, likelihood, round_, copy) for copy in copies]
+    points, hashes = np.concatenate(every), np.tile(logs.hashes, len(copies))
+    finite = np.isfinite(points).all(axis=1)
+    return Draws(points[finite], hashes[finite])
+
+
+def check_exact(sampler: AbstractSampler) -> AbstractSampler:
+    """Reject samplers whose posterior is too narrow for an E-step."""
+    if isinstance(sampler, LaplaceDPS | DPS):
+        raise ValueError(
+            f"`sampler`: expected one whose posterior is exact, got {type(sampler).__name__}; its "
+            "posterior has about half the variance, and EM amplifies a relative error of the "
+            "variance by (1 - B) / B^2, where B is how much a task says: the prior collapses; use "
+            "TwistedSMC or EvidenceDPS"
+        )
+    return sampler
+
+
+def posterior_draws(
+    sampler: AbstractSampler,
+    logs: Logs,
+    likelihood: AbstractLikelihood,
+    round_: int,
+    copy: int = 0,
+) -> Float[np.ndarray, "n d"]:
+    """Draw once from the posterior of each task; NaN where that failed.
+
+    A task's label, the round and the copy determine its draw, so that shards may be drawn anywhere.
+    """
+    tasks = as_tasks(logs, likelihood)
+    seeds = (uniforms(logs.hashes, 1, 6, round_, copy)[:, 0] * 2**31).astype(np.uint32)
+    draws = np.empty((logs.num_tasks, logs.dim))
+    for which, evidence in tasks.batches(BATCH_TASKS):
+        keys = jax.vmap(jax.random.key)(jnp.asarray(seeds[which]))
+        values, failed = _draw(sampler, keys, evidence)
+        draws[which] = np.where(np.asarray(failed)[:, None], np.nan, np.asarray(values))
+    return draws
+
+
+@eqx.filter_jit
+def _draw(
+    sampler: AbstractSampler, keys: Key[Array, " b"], evidence: AbstractEvidence
+) -> tuple[Float[Array, "b d"], Array]:
+    values, info = jax.vmap(sampler.draw)(keys, evidence)
+    return values, info.failed

@@ -1,0 +1,231 @@
+"""Families of priors learned from logs, and their scores on tasks held out."""
+
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from ..evaluate.comparison import estimate_log_evidence
+from ..evidence.base import AbstractLikelihood
+from ..executors import AbstractExecutor
+from ..logs.logs import Logs
+from ..priors.base import AbstractPrior
+from ..priors.from_tasks.block import AbstractBlock
+from ..priors.from_tasks.components import Components
+from ..priors.from_tasks.data import AnyLogs, block_order, blocks_of
+from ..priors.from_tasks.em import HERE, log_evidences
+from ..priors.from_tasks.gaussian import guess, positive
+from ..priors.from_tasks.rows import RowsBlock
+from ..priors.gaussian import GaussianPrior
+from ..priors.mixture import MixturePrior
+from ..reporting.tables import standard_error
+
+SCORING_DRAWS = 128
+NUM_ESTIMATES = 8
+RIDGE = 0.1  # of plug-in estimates, relative to the information of an average task
+HEDGE_SCALE = 3.0  # standard deviations of the hedge, relative to those of the prior
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """A prior learned from logs; `components` if it has a closed form."""
+
+    name: str
+    prior: AbstractPrior
+    components: Components | None
+
+
+def closed_form(name: str, components: Components) -> Family:
+    """Make a family whose prior is a Gaussian or a mixture."""
+    return Family(name, as_prior(components), components)
+
+
+def as_prior(components: Components) -> GaussianPrior | MixturePrior:
+    """Make a prior of components."""
+    if len(components) == 1:
+        return GaussianPrior(components.means[0], components.covs[0])
+    return MixturePrior(components.weights, components.means, components.covs)
+
+
+def hedged(components: Components, share: float) -> Components:
+    """Add a wide Gaussian of weight `share` around all components.
+
+    It is wide in every direction, since parameters that were correlated in all past tasks need not
+    be in the next. A task unlike any before can then be learned; the cost for other tasks is at
+    most -log(1 - share) nats.
+    """
+    if share == 0.0:
+        return components
+    mean, cov = components.moments()
+    return Components(
+        np.concatenate([(1 - share) * components.weights, [share]]),
+        np.concatenate([components.means, mean[None]]),
+        np.concatenate([components.covs, HEDGE_SCALE**2 * np.diag(np.diagonal(cov))[None]]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Estimates:
+    """Sums of estimates in units of a Gaussian, over tasks of several rows and over all."""
+
+    count: Float[np.ndarray, " 2"]
+    first: Float[np.ndarray, "2 d"]
+    second: Float[np.ndarray, "2 d d"]
+
+    @staticmethod
+    def of(start: Components, block: AbstractBlock) -> "_Estimates":
+        z = block.condition(start).mean_z[:, 0].T
+        groups = (z[block.task_rows >= 2], z)
+        return _Estimates(
+            np.array([len(group) for group in groups], float),
+            np.stack([group.sum(axis=0) for group in groups]),
+            np.stack([group.T @ group for group in groups]),
+        )
+
+    @staticmethod
+    def total(parts: Iterable["_Estimates"]) -> "_Estimates":
+        every = list(parts)
+        return _Estimates(
+            np.sum([part.count for part in every], axis=0),
+            np.sum([part.first for part in every], axis=0),
+            np.sum([part.second for part in every], axis=0),
+        )
+
+
+def naive(blocks: Sequence[AbstractBlock], executor: AbstractExecutor = HERE) -> Components:
+    """Fit a Gaussian to plug-in estimates: mean and covariance of a ridge regression per task.
+
+    For generalized linear models the estimate is one Newton step from the pooled one. Tasks of one
+    row are left out. It is much too wide, because it counts noise of estimates as variation between
+    tasks.
+    """
+    start = guess(blocks, executor)
+    start = Components.one(start.means[0], start.covs[0] / RIDGE)
+    sums = executor.total(_Estimates, functools.partial(_Estimates.of, start), blocks)
+    which = 0 if sums.count[0] > 2 * start.dim else 1
+    count, mean_z = sums.count[which], sums.first[which] / sums.count[which]
+    cov_z = (sums.second[which] - count * np.outer(mean_z, mean_z)) / (count - 1)
+    scale = np.sqrt(np.diagonal(start.covs[0]))
+    cov = np.outer(scale, scale) * cov_z
+    return Components.one(start.means[0] + mean_z * scale, positive(cov))
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Mean difference in nats per task, its paired standard error, and the number of tasks."""
+
+    mean: float
+    error: float
+    num_tasks: int
+
+
+@dataclass(frozen=True)
+class FamilyResult:
+    """Scores of one family on tasks held out.
+
+    Attributes:
+        name: Name of the family.
+        log_evidence: Mean log p(h) per task.
+        over_gaussian: Difference from the Gaussian.
+        by_length: Differences from the Gaussian for tasks of few, some and many rows.
+        next_rows: Difference from the Gaussian in the log evidence of the second half of each
+            task's rows given the first; None without rows.
+        chosen: Whether this family was chosen.
+    """
+
+    name: str
+    log_evidence: float
+    over_gaussian: Gain
+    by_length: tuple[Gain, ...]
+    next_rows: Gain | None
+    chosen: bool
+
+
+def task_log_evidence(
+    family: Family, logs: AnyLogs, likelihood: AbstractLikelihood, seed: int = 0
+) -> Float[np.ndarray, " t"]:
+    """Compute log p(h) per task, in the order of the logs."""
+    if family.components is None:
+        return estimate_log_evidence(
+            family.prior, logs, likelihood, num_estimates=NUM_ESTIMATES, seed=seed
+        ).values
+    blocks = blocks_of(logs, likelihood)
+    exact = [b.corrected(SCORING_DRAWS) if isinstance(b, RowsBlock) else b for b in blocks]
+    values = np.empty(logs.num_tasks)
+    values[block_order(logs)] = log_evidences(exact, family.components)
+    return values
+
+
+def first_halves(logs: Logs) -> tuple[Logs, np.ndarray]:
+    """Take the first half of each task's rows, rounded down; returns the mask of rows too."""
+    place = np.arange(logs.num_rows) - np.repeat(logs.starts[:-1], logs.counts)
+    first = place < np.repeat(logs.counts // 2, logs.counts)
+    return logs.select_rows(first), first
+
+
+def score(
+    families: Sequence[Family],
+    logs: AnyLogs,
+    likelihood: AbstractLikelihood,
+    chosen: str,
+    seed: int = 0,
+) -> tuple[tuple[FamilyResult, ...], tuple[str, ...]]:
+    """Score every family on the same tasks; returns the names of the groups by length too."""
+    evidence = {f.name: task_log_evidence(f, logs, likelihood, seed) for f in families}
+    groups, names = length_groups(np.asarray(logs.counts, float))
+    later = _next_rows(families, evidence, logs, likelihood, seed)
+    base = evidence["Gaussian"]
+    results = tuple(
+        FamilyResult(
+            f.name,
+            float(evidence[f.name].mean()),
+            gain(evidence[f.name] - base),
+            tuple(gain((evidence[f.name] - base)[group]) for group in groups),
+            None if later is None else gain(later[f.name] - later["Gaussian"]),
+            f.name == chosen,
+        )
+        for f in families
+    )
+    return results, names
+
+
+def gain(differences: Float[np.ndarray, " n"]) -> Gain:
+    """Compute the mean and paired standard error of differences."""
+    if len(differences) == 0:
+        return Gain(float("nan"), float("nan"), 0)
+    return Gain(float(np.mean(differences)), standard_error(differences), len(differences))
+
+
+def length_groups(counts: Float[np.ndarray, " t"]) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Split tasks by number of rows into about thirds; returns masks and names."""
+    low, high = np.quantile(counts, [1 / 3, 2 / 3])
+    edges = sorted({int(low), int(high)})
+    bounds = [-1, *edges, int(counts.max())]
+    groups, names = [], []
+    for below, top in itertools.pairwise(bounds):
+        mask = (counts > below) & (counts <= top)
+        if mask.any():
+            groups.append(mask)
+            least = max(below + 1, int(counts.min()))
+            names.append(f"{least}" if least == top else f"{least} to {top}")
+    return groups, tuple(names)
+
+
+def _next_rows(
+    families: Sequence[Family],
+    evidence: dict[str, np.ndarray],
+    logs: AnyLogs,
+    likelihood: AbstractLikelihood,
+    seed: int,
+) -> dict[str, np.ndarray] | None:
+    if not isinstance(logs, Logs) or not np.any(logs.counts >= 2):
+        return None
+    several = logs.counts >= 2
+    first, _ = first_halves(logs.select(several))
+    return {
+        f.name: evidence[f.name][several] - task_log_evidence(f, first, likelihood, seed)
+        for f in families
+    }
