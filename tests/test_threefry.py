@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from diffprior.threefry import fold_in, written_out
+from diffprior.threefry import fold_in, unrolled
 
 pytestmark = pytest.mark.float32
 
@@ -33,20 +33,20 @@ DRAWS: dict[str, Callable[[Any], Any]] = {
 def test_numbers_are_those_of_jax(name: str) -> None:
     for seed in (0, 2**31 + 5):
         key = jax.random.key(seed)
-        ours = jax.jit(lambda key: DRAWS[name](written_out(key)))(key)
+        ours = jax.jit(lambda key: DRAWS[name](unrolled(key)))(key)
         np.testing.assert_array_equal(ours, jax.jit(DRAWS[name])(key))
 
 
 def test_it_is_one_kernel() -> None:
     """No loops, which is the point of it."""
-    program = jax.jit(lambda key: jax.random.uniform(jax.random.fold_in(written_out(key), 1), (9,)))
+    program = jax.jit(lambda key: jax.random.uniform(jax.random.fold_in(unrolled(key), 1), (9,)))
     assert "while" not in program.lower(jax.random.key(0)).compile().as_text()
 
 
 def test_keys_of_other_generators_stay() -> None:
     def dtypes(key: Any) -> tuple[Any, Any, Any]:
         seen = []
-        jax.eval_shape(lambda k: seen.extend([k, written_out(k), written_out(written_out(k))]), key)
+        jax.eval_shape(lambda k: seen.extend([k, unrolled(k), unrolled(unrolled(k))]), key)
         return tuple(k.dtype for k in seen)
 
     plain, once, twice = dtypes(jax.random.key(0))
@@ -55,7 +55,7 @@ def test_keys_of_other_generators_stay() -> None:
     with jax.threefry_partitionable(False):
         assert len(set(dtypes(jax.random.key(0)))) == 1
     key = jax.random.key(0)  # outside programs
-    assert written_out(key) is key
+    assert unrolled(key) is key
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])

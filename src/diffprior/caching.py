@@ -1,20 +1,19 @@
-"""Compiled programs kept on disk, so that a new process need not compile them again."""
+"""Compiled programs stored on disk, so that a new process need not compile them again."""
 
 import os
 from pathlib import Path
-from typing import Any
 
 import jax
 
 
-def keep_compiled(folder: Any) -> None:
-    """Keep every program that JAX compiles from now on in a folder, and look for them there.
+def keep_compiled(folder: str | os.PathLike[str]) -> None:
+    """Store every program that JAX compiles from now on in a folder, and look for them there.
 
-    This is JAX's own persistent cache, told to keep small programs too. Call it before the first
+    This is JAX's own persistent cache, set to store small programs too. Call it before the first
     decision. Whoever can write to the folder can change what is run.
 
     Args:
-        folder: where to keep them; made when the first program is kept.
+        folder: where to store them; made when the first program is stored.
 
     Raises:
         ValueError: if it is no path, or a file.

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Key
 from .checks import describe, is_traced, plausible_covariance, positive_int, real_array
 from .files.base import Serializable
 from .linalg import cholesky, inverse_from_tril, log_det_from_tril, solve_lower, symmetrize
-from .threefry import written_out
+from .threefry import unrolled
 
 
 class Gaussian(eqx.Module, Serializable):
@@ -39,7 +39,7 @@ class Gaussian(eqx.Module, Serializable):
         return describe(self, dim=self.mean.shape[-1])
 
     def validate(self) -> None:
-        """Refuse a covariance that is none."""
+        """Raise if the covariance is not one."""
         super().validate()
         plausible_covariance("cov", self.cov)
 
@@ -92,7 +92,7 @@ class Gaussian(eqx.Module, Serializable):
         Returns:
             One draw (d,).
         """
-        noise = jax.random.normal(written_out(key), self.mean.shape, self.mean.dtype)
+        noise = jax.random.normal(unrolled(key), self.mean.shape, self.mean.dtype)
         return self.mean + cholesky(self.cov) @ noise
 
     @eqx.filter_jit
@@ -152,20 +152,20 @@ class Gaussian(eqx.Module, Serializable):
         return Gaussian(mean, symmetrize(self.cov - half_gain.T @ half_gain))
 
     def rescale(self, factor: Float[Array, ""] | float) -> "Gaussian":
-        """The law of `factor` times a draw: N(factor mean, factor^2 cov).
+        """The distribution of `factor` times a draw: N(factor mean, factor^2 cov).
 
         Args:
             factor: A number.
 
         Returns:
-            The law of factor x.
+            The distribution of factor x.
         """
         return Gaussian(factor * self.mean, factor**2 * self.cov)
 
     def tilt(
         self, precision: Float[Array, "d d"], shift: Float[Array, " d"]
     ) -> tuple["Gaussian", Float[Array, ""]]:
-        """Multiply by exp(-x' precision x / 2 + shift' x): the law that results, and log its mass.
+        """Multiply by exp(-x' precision x / 2 + shift' x): the result, and log its mass.
 
         Neither `cov` nor `precision` is inverted, so either may be singular: with cov = L L',
         the new covariance is L (I + L' precision L)^-1 L'.
@@ -193,6 +193,6 @@ class Gaussian(eqx.Module, Serializable):
 def normal_log_density(
     y: Float[Array, "..."], mean: Float[Array, "..."], std: Float[Array, ""]
 ) -> Float[Array, "..."]:
-    """As `jax.scipy.stats.norm.logpdf`, which brings thirty other laws that take long to import."""
+    """As `jax.scipy.stats.norm.logpdf`, which takes long to import."""
     variance = std**2
     return -0.5 * (jnp.log(2.0 * jnp.pi * variance) + (y - mean) ** 2 / variance)

@@ -1,7 +1,7 @@
 """Small symmetric matrices: Cholesky, triangular solves, eigenvalues, for one matrix at a time.
 
 Callers `vmap`. JAX's own batched factorizations are slow for small matrices on a CPU, and several
-of them in one compiled loop can wait for each other for ever. So matrices up to `WRITTEN_OUT` are
+of them in one compiled loop can deadlock. So matrices up to `MAX_UNROLLED` are
 factorized in plain array operations, which `vmap` turns into operations on whole batches, and
 larger ones by LAPACK, some at a time; accelerators use JAX's batched routines for those.
 """
@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap, sequential_vmap
 from jaxtyping import Array, Float
 
-WRITTEN_OUT = 8  # largest dimension factorized in plain array operations
-INLINE = 150_000  # operations below which LAPACK's batches are not shared out among threads
-UNTHREADED = 512  # numbers on the right of a triangular solve that BLAS starts no threads for
-TERM_BY_TERM = 3  # largest dimension of products that are sums of terms, computed with their users
+MAX_UNROLLED = 8  # largest dimension factorized in plain array operations
+MAX_INLINE = 150_000  # operations below which LAPACK's batches are not shared out among threads
+MAX_UNTHREADED = 512  # numbers on the right of a triangular solve that BLAS starts no threads for
+MAX_TERMWISE = 3  # largest dimension of products that are sums of terms, computed with their users
 
 
 class Spectral(eqx.Module):
@@ -31,7 +31,7 @@ class Spectral(eqx.Module):
     def apply(self, function: Callable[[Array], Array]) -> Float[Array, "d d"]:
         """The matrix function V diag(function(values)) V'."""
         values = function(self.values)
-        if values.shape[0] <= TERM_BY_TERM:
+        if values.shape[0] <= MAX_TERMWISE:
             terms = zip(self.vectors.T, values, strict=True)
             return _total([value * v[:, None] * v[None, :] for v, value in terms])
         return jnp.einsum("ij,j,kj->ik", self.vectors, values, self.vectors)
@@ -59,7 +59,7 @@ class Spectral(eqx.Module):
 
 def times(matrix: Float[Array, "n d"], x: Float[Array, " d"]) -> Float[Array, " n"]:
     """The product of a matrix and a vector."""
-    if x.shape[0] <= TERM_BY_TERM:
+    if x.shape[0] <= MAX_TERMWISE:
         return _total([matrix[:, j] * x[j] for j in range(x.shape[0])])
     return matrix @ x
 
@@ -141,7 +141,7 @@ def of_many(function: Callable[..., Any], *stacks: Float[Array, "k d m"]) -> Any
 def _at_once(stacks: tuple[Array, ...]) -> int:
     """Matrices of which LAPACK's work is not shared out."""
     d = stacks[0].shape[1]
-    return max(1, INLINE // (d**2 * max(d // 2, stacks[-1].shape[-1])))
+    return max(1, MAX_INLINE // (d**2 * max(d // 2, stacks[-1].shape[-1])))
 
 
 def cholesky(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
@@ -149,7 +149,7 @@ def cholesky(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
 
     So a positive semi-definite matrix gets a finite factor whose product is the matrix to rounding.
     """
-    if matrix.shape[0] <= WRITTEN_OUT:
+    if matrix.shape[0] <= MAX_UNROLLED:
         finfo = jnp.finfo(matrix.dtype)
         tiny = finfo.eps * diagonal(matrix) + finfo.tiny / finfo.eps
         return _cholesky_columns(matrix, tiny)
@@ -161,12 +161,12 @@ def bounded_factor(
 ) -> Float[Array, "d d"]:
     """A factor A, with A A' the symmetric `matrix` made positive definite.
 
-    Up to `WRITTEN_OUT` dimensions the diagonal is clipped to its bounds and the pivots from below;
+    Up to `MAX_UNROLLED` dimensions the diagonal is clipped to its bounds and the pivots from below;
     beyond, the eigenvalues are clipped. A positive definite matrix within the bounds is factorized
     as it is.
     """
     d = matrix.shape[0]
-    if d > WRITTEN_OUT:
+    if d > MAX_UNROLLED:
         bound = jnp.sqrt(highest)
         spectral = eigh(matrix / (bound[:, None] * bound[None, :]))
         values = jnp.clip(spectral.values, jnp.min(lowest / highest), 1.0)
@@ -211,7 +211,7 @@ def _cholesky(matrix: Float[Array, "*k d d"]) -> Float[Array, "*k d d"]:
 
 def solve_lower(tril: Float[Array, "d d"], rhs: Float[Array, "d m"]) -> Float[Array, "d m"]:
     """Solve L X = rhs for a lower triangular L."""
-    if tril.shape[0] <= WRITTEN_OUT:
+    if tril.shape[0] <= MAX_UNROLLED:
         return _substitute_rows(tril, rhs)
     return _some_at_a_time(lapack_solve_lower)(tril, rhs)
 
@@ -233,7 +233,7 @@ def lapack_solve_lower(
     Some columns at a time: BLAS's own threads, which more would start, wait for a core while JAX's
     have them all, a thousand times as long as the solve takes.
     """
-    size = max(1, UNTHREADED // tril.shape[-1])
+    size = max(1, MAX_UNTHREADED // tril.shape[-1])
     columns = [rhs[..., first : first + size] for first in range(0, rhs.shape[-1], size)]
     solved = [jax.lax.linalg.triangular_solve(tril, c, left_side=True, lower=True) for c in columns]
     return jnp.concatenate(solved, axis=-1)
@@ -244,10 +244,10 @@ def solve_half(
 ) -> tuple[Float[Array, "d m"], Float[Array, ""]]:
     """L^-1 rhs and log det L L', where L L' is a matrix whose eigenvalues are 1 or more.
 
-    Up to `WRITTEN_OUT` dimensions one elimination of both at once, several times as fast for many
+    Up to `MAX_UNROLLED` dimensions one elimination of both at once, several times as fast for many
     matrices as a factorization and a solve. Its pivots are 1 or more as well, but for rounding.
     """
-    if matrix.shape[0] > WRITTEN_OUT:
+    if matrix.shape[0] > MAX_UNROLLED:
         return _some_at_a_time(_solve_half)(matrix, rhs)
     rest, rows, log_det = jnp.concatenate([matrix, rhs], axis=1), [], jnp.zeros((), matrix.dtype)
     for left in range(matrix.shape[0], 0, -1):
@@ -283,7 +283,7 @@ def eigh(matrix: Float[Array, "d d"]) -> Spectral:
     d = matrix.shape[0]
     if d == 1:
         return Spectral(jnp.ones_like(matrix), matrix[0])
-    if d <= WRITTEN_OUT:
+    if d <= MAX_UNROLLED:
         return _jacobi(matrix)
     return lapack_eigh(matrix)
 

@@ -1,7 +1,7 @@
 """JAX's own random numbers, bit for bit, from programs without loops.
 
 On a CPU, JAX compiles every call of Threefry as a loop of small steps, which take one decision more
-time than its network does. Written out they are one kernel, quicker to run and to compile.
+time than its network does. Unrolled they are one kernel, quicker to run and to compile.
 
 References:
     Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
@@ -20,23 +20,23 @@ PARITY = 0x1BD11BDA
 Words = tuple[Array, Array]
 
 
-def written_out(key: Key[Array, "*n"]) -> Key[Array, "*n"]:
+def unrolled(key: Key[Array, "*n"]) -> Key[Array, "*n"]:
     """The same key, or keys; what follows from it is the same, and is computed without loops.
 
     Outside compiled programs, where it would be many, and of other generators than JAX's default,
-    keys stay as they are. `jax.random.poisson` refuses keys that are written out, so they are not
+    keys stay as they are. `jax.random.poisson` rejects unrolled keys, so they are not
     handed to what users may have written.
     """
     as_counted = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
     ours = jax.random.key_impl(key) == "threefry2x32" and as_counted
     if not ours or not isinstance(key, jax.core.Tracer):
         return key
-    return jax.random.wrap_key_data(jax.random.key_data(key), impl=_WRITTEN_OUT)
+    return jax.random.wrap_key_data(jax.random.key_data(key), impl=_UNROLLED)
 
 
 def fold_in(key: Key[Array, ""], number: Any) -> Key[Array, ""]:
     """As `jax.random.fold_in`, without loops."""
-    quick = written_out(key)
+    quick = unrolled(key)
     folded = jax.random.fold_in(quick, number)
     if quick is key:
         return folded
@@ -84,12 +84,12 @@ def _bits(key: UInt32[Array, " 2"], width: int, shape: tuple[int, ...]) -> Array
     return (high ^ low).astype({8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[width])
 
 
-_WRITTEN_OUT = define_prng_impl(
+_UNROLLED = define_prng_impl(
     key_shape=(2,),
     seed=_seed,
     split=_split,
     random_bits=_bits,
     fold_in=_fold_in,
-    name="threefry2x32, written out",
+    name="threefry2x32, unrolled",
     tag="fry",
 )

@@ -478,7 +478,7 @@ class Bandit(Serializable):
 
 
 def _check_room(evidence: AbstractEvidence, max_rows: int | None) -> None:
-    """Refuse room for far more rows than a file of this size would have been written with."""
+    """Raise for room for far more rows than a file of this size would have been written with."""
     room = capacity_for(max_rows or 0)
     if not small_room(room, evidence.dim) and room > getattr(evidence, "capacity", room):
         raise ValueError(f"`max_rows`: expected as many as there is room for, got {max_rows}")

@@ -348,13 +348,13 @@ class NoiseWatch:
 def residual_std(evidence: LinearEvidence, tolerated: float = 1.0) -> float | None:
     """The standard deviation of rewards around their least-squares fit, if it is beyond chance, and
     by a factor of `tolerated`, away from the noise of the likelihood; None if it is not, or cannot
-    be told."""
+    be determined."""
     precision, shift = (np.asarray(a, np.float64) for a in (evidence.precision, evidence.shift))
     values, vectors = np.linalg.eigh(precision)
     rounding = len(values) * float(np.finfo(evidence.shift.dtype).eps)
-    told = values > rounding * values[-1]
-    explained = float(np.sum((shift @ vectors[:, told]) ** 2 / values[told]))
-    squares, freedom = float(evidence.sum_squares), float(evidence.count) - np.sum(told)
+    determined = values > rounding * values[-1]
+    explained = float(np.sum((shift @ vectors[:, determined]) ** 2 / values[determined]))
+    squares, freedom = float(evidence.sum_squares), float(evidence.count) - np.sum(determined)
     left = max(squares - explained, 0.0)
     if freedom < FIRST_CHECK / 2 or left < 100 * rounding * squares:
         return None

@@ -19,7 +19,7 @@ from ..files.base import Serializable
 from ..gaussian import Gaussian
 from ..linalg import Spectral, bounded_factor, cholesky, eigh, symmetrize
 from ..schedule import Schedule, Stages
-from ..threefry import written_out
+from ..threefry import unrolled
 
 MIN_VARIANCE_RATIO = 1e-3  # smallest variance allowed, over that under a Gaussian prior
 MAX_VARIANCE = 16.0  # largest variance allowed, over the prior's
@@ -171,7 +171,7 @@ def _residual(
 ) -> Float[Array, " r"]:
     """Over s_t given s_0, Eq. (4): errors of the mean by these shares, or variances."""
     dtype = s_0.dtype
-    keys = jax.random.split(written_out(jax.random.key(seed)), grid.num_stages)
+    keys = jax.random.split(unrolled(jax.random.key(seed)), grid.num_stages)
     stage_inputs = jax.tree.map(lambda leaf: leaf.astype(dtype), denoiser.stages(grid))
 
     def one(inputs: PyTree) -> Float[Array, ""]:

@@ -18,7 +18,7 @@ from ..gaussian import Gaussian
 from ..linalg import Spectral, cholesky, eigh
 from ..mixture import MIN_SNR, Conditioned, GaussianMixture, gaussian_mean, pick
 from ..schedule import Schedule, Stages
-from ..threefry import written_out
+from ..threefry import unrolled
 from .base import AbstractDenoiser, derivative_moments
 
 LOG_PRECISION = (-7.0, 9.0)  # the evidence that a network is trained on
@@ -111,7 +111,7 @@ def _initial(
     key: Key[Array, ""], dim: int, num_components: int, width: int, depth: int
 ) -> Correction:
     """Random weights, and F = 0."""
-    keys = jax.random.split(written_out(key), 5)
+    keys = jax.random.split(unrolled(key), 5)
 
     def normal(index: int, *shape: int, scale: float) -> Array:
         return scale * jax.random.normal(keys[index], shape, jnp.float32)

@@ -118,7 +118,7 @@ class AbstractEvidence(eqx.Module, Serializable):
 
     @abc.abstractmethod
     def check_rewards(self, rewards: np.ndarray) -> None:
-        """Refuse rewards that this likelihood cannot produce.
+        """Raise for rewards that this likelihood cannot produce.
 
         Args:
             rewards: Any shape.
@@ -259,7 +259,7 @@ class AbstractLikelihood(eqx.Module, Serializable):
 
     @abc.abstractmethod
     def check_rewards(self, rewards: np.ndarray) -> None:
-        """Refuse rewards that this likelihood cannot produce.
+        """Raise for rewards that this likelihood cannot produce.
 
         Raises:
             ValueError: naming the first of them and the fix.

@@ -325,7 +325,7 @@ class GLMEvidence(AbstractEvidence):
         )
 
     def check_rewards(self, rewards: np.ndarray) -> None:
-        """Refuse rewards outside the family's support."""
+        """Raise for rewards outside the family's support."""
         type(self.family).check_rewards(self.family, rewards)
 
     def add(

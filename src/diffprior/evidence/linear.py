@@ -58,7 +58,7 @@ class LinearEvidence(AbstractEvidence):
         return LinearEvidence(precision, shift, zero, zero, jnp.ones_like(shift[0]))
 
     def validate(self) -> None:
-        """Refuse statistics that no history has."""
+        """Raise for statistics that no history has."""
         super().validate()
         plausible_covariance("precision", self.precision)
         if not (float(self.count) >= 0 and float(self.noise_std) > 0):
@@ -139,11 +139,11 @@ class LinearEvidence(AbstractEvidence):
     ) -> "LinearEvidence":
         """Evidence with rows added; the arguments have been checked."""
         if not is_traced(self.shift, features, rewards, weights):
-            self._refuse_extreme(features, rewards)
+            self._reject_extreme(features, rewards)
         return _with_rows(self, features, rewards, weights)
 
-    def _refuse_extreme(self, features: Rows, rewards: Rows) -> None:
-        """Refuse numbers whose squares, in units of the noise, are beyond the precision."""
+    def _reject_extreme(self, features: Rows, rewards: Rows) -> None:
+        """Raise for numbers whose squares, in units of the noise, are beyond the precision."""
         limit = float(jnp.finfo(self.shift.dtype).max) ** 0.5 / (1e3 + self.dim)
         limit *= min(float(self.noise_std), 1.0)
         for name, numbers in (("features", features), ("rewards", rewards)):
@@ -201,7 +201,7 @@ class Linear(AbstractLikelihood):
         self.noise_std = None if noise_std is None else positive("noise_std", noise_std, _NOISE)
 
     def validate(self) -> None:
-        """Refuse a noise that is not positive."""
+        """Raise if the noise is not positive."""
         super().validate()
         if self.noise_std is not None:
             positive("noise_std", self.noise_std)

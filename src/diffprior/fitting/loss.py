@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, Key
 from ..denoisers.corrected import LOG_PRECISION, Correction
 from ..linalg import Spectral
 from ..mixture import AnyArray, Factored, GaussianMixture
-from ..threefry import written_out
+from ..threefry import unrolled
 from .config import FitConfig
 from .samples import Rows, to_device
 from .training import AbstractLoss
@@ -135,7 +135,7 @@ class CorrectionLoss(AbstractLoss):
         An unrolled key takes three times as long to compile, which only the many steps of training
         are worth: `errors` takes keys as they are.
         """
-        pool, batch = self.batch(written_out(key), rows, size)
+        pool, batch = self.batch(unrolled(key), rows, size)
         return jnp.mean(self.errors(params, pool, batch).shrunk(1.0))
 
     def errors(self, correction: Correction, pool: Pool, batch: Batch) -> Errors:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree, UInt32
 from ..denoisers.stagewise import StagewiseDenoiser
 from ..progress import progress as show_progress
 from ..schedule import Schedule
-from ..threefry import written_out
+from ..threefry import unrolled
 from .config import FitConfig, Training
 from .samples import Rows, to_device
 
@@ -224,7 +224,7 @@ class StagewiseLoss(AbstractLoss):
     def __call__(
         self, params: StagewiseDenoiser, key: Key[Array, ""], rows: Rows, size: int
     ) -> Float[Array, ""]:
-        rows_key, noise_key = jax.random.split(written_out(key))
+        rows_key, noise_key = jax.random.split(unrolled(key))
         num_stages = self.signal.shape[0]
         s_0 = rows.samples[rows.indices(rows_key, num_stages * size)]
         s_0 = s_0.reshape(num_stages, size, -1)

@@ -21,7 +21,7 @@ from ..fitting.report import FitReport
 from ..gaussian import Gaussian
 from ..linalg import eigh, solve_lower
 from ..schedule import Schedule, Stages
-from ..threefry import written_out
+from ..threefry import unrolled
 from .adaptor import PriorDenoiser, as_prior, unit_coordinates
 from .base import AbstractPrior, natural_evidence
 
@@ -289,7 +289,7 @@ def _sample_unit(
     prior: DiffusionPrior, key: Key[Array, ""], num_samples: int
 ) -> Float[Array, "n d"]:
     process = prior.reverse_process()
-    start_key, chain_key = jax.random.split(written_out(key))
+    start_key, chain_key = jax.random.split(unrolled(key))
     s_T = jax.random.normal(start_key, (num_samples, prior.dim), prior.offset.dtype)
     keys = jax.random.split(chain_key, process.residual.shape[0])
     step = jax.vmap(prior.denoiser.step_at, in_axes=(None, None, 0, 0, 0))

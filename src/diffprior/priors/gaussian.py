@@ -20,7 +20,7 @@ from ..evidence.base import AbstractEvidence
 from ..fitting.samples import checked_samples
 from ..gaussian import Gaussian
 from ..linalg import cholesky
-from ..threefry import written_out
+from ..threefry import unrolled
 from .base import AbstractClosedFormPrior
 
 
@@ -110,5 +110,5 @@ class GaussianPrior(AbstractClosedFormPrior):
 
 @eqx.filter_jit
 def _sample(prior: GaussianPrior, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
-    noise = jax.random.normal(written_out(key), (num_samples, prior.dim), prior.mean.dtype)
+    noise = jax.random.normal(unrolled(key), (num_samples, prior.dim), prior.mean.dtype)
     return prior.mean[None] + noise @ jnp.tril(cholesky(prior.cov)).T

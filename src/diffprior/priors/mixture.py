@@ -15,7 +15,7 @@ from ..fitting.samples import checked_samples, checked_weights, whitening
 from ..gaussian import Gaussian
 from ..linalg import cholesky, one_at_a_time, solve_half, solve_lower
 from ..mixture import GaussianMixture, log_normalize
-from ..threefry import written_out
+from ..threefry import unrolled
 from .base import (
     AbstractClosedFormPrior,
     Centered,
@@ -246,7 +246,7 @@ def _log_masses(
 
 @eqx.filter_jit
 def _sample(prior: MixturePrior, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
-    which_key, noise_key = jax.random.split(written_out(key))
+    which_key, noise_key = jax.random.split(unrolled(key))
     which = jax.random.categorical(which_key, jnp.log(prior.weights), shape=(num_samples,))
     noise = jax.random.normal(noise_key, (num_samples, prior.dim), prior.means.dtype)
     trils = jax.vmap(cholesky)(prior.covs)

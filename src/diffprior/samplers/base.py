@@ -2,6 +2,7 @@
 
 import abc
 import copy
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -12,7 +13,12 @@ from jaxtyping import Array, Bool, Float, Key
 from ..checks import describe, positive, positive_int, settings
 from ..evidence.base import AbstractEvidence
 from ..files.base import Serializable
+from ..gaussian import Gaussian
+from ..linalg import cholesky
 from ..priors.base import AbstractPrior
+from ..priors.diffusion import DiffusionPrior, ReverseProcess
+from ..schedule import Schedule
+from ..threefry import unrolled
 
 Sampler = TypeVar("Sampler", bound="AbstractSampler")
 AT_ONCE = {"cpu": 2**10, "gpu": 2**18}  # draws whose chains run side by side, to bound the memory
@@ -38,7 +44,7 @@ class Info(eqx.Module):
         effective_sample_size: Float[Array, ""] | None = None,
         failed: Bool[Array, ""] | None = None,
     ) -> "Info":
-        """Info for one draw: failed if told so or not finite, NaN for what is not estimated.
+        """Info for one draw: failed if passed as such or not finite, NaN for what is not estimated.
 
         Args:
             theta: The draw (d,).
@@ -70,7 +76,7 @@ class AbstractSampler(eqx.Module, Serializable):
     temperature: eqx.AbstractVar[Float[Array, ""] | float]
 
     def validate(self) -> None:
-        """Refuse a temperature that is not positive."""
+        """Raise if the temperature is not positive."""
         super().validate()
         checked_temperature(self.temperature)
 
@@ -218,3 +224,46 @@ def _draw_many(
     keys = jax.random.split(key, num_samples)
     at_once = AT_ONCE.get(jax.default_backend(), AT_ONCE["gpu"])
     return jax.lax.map(lambda k: sampler.tempered_draw(k, evidence), keys, batch_size=at_once)
+
+
+# ---- shared by samplers that run a reverse process
+
+
+def chosen_schedule(
+    prior: DiffusionPrior, steps: int | None, default: int, spread: Callable[[int], Schedule]
+) -> Schedule:
+    """`steps` stages: of the prior's own grid if it has one, all of them by default; otherwise
+    `default` stages by default, spread as `spread` says."""
+    steps = None if steps is None else positive_int("steps", steps)
+    if prior.has_own_grid:
+        return prior.schedule if steps is None else prior.schedule.stride(steps)
+    return spread(default if steps is None else steps)
+
+
+def to_unit(prior: DiffusionPrior, evidence: AbstractEvidence) -> AbstractEvidence:
+    """The evidence as a function of z, where theta = offset + scale z."""
+    return evidence.reparameterize(prior.offset, prior.scale)
+
+
+def from_unit(prior: DiffusionPrior, z: Float[Array, " d"]) -> Float[Array, " d"]:
+    """theta = offset + scale z."""
+    return prior.offset + prior.scale @ z
+
+
+def first_belief(local: AbstractEvidence) -> Gaussian:
+    """What a likelihood that is not quadratic is first expanded under: its Laplace posterior under
+    N(0, I)."""
+    standard = Gaussian.standard(local.dim)
+    return standard if local.quadratic else local.condition(standard)[0]
+
+
+def chain_noise(key: Key[Array, ""], process: ReverseProcess, dim: int) -> tuple[Array, Array]:
+    """All the normal numbers of one chain at once: for its start, and for each stage."""
+    num_stages = process.residual.shape[0]
+    noise = jax.random.normal(unrolled(key), (num_stages + 1, dim), process.residual.dtype)
+    return noise[0], noise[1:]
+
+
+def draw_from(gaussian: Gaussian, noise: Float[Array, " d"]) -> Float[Array, " d"]:
+    """The draw that standard normal `noise` stands for."""
+    return gaussian.mean + cholesky(gaussian.cov) @ noise

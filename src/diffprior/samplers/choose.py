@@ -28,8 +28,8 @@ def best_sampler(prior: Any, temperature: Any = 1.0) -> AbstractSampler:
         `Exact` for a closed form, and for a learned prior that is one, because the network added
         nothing to its mixture; `FewPasses` for one of four or more parameters that is mostly a
         mixture; `TwistedSMC` for one that denoises isotropic evidence only; `EvidenceDPS` for any
-        other, with 40 stages in place of 20 where a network of more than eight parameters stands on
-        one Gaussian.
+        other, with 40 stages in place of 20 where a network of more than eight parameters has
+        one Gaussian as its base.
 
     Raises:
         ValueError: if a member of the prior is missing, or the temperature is not positive.

@@ -10,8 +10,15 @@ from jaxtyping import Array, Float, Key
 from ..evidence.base import AbstractEvidence
 from ..priors.diffusion import DiffusionPrior
 from ..schedule import Schedule
-from .base import AbstractSampler, Info, checked_temperature
-from .chain import chain_noise, chosen_schedule, from_unit, to_unit
+from .base import (
+    AbstractSampler,
+    Info,
+    chain_noise,
+    checked_temperature,
+    chosen_schedule,
+    from_unit,
+    to_unit,
+)
 
 
 class DPS(AbstractSampler):

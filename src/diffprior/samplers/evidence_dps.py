@@ -14,9 +14,17 @@ from ..gaussian import Gaussian
 from ..linalg import eigh
 from ..priors.diffusion import DiffusionPrior
 from ..schedule import Schedule, Stages
-from ..threefry import written_out
-from .base import AbstractSampler, Info, checked_temperature
-from .chain import chain_noise, draw_from, first_belief, from_unit, to_unit
+from ..threefry import unrolled
+from .base import (
+    AbstractSampler,
+    Info,
+    chain_noise,
+    checked_temperature,
+    draw_from,
+    first_belief,
+    from_unit,
+    to_unit,
+)
 
 FIRST_EXPANSIONS = 4  # of a likelihood that is not quadratic, before the chain; then one a stage
 
@@ -47,7 +55,7 @@ class EvidenceDPS(AbstractSampler):
         self.temperature = checked_temperature(temperature)
 
     def validate(self) -> None:
-        """Refuse a prior that denoises isotropic evidence only."""
+        """Raise for a prior that denoises isotropic evidence only."""
         super().validate()
         _check_general(self.prior)
 
@@ -60,7 +68,7 @@ class EvidenceDPS(AbstractSampler):
         first_noise, noises = chain_noise(key, process, prior.dim)
         run = _linear_chain if local.quadratic else _expanding_chain
         count = noises.shape[:1]
-        uniforms = jax.random.uniform(jax.random.fold_in(written_out(key), 1), count, noises.dtype)
+        uniforms = jax.random.uniform(jax.random.fold_in(unrolled(key), 1), count, noises.dtype)
         z = run(prior.denoiser, local, process.stages, first_noise, (noises, uniforms))
         theta = from_unit(prior, z)
         return theta, Info.of(theta)
@@ -82,7 +90,7 @@ def _linear_chain(
         plan, stage, (noise, uniform) = inputs
         return denoiser.step(prepared, plan, stage, s_t, noise, uniform), None
 
-    start = draw_from(starting_law(stages, clean), first_noise)
+    start = draw_from(starting_distribution(stages, clean), first_noise)
     return jax.lax.scan(step, start, (denoiser.plan(prepared, stages), stages, random))[0]
 
 
@@ -118,7 +126,7 @@ def _expanding_chain(
     clean = first_belief(local)
     for _ in range(FIRST_EXPANSIONS):
         clean = denoise(zero[0], zero, clean)
-    state = (draw_from(starting_law(stages, clean), first_noise), clean, zero[0], zero)
+    state = (draw_from(starting_distribution(stages, clean), first_noise), clean, zero[0], zero)
     return jax.lax.scan(step, state, (stages, random))[0][0]
 
 
@@ -128,8 +136,8 @@ def _with_noisy(belief: Gaussian, snr: Float[Array, ""], shift: Float[Array, " d
     return belief.product(Gaussian(shift / snr, identity / snr))
 
 
-def starting_law(stages: Stages, clean: Gaussian) -> Gaussian:
-    """The law of s_T, from mean and covariance of s_0 under the task's evidence."""
+def starting_distribution(stages: Stages, clean: Gaussian) -> Gaussian:
+    """The distribution of s_T, from mean and covariance of s_0 under the task's evidence."""
     last = stages.snr[0] / (1.0 + stages.snr[0])  # alpha_bar_T
     identity = jnp.eye(clean.mean.shape[0], dtype=clean.mean.dtype)
     return Gaussian(jnp.sqrt(last) * clean.mean, last * clean.cov + (1.0 - last) * identity)

@@ -10,12 +10,12 @@ from jaxtyping import Array, Float, Int, Key
 
 from ..evidence.base import AbstractEvidence
 from ..evidence.glm import Variational, variational
-from ..linalg import WRITTEN_OUT, cholesky
+from ..linalg import MAX_UNROLLED, cholesky
 from ..mixture import log_normalize, pick
 from ..priors.base import AbstractClosedFormPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
-from ..threefry import written_out
+from ..threefry import unrolled
 from .base import AbstractSampler, Info, checked_temperature
 
 PROPOSALS = 32  # of which one is drawn, where the posterior is not Gaussian
@@ -52,7 +52,7 @@ class Exact(AbstractSampler):
     ) -> tuple[Float[Array, " d"], Info]:
         """One draw, and log p(h) or an estimate of it."""
         prior = self.prior
-        if isinstance(prior, MixturePrior) and evidence.quadratic and prior.dim > WRITTEN_OUT:
+        if isinstance(prior, MixturePrior) and evidence.quadratic and prior.dim > MAX_UNROLLED:
             return _from_one_component(key, prior, evidence)
         mixture = _as_mixture(prior)
         if mixture is None or evidence.quadratic:
@@ -66,9 +66,9 @@ def _from_one_component(
     key: Key[Array, ""], prior: MixturePrior, evidence: AbstractEvidence
 ) -> tuple[Float[Array, " d"], Info]:
     """A draw from the posterior of a mixture, of which only the component drawn is conditioned: the
-    same draw as from its `posterior`, at a fraction of the cost where factorizations are dear."""
+    same draw as from its `posterior`, cheaper where factorizations are expensive."""
     weights, log_evidence = prior.weigh(evidence)
-    which_key, noise_key = jax.random.split(written_out(key))
+    which_key, noise_key = jax.random.split(unrolled(key))
     which = jax.random.categorical(which_key, jnp.log(weights))
     posterior, _ = evidence.condition(prior.component(which))
     theta = posterior.sample(noise_key)
@@ -91,7 +91,7 @@ def _resampled(
     units = jax.vmap(evidence.reparameterize)
     fitted = jax.vmap(variational)(units(prior.means, trils))
     weights, log_bound = log_normalize(log_weights + fitted.bound)
-    uniform_key, normal_key = jax.random.split(written_out(key))
+    uniform_key, normal_key = jax.random.split(unrolled(key))
     first, last = jax.random.uniform(uniform_key, (2,), weights.dtype)
     which = pick(weights, (jnp.arange(PROPOSALS, dtype=weights.dtype) + first) / PROPOSALS)
     z, log_proposal = _heavy_tailed(normal_key, fitted, which)

@@ -1,4 +1,4 @@
-"""Draws in a few passes: from the mixture that a learned prior stands on, refined under noise."""
+"""Draws in a few passes: from the mixture base of a learned prior, refined under noise."""
 
 from typing import Any, NamedTuple
 
@@ -13,9 +13,8 @@ from ..gaussian import Gaussian
 from ..linalg import Spectral, eigh
 from ..mixture import Conditioned, log_normalize, pick
 from ..priors.diffusion import DiffusionPrior
-from ..threefry import written_out
-from .base import AbstractSampler, Info, checked_temperature
-from .chain import first_belief, from_unit, to_unit
+from ..threefry import unrolled
+from .base import AbstractSampler, Info, checked_temperature, first_belief, from_unit, to_unit
 
 PROPOSALS = 16  # of a pass, of which one is kept, where the likelihood is not quadratic
 REFINEMENTS = {
@@ -29,17 +28,17 @@ REFINEMENTS = {
 class FewPasses(AbstractSampler):
     """Draws of the mixture under a prior, moved as its denoiser corrects it, in one to four passes.
 
-    A learned prior stands on a Gaussian mixture, which under Gaussian evidence is one in closed
-    form: the first pass draws from that, with every component moved as the network corrects the
-    mean. A further pass hides the draw in noise of precision c (I + P), P that of the task's
-    evidence, and draws again given both: what a pass gets wrong about the shape of the posterior
+    The base of a learned prior is a Gaussian mixture, in closed form under Gaussian evidence: the
+    first pass draws from that, with every component moved as the network corrects the mean. A
+    further pass hides the draw in noise of precision c (I + P), P that of the task's evidence, and
+    draws again given both: what a pass gets wrong about the shape of the posterior
     matters less the smaller the region it has to describe. It is `EvidenceDPS` with 2 stages
     instead of 20, and exact where the mixture is. A likelihood that is not quadratic is expanded
     under a denoised belief first and at the last draw then; of 16 draws a pass one is kept, by its
     likelihood over that of the expansion.
 
     Args:
-        prior: A learned prior that stands on a mixture, or is a Gaussian.
+        prior: A learned prior with a mixture base, or a Gaussian.
         passes: 1 to 4; more are more accurate where the network has much to correct.
         temperature: Counts the evidence 1 / temperature times; 1 is Bayes' rule.
     """
@@ -55,7 +54,7 @@ class FewPasses(AbstractSampler):
         self.temperature = checked_temperature(temperature)
 
     def validate(self) -> None:
-        """Refuse a prior without a mixture and a number of passes that is not known."""
+        """Raise for a prior without a mixture, or an unknown number of passes."""
         super().validate()
         _check_mixture(self.prior)
         _checked_passes(self.passes)
@@ -83,7 +82,7 @@ class Noise(NamedTuple):
     @staticmethod
     def of(key: Key[Array, ""], passes: int, count: int, dim: int, dtype: Any) -> "Noise":
         """For `passes` passes of `count` proposals each."""
-        normal_key, uniform_key = jax.random.split(written_out(key))
+        normal_key, uniform_key = jax.random.split(unrolled(key))
         normal = jax.random.normal(normal_key, (passes, count + 1, dim), dtype)
         uniform = jax.random.uniform(uniform_key, (passes, count + 1), dtype)
         return Noise(normal[:, 0], normal[:, 1:], uniform[:, 1:], uniform[:, 0])
@@ -98,12 +97,12 @@ def _linear_passes(
     matrix, shift = local.expand(Gaussian.point(jnp.zeros_like(random.hiding[0])))
     task = eigh(matrix).nonnegative()
     hidden = Hidden.nothing(task)
-    law = denoiser.posterior(task, shift)
-    s = law.draw(random.noises[0, 0], random.components[0, 0])
+    posterior = denoiser.posterior(task, shift)
+    s = posterior.draw(random.noises[0, 0], random.components[0, 0])
     for i, precision in enumerate(refinements, start=1):
         hidden = hidden.more(precision, s, random.hiding[i])
-        law = denoiser.posterior(hidden.added_to(task), shift + hidden.shift)
-        s = law.draw(random.noises[i, 0], random.components[i, 0])
+        posterior = denoiser.posterior(hidden.added_to(task), shift + hidden.shift)
+        s = posterior.draw(random.noises[i, 0], random.components[i, 0])
     return s
 
 
@@ -119,26 +118,26 @@ def _expanding_passes(
     matrix, shift = local.expand(belief)
     task = eigh(matrix).nonnegative()
     hidden = Hidden.nothing(task)
-    law = denoiser.posterior(task, shift)
-    s = _proposed(law, local, (matrix, shift), random, 0)
+    posterior = denoiser.posterior(task, shift)
+    s = _proposed(posterior, local, (matrix, shift), random, 0)
     for i, precision in enumerate(refinements, start=1):
         hidden = hidden.more(precision, s, random.hiding[i])
         matrix, shift = local.expand(Gaussian.point(s))
         both = eigh(matrix + hidden.matrix()).nonnegative()
-        law = denoiser.posterior(both, shift + hidden.shift)
-        s = _proposed(law, local, (matrix, shift), random, i)
+        posterior = denoiser.posterior(both, shift + hidden.shift)
+        s = _proposed(posterior, local, (matrix, shift), random, i)
     return s
 
 
 def _proposed(
-    law: Conditioned,
+    posterior: Conditioned,
     local: AbstractEvidence,
     expansion: tuple[Float[Array, "d d"], Float[Array, " d"]],
     random: Noise,
     index: int,
 ) -> Float[Array, " d"]:
     """One of several draws, by the likelihood over that of its expansion."""
-    draws = jax.vmap(law.draw)(random.noises[index], random.components[index])
+    draws = jax.vmap(posterior.draw)(random.noises[index], random.components[index])
     matrix, shift = expansion
     expanded = draws @ shift - 0.5 * jnp.sum((draws @ matrix) * draws, axis=1)
     shares, _ = log_normalize(jax.vmap(local.log_likelihood)(draws) - expanded)
@@ -191,6 +190,6 @@ def has_mixture_base(prior: DiffusionPrior) -> bool:
 def _check_mixture(prior: DiffusionPrior) -> None:
     if not has_mixture_base(prior):
         raise ValueError(
-            "`prior`: expected a learned one that stands on a mixture, got one that does not; "
+            "`prior`: expected a learned one with a mixture base, got one without; "
             "fit it with FitConfig(prefer_mixture=True), or use EvidenceDPS"
         )

@@ -17,8 +17,16 @@ from ..gaussian import Gaussian
 from ..linalg import Spectral, eigh
 from ..priors.diffusion import DiffusionPrior, ReverseProcess
 from ..schedule import Schedule, Stages
-from .base import AbstractSampler, Info, checked_temperature
-from .chain import chain_noise, chosen_schedule, draw_from, from_unit, to_unit
+from .base import (
+    AbstractSampler,
+    Info,
+    chain_noise,
+    checked_temperature,
+    chosen_schedule,
+    draw_from,
+    from_unit,
+    to_unit,
+)
 
 
 class LaplaceDPS(AbstractSampler):
@@ -58,7 +66,7 @@ class LaplaceDPS(AbstractSampler):
         self.temperature = checked_temperature(temperature)
 
     def validate(self) -> None:
-        """Refuse a covariance that does not exist."""
+        """Raise for a covariance that does not exist."""
         super().validate()
         choice("covariance", self.covariance, ("fitted", "paper"))
 

@@ -11,9 +11,8 @@ from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
 from ..mixture import log_normalize
 from ..priors.diffusion import DiffusionPrior
-from ..threefry import written_out
-from .base import AbstractSampler, Info, checked_temperature
-from .chain import from_unit, to_unit
+from ..threefry import unrolled
+from .base import AbstractSampler, Info, checked_temperature, from_unit, to_unit
 from .twisted_smc import systematic
 
 JITTER = 0.1  # first perturbation, over the prior's standard deviation
@@ -58,7 +57,7 @@ class ParticleFilter(AbstractSampler):
         self.temperature = checked_temperature(temperature)
 
     def validate(self) -> None:
-        """Refuse particles of another prior, or no rounds."""
+        """Raise for particles of another prior, or no rounds."""
         super().validate()
         positive_int("num_rounds", self.num_rounds)
         if 0 in self.particles.shape or self.particles.shape[1] != self.prior.dim:
@@ -81,7 +80,7 @@ class ParticleFilter(AbstractSampler):
             return z[systematic(weights, uniform)], jnp.stack([log_mean, size])
 
         numbers = jnp.arange(1, self.num_rounds + 1, dtype=self.particles.dtype)
-        keys = jax.random.split(written_out(key), self.num_rounds + 1)
+        keys = jax.random.split(unrolled(key), self.num_rounds + 1)
         chosen_key, inputs = keys[0], (keys[1:], numbers)
         particles, trace = jax.lax.scan(one_round, self.particles, inputs)
         chosen = jax.random.randint(chosen_key, (), 0, particles.shape[0])

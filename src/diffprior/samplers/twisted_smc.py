@@ -14,9 +14,17 @@ from ..gaussian import Gaussian
 from ..mixture import log_normalize, pick
 from ..priors.diffusion import DiffusionPrior, ReverseProcess
 from ..schedule import Schedule, Stages
-from ..threefry import written_out
-from .base import AbstractSampler, Info, checked_temperature
-from .chain import chosen_schedule, draw_from, first_belief, from_unit, to_unit
+from ..threefry import unrolled
+from .base import (
+    AbstractSampler,
+    Info,
+    checked_temperature,
+    chosen_schedule,
+    draw_from,
+    first_belief,
+    from_unit,
+    to_unit,
+)
 
 EXPANSIONS = 2  # of a likelihood that is not quadratic, at each stage
 
@@ -60,7 +68,7 @@ class TwistedSMC(AbstractSampler):
         self.temperature = checked_temperature(temperature)
 
     def validate(self) -> None:
-        """Refuse a number of particles that is none."""
+        """Raise if there are no particles."""
         super().validate()
         positive_int("num_particles", self.num_particles)
 
@@ -70,7 +78,7 @@ class TwistedSMC(AbstractSampler):
         """One run, and one particle of it drawn by the final weights."""
         prior, local = self.prior, to_unit(self.prior, evidence)
         process = prior.reverse_process(self.schedule)
-        start_key, chain_key, last_key = jax.random.split(written_out(key), 3)
+        start_key, chain_key, last_key = jax.random.split(unrolled(key), 3)
         shape = (self.num_particles, prior.dim)
         s_T = jax.random.normal(start_key, shape, process.residual.dtype)
         first, rest = _split_first(process)
