@@ -5,6 +5,7 @@ Batches begin at least some milliseconds apart: a transaction costs as much as s
 under load few large transactions answer sooner than many small ones. A lone request does not wait.
 """
 
+import functools
 import gc
 import json
 import logging
@@ -12,9 +13,9 @@ import queue
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import NamedTuple, cast
 
 import numpy as np
 import sqlalchemy as sa
@@ -23,15 +24,15 @@ from ..bandits.decisions import TaskChoice, choose_for_task
 from .learner import Learner, Transaction
 from .metrics import Learned, Metrics
 from .models import Catalog, Version, task_seed
-from .requests import Decide, Request, ServiceError, Settle, decision_reply, unavailable
-from .store import Database, decisions, tasks, tokens
+from .requests import Decide, Reply, Request, ServiceError, Settle, decision_reply, unavailable
+from .store import Database, DecisionRow, TaskRow, decisions, tasks, tokens
 from .tasks import TaskCache, TaskState
 
 MAX_BATCH = 128  # requests per transaction
 PACE_SECONDS = 0.005  # at least, from the start of a batch to the start of the next
 SETTLE_SECONDS = 1.0  # between searches for decisions that have expired
 log = logging.getLogger("diffprior.service")
-Row = Any
+TaskName = tuple[str, str]  # model and task
 
 
 class Engine:
@@ -167,24 +168,34 @@ class Engine:
             request.future.set_result(result)
 
 
+class _Pending(NamedTuple):
+    """A decision to make: the state of its task, and its number among the task's decisions."""
+
+    request: Decide
+    version: Version
+    state: TaskState
+    task: TaskRow
+    number: int
+
+
 class Batch:
     """The requests of one transaction; nothing outside it changes before `commit_cache`."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._in = transaction
         self._learner = Learner(transaction)
-        self.results: list[tuple[Request, Any]] = []
+        self.results: list[tuple[Request, object]] = []
 
     def run(self, requests: list[Request]) -> None:
         """Serve all requests; the error of a rejected one is its result."""
-        decides = [r for r in requests if isinstance(r, Decide) and self._is_sound(r)]
+        decides = [r for r in requests if isinstance(r, Decide) and self._is_valid(r)]
         others = [r for r in requests if not isinstance(r, Decide)]
         named = self._create_tasks(decides)
         owners = self._learner.tasks_of(others)
         rows = self._lock({row["id"]: row for row in named.values()}, owners)
         self._learner.begin(rows)
         for request in others:
-            self._attempt(request, lambda r=request: self._learner.serve(r))
+            self._attempt(request, functools.partial(self._learner.serve, request))
         self._decide(decides, {key: rows[row["id"]] for key, row in named.items()})
         self._learner.write()
 
@@ -194,16 +205,16 @@ class Batch:
 
     @property
     def learned(self) -> list[Learned]:
-        """What was learned."""
+        """The observations that were learned."""
         return self._learner.learned
 
-    def _attempt(self, request: Request, serve: Any) -> None:
+    def _attempt(self, request: Request, serve: Callable[[], object]) -> None:
         try:
             self.results.append((request, serve()))
         except ServiceError as error:
             self.results.append((request, error))
 
-    def _is_sound(self, request: Decide) -> bool:
+    def _is_valid(self, request: Decide) -> bool:
         """Whether a decision is valid; only valid ones create a task."""
         try:
             request.check(self._in.catalog.for_task(request.model, request.task).dim)
@@ -212,7 +223,7 @@ class Batch:
             return False
         return True
 
-    def _create_tasks(self, requests: list[Decide]) -> dict[tuple[str, str], Row]:
+    def _create_tasks(self, requests: list[Decide]) -> dict[TaskName, TaskRow]:
         """Rows of the tasks of these decisions; new tasks are created."""
         wanted = {(r.model, r.task): r for r in requests}
         found = self._find_tasks(wanted)
@@ -222,7 +233,7 @@ class Batch:
             self._in.connection.execute(self._in.database.insert_if_absent(tasks), new)
         return found | self._find_tasks(missing) if missing else found
 
-    def _new_task(self, request: Decide) -> Row:
+    def _new_task(self, request: Decide) -> dict[str, object]:
         seed = task_seed(self._in.catalog.versions_of(request.model)[0].seed, request.task)
         return {
             "model": request.model,
@@ -252,7 +263,7 @@ class Batch:
             allowed += within
         return sorted(allowed, key=lambda request: (request.model, request.task))
 
-    def _find_tasks(self, wanted: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Row]:
+    def _find_tasks(self, wanted: Iterable[TaskName]) -> dict[TaskName, TaskRow]:
         by_model = defaultdict(list)
         for model, name in wanted:
             by_model[model].append(name)
@@ -260,10 +271,10 @@ class Batch:
         for model, names in by_model.items():
             query = sa.select(tasks).where(tasks.c.model == model, tasks.c.name.in_(names))
             for row in self._in.connection.execute(query).mappings():
-                found[model, row["name"]] = dict(row)
+                found[model, row["name"]] = cast(TaskRow, dict(row))
         return found
 
-    def _lock(self, named: dict[int, Row], owners: set[int]) -> dict[int, Row]:
+    def _lock(self, named: dict[int, TaskRow], owners: set[int]) -> dict[int, TaskRow]:
         """Rows of all these tasks, locked until the end of the transaction."""
         held = named if self._in.database.is_sqlite else {}  # which has one writer at a time
         ids = sorted((named.keys() | owners) - held.keys())
@@ -271,88 +282,77 @@ class Batch:
             return held
         query = sa.select(tasks).where(tasks.c.id.in_(ids)).order_by(tasks.c.id).with_for_update()
         found = self._in.connection.execute(query).mappings()
-        return held | {row["id"]: dict(row) for row in found}
+        return held | {row["id"]: cast(TaskRow, dict(row)) for row in found}
 
-    def _decide(self, requests: list[Decide], named: dict[tuple[str, str], Row]) -> None:
+    def _decide(self, requests: list[Decide], named: dict[TaskName, TaskRow]) -> None:
         known = self._known([r.decision_id for r in requests])
         versions = {key: self._in.catalog.for_task(*key) for key in named}
         self._learner.load((task, versions[key]) for key, task in named.items())
-        groups: dict[Any, list[tuple[Decide, Version, TaskState, Row, int]]] = defaultdict(list)
+        groups: dict[tuple[str, int], list[_Pending]] = defaultdict(list)
         repeated = []
+        new: set[str] = set()
         for request in requests:
-            task = named.get((request.model, request.task))
-            if task is None:
+            key = (request.model, request.task)
+            if key not in named:
                 self.results.append((request, ServiceError(429, _TOO_MANY_TASKS)))
                 continue
-            if request.decision_id in known:
+            task, version = named[key], versions[key]
+            if request.decision_id in known or request.decision_id in new:
                 repeated.append((request, task))
                 continue
-            version = versions[request.model, request.task]
-            state = self._learner.state(task, version)
-            number = task["num_decisions"]
+            state, number = self._learner.state(task, version), task["num_decisions"]
             task["num_decisions"] += 1
-            known[request.decision_id] = None
-            groups[request.model, version.version].append((request, version, state, task, number))
-        rows: list[Row] = []
-        for group in groups.values():
-            rows += self._decide_group(group)
+            new.add(request.decision_id)
+            pending = _Pending(request, version, state, task, number)
+            groups[request.model, version.version].append(pending)
+        rows = [row for group in groups.values() for row in self._decide_group(group)]
         if rows:
             self._in.connection.execute(decisions.insert(), rows)
         known |= {row["id"]: row for row in rows}
         for request, task in repeated:
-            self._attempt(request, lambda r=request, t=task: _again(r, t, known[r.decision_id]))
+            row = known[request.decision_id]
+            self._attempt(request, functools.partial(_repeated_decision, request, task, row))
 
-    def _known(self, ids: list[str]) -> dict[str, Any]:
+    def _known(self, ids: list[str]) -> dict[str, DecisionRow]:
         query = sa.select(decisions).where(decisions.c.id.in_(ids))
-        return {row["id"]: dict(row) for row in self._in.connection.execute(query).mappings()}
+        found = self._in.connection.execute(query).mappings()
+        return {row["id"]: cast(DecisionRow, dict(row)) for row in found}
 
-    def _decide_group(self, group: list[tuple[Decide, Version, TaskState, Row, int]]) -> list[Row]:
+    def _decide_group(self, group: list[_Pending]) -> list[DecisionRow]:
         """Decisions of one version, drawn by one program."""
-        version = group[0][1]
+        version = group[0].version
         draws = version.policy(
             [
-                state.draw_request(version, number, version.moment(number, self._in.now))
-                for _, _, state, _, number in group
+                p.state.draw_request(version, p.number, version.moment(p.number, self._in.now))
+                for p in group
             ]
         )
         chosen = [
             choose_for_task(
                 draws.of(i),
                 draws.failed[i],
-                request.features,
-                request.mask,
-                request.top_k or 1,
-                request.taken,
-                (task["seed"], number),
+                p.request.features,
+                p.request.mask,
+                p.request.top_k or 1,
+                p.request.taken,
+                (p.task["seed"], p.number),
             )
-            for i, (request, _, _, task, number) in enumerate(group)
+            for i, p in enumerate(group)
         ]
         predicted = version.mean_reward(np.stack([c.predictors for c in chosen])).mean(axis=1)
-        rows = []
-        for (request, _, _, task, number), choice, mean in zip(
-            group, chosen, predicted, strict=True
-        ):
-            row = self._row(request, version, task["id"], number, choice, float(mean))
-            rows.append(row)
-            self.results.append((request, decision_reply(row)))
+        rows = [self._row(*each) for each in zip(group, chosen, predicted.tolist(), strict=True)]
+        self.results += [
+            (p.request, decision_reply(row)) for p, row in zip(group, rows, strict=True)
+        ]
         return rows
 
-    def _row(
-        self,
-        request: Decide,
-        version: Version,
-        task_id: int,
-        number: int,
-        choice: TaskChoice,
-        predicted: float,
-    ) -> Row:
-        wait = version.settings.reward_wait
-        expires = None if wait is None or request.deferred else self._in.now + wait
+    def _row(self, pending: _Pending, choice: TaskChoice, predicted: float) -> DecisionRow:
+        request, wait = pending.request, pending.version.settings.reward_wait
         return {
             "id": request.decision_id,
-            "task_id": task_id,
-            "number": number,
-            "version": version.version,
+            "task_id": pending.task["id"],
+            "number": pending.number,
+            "version": pending.version.version,
             "features": request.features.astype(np.float64).tobytes(),
             "num_actions": len(request.features),
             "names": json.dumps(request.names) if request.names else None,
@@ -368,17 +368,16 @@ class Batch:
             "status": "deferred" if request.deferred else "active",
             "settled": False,
             "created": self._in.now,
-            "expires": expires,
+            "expires": None if wait is None or request.deferred else self._in.now + wait,
         }
 
 
 _TOO_MANY_TASKS = "the token has created as many tasks as it may; ask for a higher limit"
 
 
-def _again(request: Decide, task: Row, row: Row) -> Row:
-    """The earlier reply to a repeated decision."""
-    same = row["task_id"] == task["id"] and row["features"] == request.features.tobytes()
-    if not same:
+def _repeated_decision(request: Decide, task: TaskRow, row: DecisionRow) -> Reply:
+    """The earlier reply to a decision that is requested again."""
+    if row["task_id"] != task["id"] or row["features"] != request.features.tobytes():
         raise ServiceError(
             409, f"`decision_id`: {request.decision_id!r} is of another decision; use a new one"
         )

@@ -169,7 +169,7 @@ class Learner:
         before = self._rewards[row["id"]]
         same = next((r for r in before if r["reward_id"] == request.reward_id), None)
         if same is not None:
-            return _repeated(row, same, request)
+            return _repeated_reward(row, same, request)
         try:
             check_rewards(version.likelihood, np.asarray([request.value]))
         except ValueError as error:
@@ -288,7 +288,7 @@ def _due(now: float) -> sa.Select:
     )
 
 
-def _repeated(row: DecisionRow, same: RewardRow, request: Reward) -> Reply:
+def _repeated_reward(row: DecisionRow, same: RewardRow, request: Reward) -> Reply:
     """The earlier reply to a reward that is reported again."""
     if same["value"] != request.value:
         raise ServiceError(

@@ -12,8 +12,7 @@ from jaxtyping import Float
 
 from ..bandits.decisions import TaskRequest
 from ..files.base import load_bytes
-from .arrays import EvidenceArrays
-from .models import Catalog, Version
+from .models import Catalog, EvidenceArrays, Version
 from .requests import ServiceError
 from .store import Database, decisions, observations, snapshots, tasks
 
