@@ -1,5 +1,4 @@
-"""Bad input to every public door: the message names the argument, what was expected, what came and
-the fix."""
+"""Wrong arguments of the public interface: messages name argument, expectation, value and fix."""
 
 import re
 from collections.abc import Callable
@@ -25,7 +24,7 @@ def linear() -> dp.LinearEvidence:
 
 
 # What is called, the argument at fault, part of what is expected, part of what came.
-REFUSED: dict[str, tuple[Callable[[], object], str, str, str]] = {
+REJECTED: dict[str, tuple[Callable[[], object], str, str, str]] = {
     "noise negative": (lambda: dp.Linear(-1), "noise_std", "positive", "-1"),
     "noise zero": (lambda: dp.Identity(0.0), "noise_std", "positive", "0"),
     "noise nan": (lambda: dp.Linear(np.nan), "noise_std", "finite", "NaN"),
@@ -172,9 +171,12 @@ REFUSED: dict[str, tuple[Callable[[], object], str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("row", REFUSED.values(), ids=REFUSED)
-def test_message(row: tuple[Callable[[], object], str, str, str]) -> None:
-    call, argument, expected, got = row
-    pattern = rf"^`{argument}`: expected .*{re.escape(expected)}.*got .*{re.escape(got)}.*; .+"
-    with pytest.raises(ValueError, match=pattern):
-        call()
+def test_messages() -> None:
+    for name, (call, argument, expected, got) in REJECTED.items():
+        pattern = rf"^`{argument}`: expected .*{re.escape(expected)}.*got .*{re.escape(got)}.*; .+"
+        try:
+            call()
+        except ValueError as error:
+            assert re.search(pattern, str(error), re.DOTALL), f"{name}: {error}"
+        else:
+            pytest.fail(f"{name}: nothing was raised")

@@ -48,7 +48,6 @@ def part(seed: int, name: str = "a") -> Part:
     )
 
 
-@pytest.mark.float32
 @pytest.mark.parametrize("apart", [partition, packed_partition])
 def test_a_module_is_combined_again(apart: Callable[..., Any]) -> None:
     module = part(0)

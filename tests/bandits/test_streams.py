@@ -25,14 +25,12 @@ def test_bandits_explore_apart_unless_a_seed_is_given() -> None:
     assert Bandit(standard_prior(), dp.Linear(1.0), seed=7).seed == 7
 
 
-@pytest.mark.float32
 def test_all_bits_of_a_seed_count() -> None:
     seeds = (7, 7 + 2**32, 7 + 2**33, 7 + 2**62, 2**31 + 7, 2**63 - 1, 2**32 - 1)
     data = [np.asarray(jax.random.key_data(stream_keys(seed, 0).decisions)) for seed in seeds]
     assert len({tuple(row) for row in data}) == len(seeds)
 
 
-@pytest.mark.float32
 def test_small_seeds_are_those_of_jax() -> None:
     """So that files of before decide as they did."""
     for seed in (0, 7, 2**31 + 7, 2**32 - 1):

@@ -60,7 +60,6 @@ def rewards_of(name: str) -> np.ndarray:
     return np.asarray(draw(keys), dtype=np.float64)
 
 
-@pytest.mark.float32
 @pytest.mark.parametrize("name", MEANS)
 def test_mean_and_variance(name: str) -> None:
     means, rewards = MEANS[name][1], rewards_of(name)

@@ -116,7 +116,6 @@ def test_cross_exposes_its_prior() -> None:
     assert synthetic("H").true_prior is None
 
 
-@pytest.mark.float32
 @pytest.mark.parametrize("dim", [2, 3])
 def test_actions_are_uniform_in_the_unit_ball(dim: int) -> None:
     points = np.asarray(uniform_in_ball(jax.random.key(0), NUM_SAMPLES, dim), dtype=np.float64)

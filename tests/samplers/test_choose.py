@@ -13,8 +13,6 @@ import reference
 from diffprior.denoisers.corrected import SPREAD_AT, CorrectedDenoiser, Correction
 from diffprior.mixture import GaussianMixture
 
-pytestmark = pytest.mark.float32
-
 OFFSET, SCALE = np.array([1.0, -2.0]), np.array([[2.0, 0.0], [0.5, 0.1]])
 WEIGHTS, MEANS = np.array([0.3, 0.7]), np.array([[0.5, 1.0], [-1.0, 0.2]])
 VARIANCES = np.array([[0.2, 0.9], [0.05, 0.4]])
