@@ -2,6 +2,7 @@
 
 import re
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from diffprior.service.dashboard import model_page
 from diffprior.service.dashboard.charts import Plot, round_ticks
 from diffprior.service.dashboard.prior_gain import PriorGain, prior_gain
 from diffprior.service.dashboard.statistics import (
+    CACHE_SECONDS,
     Window,
     age_groups,
     age_label,
@@ -259,31 +261,27 @@ def test_a_gaussian_prior_has_nothing_to_gain(database: Database) -> None:
     assert "Gaussian" in prior_gain(database, version).problem
 
 
-def test_empty_services_say_what_to_do(make_service: MakeService, database: Database) -> None:
-    client = make_service(**LINEAR)
-    assert "/v1/models/shop/tasks/" in client.get("/").text
-    token = create_token(database, ("read",), model="other")
-    found = client.get("/", headers={"Authorization": f"Bearer {token}"})
-    assert found.status_code == 200 and "diffprior serve --model" in found.text
-
-
-def test_a_page_before_the_first_reward_has_no_empty_pictures(service: TestClient) -> None:
-    decide(service, "a")
+def test_pages_show_their_numbers_and_escape_names(service: TestClient) -> None:
+    identity = decide(service, "a", actions={"red": [1.0, 0.0], "blue": [0.0, 1.0]})["decision_id"]
     page = service.get("/")
     assert page.status_code == 200 and "No rewards yet" in page.text
     for picture in re.findall(r"<svg.*?</svg>", page.text):
         assert 'class="mark' in picture
-
-
-def test_names_of_strangers_are_harmless(service: TestClient) -> None:
+    reward(service, identity, 0.125)
+    task = service.get("/tasks/shop/a").text
+    shares = re.findall(r"<td>(?:red|blue)</td><td>[^<]*</td><td>[^<]*</td><td>([^<]*)</td>", task)
+    assert sum(map(float, shares[:2])) == pytest.approx(1.0, abs=2e-3)
+    assert "<td>0.125</td>" in task and "1 decisions and 1 rewards" in task
+    assert task.count("<svg") == 3 and "θ2" in task
     for i in range(3):
         body = {"actions": {HARMFUL: [1.0, 0.0], "b/c": [0.0, 1.0]}, "task": f"{HARMFUL}/{i}"}
         reply = service.post("/v1/models/shop/decisions", json={"decisions": [body]}).json()
         reward(service, reply["decisions"][0]["decision_id"], 1.0)
+    time.sleep(CACHE_SECONDS + 0.1)
     page = service.get("/")
     addresses = re.findall(r'href="(/tasks/[^"]*)"', page.text)
-    assert len(addresses) == 3 and HARMFUL not in page.text and "<script" not in page.text
-    for address in addresses:
+    assert len(addresses) == 4 and HARMFUL not in page.text and "<script" not in page.text
+    for address in set(addresses) - {"/tasks/shop/a"}:
         found = service.get(address)
         assert found.status_code == 200 and found.text.count("<svg") == 3
         assert HARMFUL not in found.text and "<script" not in found.text
@@ -295,11 +293,13 @@ def test_names_of_strangers_are_harmless(service: TestClient) -> None:
     assert asked.status_code == 200 and "1 decisions" in asked.text
 
 
-def test_pages_want_the_right_to_read(make_service: MakeService, database: Database) -> None:
+def test_pages_require_the_right_to_read(make_service: MakeService, database: Database) -> None:
     client = make_service(required=True, **LINEAR)
-    full = create_token(database)
-    body = {"features": features(0)}
-    path, header = "/v1/models/shop/tasks/a/decisions", {"Authorization": f"Bearer {full}"}
+    header = {"Authorization": f"Bearer {create_token(database)}"}
+    other = {"Authorization": f"Bearer {create_token(database, ('read',), model='other')}"}
+    assert "/v1/models/shop/tasks/" in client.get("/", headers=header).text
+    assert "diffprior serve --model" in client.get("/", headers=other).text
+    body, path = {"features": features(0)}, "/v1/models/shop/tasks/a/decisions"
     assert client.post(path, json=body, headers=header).status_code == 200
     for address in ("/", "/tasks/shop/a"):
         assert client.get(address).status_code == 401
@@ -309,13 +309,8 @@ def test_pages_want_the_right_to_read(make_service: MakeService, database: Datab
             client.cookies.set("diffprior_token", create_token(database, (rights,)))
             assert client.get(address).status_code == 403
             client.cookies.clear()
-    other = {"Authorization": f"Bearer {create_token(database, ('read',), model='other')}"}
     assert client.get("/tasks/shop/a", headers=other).status_code == 403
     assert client.get("/?model=shop", headers=other).status_code == 403
-
-
-def test_a_form_signs_in_and_out(make_service: MakeService, database: Database) -> None:
-    client = make_service(required=True, **LINEAR)
     assert 'action="/sign-in"' in client.get("/").text
     for wrong in ("", "dp_00000000_x", "dp_ü"):
         assert client.post("/sign-in", data={"token": wrong}).status_code == 401
@@ -324,16 +319,6 @@ def test_a_form_signs_in_and_out(make_service: MakeService, database: Database) 
     cookie = reply.headers["set-cookie"].lower()
     assert "httponly" in cookie and "samesite=strict" in cookie
     assert client.get("/").status_code == 200
-    assert client.get("/v1/models").status_code == 401  # the cookie is for pages alone
+    assert client.get("/v1/models").status_code == 401  # the cookie is for pages only
     assert "Sign out" in client.get("/").text
     assert 'action="/sign-in"' in client.post("/sign-out").text
-
-
-def test_a_page_of_a_task_shows_its_numbers(service: TestClient) -> None:
-    identity = decide(service, "a", actions={"red": [1.0, 0.0], "blue": [0.0, 1.0]})["decision_id"]
-    reward(service, identity, 0.125)
-    page = service.get("/tasks/shop/a").text
-    shares = re.findall(r"<td>(?:red|blue)</td><td>[^<]*</td><td>[^<]*</td><td>([^<]*)</td>", page)
-    assert sum(map(float, shares[:2])) == pytest.approx(1.0, abs=2e-3)
-    assert "<td>0.125</td>" in page and "1 decisions and 1 rewards" in page
-    assert page.count("<svg") == 3 and "θ2" in page
