@@ -1,7 +1,6 @@
 """The documentation runs: pages print what they say, the site builds, every name is on it."""
 
 import contextlib
-import importlib
 import io
 import json
 import os
@@ -142,16 +141,6 @@ def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
     built = build_site(tmp_path, tmp_path / "site")
     assert built.returncode != 0
     assert all(re.search(rf"WARNING.*{link}", built.stderr) for link in links)
-
-
-def test_walks_name_functions_that_exist() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Walks")[1]
-    steps = re.findall(r"`([\w/]+\.py)`\s+`([\w.]+)`", text)
-    assert len(steps) > 30
-    for file, name in steps:
-        target = importlib.import_module(f"diffprior.{file.removesuffix('.py').replace('/', '.')}")
-        for part in name.split("."):
-            target = getattr(target, part)
 
 
 def test_links_of_the_readme_lead_somewhere() -> None:

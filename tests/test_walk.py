@@ -1,5 +1,6 @@
-"""The tutorial of the loop, run as a reader would, with fewer campaigns."""
+"""The walks of CONTRIBUTING, step by step; and the tutorial of the loop, run as a reader would."""
 
+import importlib
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from diffprior.service.server import free_port
+from test_structure import FOLDERS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "tutorials" / "loop.md"
@@ -72,3 +74,37 @@ def test_the_walk_of_the_tutorial_ends_with_less_regret(
     assert found["after"][0] < found["before"][0]  # by about five standard errors
     assert re.search(r"doubly robust +-?\d", said) and "none left out" in said
     assert "version 1 earned" in said and "version 2 earned" in said
+
+
+def walks() -> dict[str, str]:
+    """The walks of CONTRIBUTING by title."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = text.split("## Walks")[1].split("\n## ")[0]
+    return dict(re.findall(r"^- \*\*(.+?)\*\*: (.*?)(?=^- |\Z)", text, re.M | re.S))
+
+
+def steps(text: str) -> list[tuple[str, str]]:
+    """File and function of every step."""
+    return re.findall(r"`([\w/]+\.py)`\s+`([\w.]+)`", text)
+
+
+def test_walks_take_few_files_and_name_functions_that_exist() -> None:
+    titles = ("Decide", "Update", "Fit", "Learn", "Save and load", "Simulate", "An HTTP decision")
+    assert tuple(walks()) == titles
+    for title, text in walks().items():
+        assert len({file for file, _ in steps(text)}) <= 10, title
+        for file, name in steps(text):
+            module = file.removesuffix(".py").replace("/", ".")
+            target = importlib.import_module(f"diffprior.{module}")
+            for part in name.split("."):
+                assert hasattr(target, part), f"{title}: {file} has no {name}"
+                target = getattr(target, part)
+
+
+def test_walks_go_one_way() -> None:
+    """An arrow leads to the same folder or to one above it; a semicolon begins another way."""
+    for title, text in walks().items():
+        for way in text.split(";"):
+            folders = [re.split(r"[/.]", file)[0] for file, _ in steps(way)]
+            places = [FOLDERS.index(folder) for folder in folders]
+            assert places == sorted(places, reverse=True), f"{title}: {folders}"
