@@ -136,15 +136,14 @@ class Fields:
         self._fields: list[tuple[tuple[int, ...], np.dtype]] = []
 
     def row(self, fields: Any, failed: Array) -> Float[Array, " n"]:
-        """The row, inside a program; a number that is not finite is a failure."""
+        """The row, inside a program."""
         self._kind, self._fields = type(fields), [(f.shape, f.dtype) for f in fields]
         dtype = jnp.result_type(float)
         words = [_halves(f) if f.dtype == jnp.uint32 else f for f in fields]
         numbers = jnp.concatenate([word.astype(dtype).reshape(-1) for word in words])
-        failed = failed | ~jnp.all(jnp.isfinite(numbers))
         return jnp.concatenate([numbers, failed[None].astype(dtype)])
 
-    def read(self, rows: Float[np.ndarray, "*n size"]) -> tuple[Any, np.ndarray]:
+    def read(self, rows: Float[np.ndarray, "*n size"]) -> tuple[Any, Any]:
         """The named tuple, with the leading axes of the rows, and what failed."""
         start, found = 0, []
         for shape, dtype in self._fields:

@@ -227,7 +227,7 @@ class Bandit(Serializable):
             self._num_decisions += request.size
         state = self._present(state, number)
         decision = self._policy.decide(state, number, request)
-        if throw and np.any(decision.failed):
+        if throw and decision.failed is not False and np.any(decision.failed):
             raise RuntimeError(_FAILURE.format("decide"))
         return decision
 

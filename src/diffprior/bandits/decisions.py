@@ -185,6 +185,12 @@ class Request:
         """Number of decisions B."""
         return len(self.features)
 
+    @property
+    def plain(self) -> bool:
+        """Whether one action is asked for, and nothing else."""
+        simple = self.mask is None and self.num_draws is None
+        return simple and self.single and not self.ranked
+
     def reply(self, array: np.ndarray) -> Any:
         """A result (B, top_k) without the axes that the request did not have."""
         return self.reply_each(array if self.ranked else array[:, 0])
@@ -242,13 +248,15 @@ class Policy:
 
     def decide(self, state: State, number: int, request: Request) -> Decision:
         """The decisions of a request, the first of which has this number."""
+        if request.plain and state.layout is not None:  # as most are, in fewer steps
+            rows, fields = self._draw_one("index", state, self._decisions, number)
+            index, failed = fields.read(rows[0])
+            values = index(request.features[0])
+            if not failed and np.isfinite(values).all():
+                return Decision(int(values.argmax()), self._mean(values), None, None, False)
         index, failed = self._draw("index", state, self._decisions, number, request.size)
         values = _paired_values(index, request.features)
         failed = failed | ~np.isfinite(values).all(axis=1)
-        if request.single and not request.ranked and request.mask is None and not failed[0]:
-            if request.num_draws is None:  # as most requests are, in fewer steps
-                action = int(values[0].argmax())
-                return Decision(action, self._mean(values[0]), None, None, False)
         preferences = self._usable(values, failed, number)
         if request.mask is not None:
             preferences = np.where(request.mask, preferences, -np.inf)
@@ -263,8 +271,11 @@ class Policy:
 
     def fails(self, state: State, num_draws: int) -> bool:
         """Whether one of the first draws given this evidence fails."""
-        found = [self._draw("index", state, self._decisions, n, 1)[1] for n in range(num_draws)]
-        return bool(np.any(found))
+        for number in range(num_draws):
+            index, failed = self._draw("index", state, self._decisions, number, 1)
+            if failed[0] or not all(np.isfinite(field).all() for field in index):
+                return True
+        return False
 
     def posterior(
         self, state: State, key: Key[Array, ""], num_draws: int
@@ -272,13 +283,7 @@ class Policy:
         """Parameters from the agent's posterior, and which draws failed; the first are the same
         however many there are."""
         index, failed = self._draw("draw", state, jax.random.key_data(key), 0, num_draws)
-        return index.theta, failed
-
-    def warm_up(self, state: State, batch_size: int, num_draws: int | None) -> None:
-        """Compile what requests of this size need."""
-        self._draw("index", state, self._decisions, 0, batch_size)
-        if num_draws is not None:
-            self._draw("index", state, _folded(self._propensities, _as_word(0)), 0, num_draws)
+        return index.theta, failed | ~np.isfinite(index.theta).all(axis=1)
 
     def _usable(self, values: np.ndarray, failed: np.ndarray, number: int) -> np.ndarray:
         """The values, those of a failed draw replaced by random numbers."""
