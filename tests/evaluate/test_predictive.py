@@ -9,12 +9,12 @@ from diffprior.evaluate import Tasks, predictive_check
 from statistic import Z
 
 PRIOR = dp.GaussianPrior(np.zeros(2), np.eye(2))
-LIKELIHOODS = {"linear": dp.Linear(0.5), "logistic": dp.Logistic(), "poisson": dp.Poisson()}
+LIKELIHOODS = {"linear": dp.Linear(0.5), "poisson": dp.Poisson()}
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_the_true_prior_is_calibrated(name: str) -> None:
-    """Zeros, ones and counts too."""
+    """Counts too, with ties."""
     tasks = Tasks.simulate(PRIOR, LIKELIHOODS[name], num_tasks=300, num_observations=4, seed=1)
     found = predictive_check(PRIOR, tasks, lengths=(0, 3, 8), num_draws=39)
     assert [row.num_rows for row in found.rows] == [0, 3]  # no task has nine rows

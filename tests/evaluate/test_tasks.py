@@ -55,8 +55,7 @@ def test_batches_hold_the_evidence_of_each_task(likelihood: dp.AbstractLikelihoo
     assert float(jax.vmap(lambda e: e.log_likelihood(theta))(none)[0]) == 0.0
 
 
-@pytest.mark.parametrize("fresh", [False, True])
-@pytest.mark.parametrize("likelihood", [LINEAR, dp.Logistic()], ids=["linear", "logistic"])
+@pytest.mark.parametrize(("likelihood", "fresh"), [(LINEAR, False), (dp.Logistic(), True)])
 def test_evidence_is_of_the_tasks_own_parameters(
     likelihood: dp.AbstractLikelihood, fresh: bool
 ) -> None:
