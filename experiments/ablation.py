@@ -62,7 +62,7 @@ class Ablation:
         self.samples = past_tasks(self.problem, effort.num_samples, seed)
 
     def prior_parts(self, samples: tuple[int, ...]) -> list[Part]:
-        """What learns priors that several parts need."""
+        """Functions that learn priors which several parts need."""
         counts = dict.fromkeys((*samples, len(self.samples)))
         names = (CHOSEN, "paper", "default")
         every = [self.priors(count) for count in counts]
@@ -106,7 +106,7 @@ class Ablation:
         return self._regrets({"stages": count}, samplers)
 
     def priors(self, count: int) -> LearnedPriors:
-        """What is learned from the first so many samples."""
+        """Priors learned from the first `count` samples."""
         label = f"{PROBLEM}, {count} samples"
         return LearnedPriors(label, self.samples[:count], self.cache, self.seed)
 

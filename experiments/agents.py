@@ -108,7 +108,7 @@ class LearnedPriors:
     """Priors learned from the parameters of past tasks, each when it is first asked for.
 
     Args:
-        label: What the samples are, for the names of kept results.
+        label: Name of the samples, for the names of cached results.
         samples: Parameters of past tasks (n, d).
         cache: Keeps what takes time to learn.
         seed: Of everything random.

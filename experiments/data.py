@@ -44,7 +44,7 @@ from .report import (
 
 @dataclass(frozen=True)
 class LogEvidenceNumbers:
-    """log p(h) of tasks held out under one prior, in nats; `values` task by task."""
+    """log p(h) of held-out tasks under one prior, in nats; `values` task by task."""
 
     mean: float
     standard_error: float
@@ -56,7 +56,7 @@ class LogEvidenceNumbers:
 
 @dataclass(frozen=True)
 class PriorDistance:
-    """Earth mover's distance from parameters held out, over that of parameters seen (floor)."""
+    """Earth mover's distance from held-out parameters, over that of parameters seen (floor)."""
 
     ratio: float
     standard_error: float
@@ -84,7 +84,7 @@ class DataResult:
 
     @property
     def problems(self) -> list[ProblemResult]:
-        """Those of tasks held out, then those of all tasks."""
+        """Those of held-out tasks, then those of all tasks."""
         return [r.held_out for r in self.rewards] + [r.whole for r in self.rewards]
 
     @property
@@ -205,7 +205,7 @@ class DataExperiment:
         return whole, held_out
 
     def prior_parts(self) -> list[Part]:
-        """What learns the priors, whatever the rewards."""
+        """Functions that learn the priors, whatever the rewards."""
         every = (self.priors, self.seen_priors)
         return [functools.partial(priors.__getitem__, name) for priors in every for name in PRIORS]
 
@@ -227,7 +227,7 @@ class DataExperiment:
         return RewardsResult(name, *both, explained)
 
     def log_evidence(self, experiment: Experiment, prior: str) -> dict[str, LogEvidenceNumbers]:
-        """Log evidence of histories of tasks that were held out, by size of history."""
+        """Log evidence of histories of held-out tasks, by size of history."""
         measures, found = self.measures, {}
         for size in measures.sizes:
             settings = {
@@ -268,7 +268,7 @@ class DataExperiment:
         )
 
     def distances(self) -> dict[str, PriorDistance]:
-        """Distance of each prior from parameters that were held out, over its floor."""
+        """Distance of each prior from held-out parameters, over its floor."""
         measures = self.measures
         seen, held_out = (np.asarray(p.parameters, np.float64) for p in (self.seen, self.held_out))
 
@@ -365,7 +365,7 @@ def data_blocks(
         findings_table(result.problems),
         claims_table(result.problems),
         picture(out, name, _CAPTION, lambda: data_figure(clouds, wholes)),
-        Heading("Log evidence of tasks held out"),
+        Heading("Log evidence of held-out tasks"),
         Text(_LOG_EVIDENCE),
         Columns([log_evidence_table(rewards) for rewards in result.rewards]),
         Heading("Regret, and the agents"),
@@ -404,14 +404,14 @@ def log_evidence_table(rewards: RewardsResult) -> Table:
 
 
 def distances_table(result: DataResult) -> Table:
-    """How far samples of each prior are from parameters that were held out."""
+    """How far samples of each prior are from held-out parameters."""
     rows = [
         [TITLES.get(name, name), plus_minus(row.ratio, row.standard_error)]
         for name, row in result.distances.items()
     ]
     floor = next(iter(result.distances.values())).floor
     caption = (
-        "Earth mover's distance of samples of a prior from parameters held out, over that of as "
+        "Earth mover's distance of samples of a prior from held-out parameters, over that of as "
         f"many parameters not held out, {floor:.3f}: 1 is as good as the parameters themselves."
     )
     return Table(("prior", "distance over floor"), rows, caption)

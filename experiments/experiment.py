@@ -74,9 +74,9 @@ class ProblemResult:
         found = self.agents[agent]
         return found.regret if temperature == "1" else found.tempered[temperature]
 
-    def saved(self, agent: str, rival: str, temperature: str = "1") -> tuple[float, float]:
-        """Regret that an agent saves over a rival at one temperature, and its standard error."""
-        ours, theirs = (self.regret(name, temperature).final for name in (agent, rival))
+    def saved(self, agent: str, baseline: str, temperature: str = "1") -> tuple[float, float]:
+        """Regret that an agent saves over a baseline at one temperature, and its standard error."""
+        ours, theirs = (self.regret(name, temperature).final for name in (agent, baseline))
         return paired(theirs, ours)
 
     @property
@@ -191,7 +191,7 @@ class Experiment:
         self.cache = priors.cache
 
     def prior_parts(self) -> list[Part]:
-        """What learns the priors that its agents need; each asks the cache for one."""
+        """Functions that learn the priors of its agents; each asks the cache for one."""
         names = dict.fromkeys(spec.prior for spec in self.specs if spec.prior != TRUE)
         return [functools.partial(self.priors.__getitem__, name) for name in names]
 
@@ -342,7 +342,7 @@ def share_out(
     """Compute what is missing of some parts, each a function that asks `cache` for its results.
 
     Afterwards the cache holds all of them, whichever machine has computed them. Workers are given
-    the priors that are kept here, once.
+    the priors that are cached here, once.
     """
     if executor is None:
         return

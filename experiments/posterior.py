@@ -67,7 +67,7 @@ class PosteriorResult:
 
 
 def sampler_names() -> tuple[str, ...]:
-    """The samplers that are judged: those of the agents, and the paper's particle filter."""
+    """The samplers that are scored: those of the agents, and the paper's particle filter."""
     specs = [s.name for s in agent_specs() if s.sampler is not None and s.name != "Exact"]
     return (*specs, "SMC")
 
@@ -94,11 +94,11 @@ def run_posterior(
     sizes = SIZES[1::3] if quick else SIZES
     histories, draws = effort_of(quick)
     learned = {name: _priors(name, cache, seed) for name in names}
-    judges = [_Judge(name, learned[name], sizes, quick, seed) for name in names]
-    share_out(cache, [p for judge in judges for p in judge.prior_parts()], executor, "priors")
-    share_out(cache, [p for judge in judges for p in judge.parts()], executor, "parts")
+    runs = [_MixtureRun(name, learned[name], sizes, quick, seed) for name in names]
+    share_out(cache, [p for run in runs for p in run.prior_parts()], executor, "priors")
+    share_out(cache, [p for run in runs for p in run.parts()], executor, "parts")
     with progress("", len(names) * len(sampler_names())) as shown:
-        results = tuple(judge.run(shown) for judge in judges)
+        results = tuple(run.run(shown) for run in runs)
     settings = {
         "histories of each size": str(histories),
         "draws of each posterior": str(draws),
@@ -119,7 +119,7 @@ def _priors(name: str, cache: ResultCache, seed: int) -> LearnedPriors:
     return LearnedPriors(name, samples, cache, seed)
 
 
-class _Judge:
+class _MixtureRun:
     """Samplers on one mixture; asks the cache for each."""
 
     def __init__(

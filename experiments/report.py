@@ -48,7 +48,7 @@ def closing(settings: Mapping[str, str], entries: Sequence[Entry]) -> list[Block
     total = sum(entry.seconds for entry in entries)
     caption = (
         f"Results that took longest, in seconds; {total:.0f} s in all. {reused} of "
-        f"{len(entries)} were kept from an earlier run of the same code and settings."
+        f"{len(entries)} were cached by an earlier run of the same code and settings."
     )
     return [
         Heading("Settings, machine and time"),
@@ -84,21 +84,26 @@ def next_steps() -> list[Block]:
 
 OURS = "EvidenceDPS"  # the default of the package
 PAPER = "DiffTS"
-RIVALS = ("TS", "TunedTS", "MixTS", "MixTS(K)")
-BASELINES = (*RIVALS, "LinUCB", "EpsilonGreedy", "DPS")  # of the paper, and the rival to beat
+LEARNED_BASELINES = ("TS", "TunedTS", "MixTS", "MixTS(K)")
+BASELINES = (
+    *LEARNED_BASELINES,
+    "LinUCB",
+    "EpsilonGreedy",
+    "DPS",
+)  # of the paper, and the mixture to beat
 
 
 def findings_table(results: Sequence[ProblemResult]) -> Table:
     """What the experiment says, a line for each problem."""
-    rivals = [name for name in RIVALS if any(name in r.agents for r in results)]
+    baselines = [name for name in LEARNED_BASELINES if any(name in r.agents for r in results)]
     rows, marked = [], set()
     for i, result in enumerate(results):
-        gains = [_gain(result, OURS, rival) for rival in rivals]
+        gains = [_gain(result, OURS, baseline) for baseline in baselines]
         cells = ["" if gain is None else plus_minus(*gain, signed=True) for gain in gains]
         rows.append([result.name, *_standing(result), *cells])
         marked |= {(i, 3 + j) for j, gain in enumerate(gains) if gain and beyond_chance(*gain)}
         marked |= {(i, 1)} if result.winner else set()
-    columns = ("problem", "lowest regret", "the next has", *(f"saved over {r}" for r in rivals))
+    columns = ("problem", "lowest regret", "the next has", *(f"saved over {r}" for r in baselines))
     caption = (
         "The agent of the lowest regret, bold where it is ahead of every other beyond chance; by "
         f"how much the next is above it; and what the learned prior ({OURS}) saves. Bold is more "
@@ -147,17 +152,17 @@ def temperature_table(result: ProblemResult) -> Table:
 
 
 def equal_temperature_table(results: Sequence[ProblemResult]) -> Table:
-    """What the learned prior saves over its rivals at one and the same temperature."""
+    """Regret that the learned prior saves over baselines at the same temperature."""
     played = [r for r in results if OURS in r.agents]
     columns = ["1", *(played[0].agents[OURS].tempered if played else {})]
     rows: list[list[str]] = []
     marked = set()
     for result in played:
-        for rival in (name for name in RIVALS if name in result.agents):
-            gains = [result.saved(OURS, rival, t) for t in columns]
+        for baseline in (name for name in LEARNED_BASELINES if name in result.agents):
+            gains = [result.saved(OURS, baseline, t) for t in columns]
             marked |= {(len(rows), 2 + j) for j, gain in enumerate(gains) if beyond_chance(*gain)}
             cells = [plus_minus(*gain, signed=True) for gain in gains]
-            rows.append([result.name, f"over {rival}", *cells])
+            rows.append([result.name, f"over {baseline}", *cells])
     caption = (
         f"Regret that {OURS} saves, paired over runs, by temperature; bold beyond chance. A lower "
         "temperature explores less, which lowers regret at short horizons with any prior: so "
@@ -171,10 +176,10 @@ def claims_table(results: Sequence[ProblemResult]) -> Table:
     rows: list[list[str]] = []
     marked = set()
     for result in results:
-        rivals = [name for name in BASELINES if name in result.agents]
-        if PAPER not in result.agents or not rivals:
+        baselines = [name for name in BASELINES if name in result.agents]
+        if PAPER not in result.agents or not baselines:
             continue
-        best = min(rivals, key=lambda name: result.agents[name].regret.mean)
+        best = min(baselines, key=lambda name: result.agents[name].regret.mean)
         gain = result.saved(PAPER, best)
         if beyond_chance(*gain):
             marked.add((len(rows), 3))
@@ -211,9 +216,9 @@ def _standing(result: ProblemResult) -> tuple[str, str]:
     return text, f"{following} {plus_minus(*result.saved(best, following), signed=True)}"
 
 
-def _gain(result: ProblemResult, agent: str, rival: str) -> tuple[float, float] | None:
-    present = agent in result.agents and rival in result.agents
-    return result.saved(agent, rival) if present else None
+def _gain(result: ProblemResult, agent: str, baseline: str) -> tuple[float, float] | None:
+    present = agent in result.agents and baseline in result.agents
+    return result.saved(agent, baseline) if present else None
 
 
 def _regret(regret: Regret) -> str:

@@ -63,7 +63,7 @@ def test_missing_file_names_the_folder_and_the_fix(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_altered_file_is_refused_unread(tmp_path: Path, name: str) -> None:
+def test_altered_file_raises(tmp_path: Path, name: str) -> None:
     put(tmp_path / name, FORMS[name][:-1] + b"?")
     with pytest.raises(ValueError, match=f"`data`: expected .*{name} with SHA-256.*get it again"):
         read_data(TOY, tmp_path)

@@ -54,7 +54,7 @@ def test_idx_by_hand() -> None:
     ],
     ids=["empty", "packed", "floats", "no second length", "short", "long"],
 )
-def test_damaged_idx_is_refused(data: bytes, message: str) -> None:
+def test_damaged_idx_raises(data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_idx(data)
 

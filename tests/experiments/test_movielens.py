@@ -101,7 +101,7 @@ def test_noise_is_the_planted_one() -> None:
     assert abs(noise_std - 0.5) < 5 * standard_error
 
 
-def test_more_parameters_than_ratings_are_refused() -> None:
+def test_more_parameters_than_ratings_raise() -> None:
     _, ratings = planted(10, 8, rank=1, noise_std=0.1, share=0.5)
     with pytest.raises(ValueError, match="`rank`: expected fewer parameters than the"):
         factorize(ratings, rank=5)
@@ -137,9 +137,7 @@ def test_problem_has_movies_for_parameters_and_users_for_actions(archive: Path) 
     assert problem.features(jax.random.key(0)).shape == (10, 5)
 
 
-def test_other_files_of_the_name_are_refused(
-    archive: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_files_of_the_name_raise(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     with pytest.raises(ValueError, match="ml-1m.zip with SHA-256 a6898adb"):
         movielens(archive)

@@ -123,7 +123,7 @@ def test_a_report_tells_the_machine_and_not_whose(tmp_path: Path) -> None:
     path = write_report(tmp_path / "new", "Title", [Text("a")], {"seed": "7"}, cache)
     assert path == tmp_path / "new" / REPORT
     text = re.sub(r"<style>.*</style>", "", path.read_text(encoding="utf-8"), flags=re.S)
-    assert "62 s in all. 1 of 2 were kept" in text and "<td>seed</td><td>7</td>" in text
+    assert "62 s in all. 1 of 2 were cached by" in text and "<td>seed</td><td>7</td>" in text
     for secret in (platform.node(), getpass.getuser(), str(Path.home()), str(tmp_path)):
         assert not re.search(rf"\b{re.escape(secret)}\b", text)
     assert len(closing({}, [])) == 2

@@ -99,7 +99,7 @@ def test_simulation_takes_it() -> None:
         (PARAMETERS, ACTIONS, 0, "`num_actions`: expected a positive integer"),
     ],
 )
-def test_wrong_rows_are_refused(
+def test_wrong_rows_raise(
     parameters: np.ndarray, actions: np.ndarray, num_actions: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -107,6 +107,6 @@ def test_wrong_rows_are_refused(
 
 
 @pytest.mark.parametrize("held_out", [0.0, 0.01, 1.0])
-def test_split_that_leaves_a_side_empty_is_refused(held_out: float) -> None:
+def test_split_that_leaves_a_side_empty_raises(held_out: float) -> None:
     with pytest.raises(ValueError, match="`held_out`: expected a fraction"):
         row_problem().split(jax.random.key(0), held_out)
