@@ -153,7 +153,7 @@ class Fields:
             if wide > 1:
                 high, low = np.split(numbers.astype(np.uint32), HALVES, axis=-1)
                 numbers = (high << 16) | low
-            found.append(numbers.reshape(*rows.shape[:-1], *shape).astype(dtype, copy=False))
+            found.append(numbers.reshape((*rows.shape[:-1], *shape)).astype(dtype, copy=False))
             start = end
         return self._kind(*found), rows[..., -1] > 0.0
 
