@@ -18,7 +18,7 @@ from diffprior.files.cache import ResultCache
 from diffprior.learning.config import LearningConfig
 from diffprior.learning.distill import em_round, learning_tasks, on_components
 from diffprior.learning.source import Passes, Source
-from diffprior.priors.from_tasks.components import Components
+from diffprior.mixture import GaussianMixture
 from experiments.experiment import Effort
 from experiments.synthetic import run_synthetic
 from shard_functions import DIM, make_logs, sharded
@@ -53,11 +53,8 @@ def test_the_contract_holds_on_two_nodes(executor: AbstractExecutor, tmp_path: P
         list(executor.map(functions.dies_always, range(5)))
 
 
-def test_learned_priors_have_the_same_digits(
-    executor: AbstractExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_learned_priors_have_the_same_digits(executor: AbstractExecutor, tmp_path: Path) -> None:
     """Bit for bit from the same shards; to 1e-6 from other shards, and from memory."""
-    monkeypatch.setattr("diffprior.priors.from_tasks.search.NUM_COMPONENTS", (2,))
     logs = make_logs(tmp_path / "logs.parquet", 210)
     shards = sharded(tmp_path / "logs.parquet", 45)
     assert len(shards.shards) == 5
@@ -88,7 +85,9 @@ def test_a_round_of_diffusion_em_has_the_same_digits(
     logs = make_logs(tmp_path / "logs.parquet", 200)
     center = np.full(DIM, 0.5)  # far from the truth, so that there is something to learn
     covs = np.stack([2.0 * np.eye(DIM)] * 2)
-    start = on_components(Components(np.full(2, 0.5), np.stack([-center, center]), covs))
+    start = on_components(
+        GaussianMixture.from_covs(np.full(2, 0.5), np.stack([-center, center]), covs)
+    )
 
     def round_of(source: Source, passes: Passes) -> dp.DiffusionPrior:
         pieces = source.pieces(learning_tasks(200, 0), piece_tasks=64)

@@ -196,7 +196,7 @@ def test_as_many_components_as_the_samples_justify() -> None:
 @pytest.mark.parametrize(
     ("scores", "last"),
     [
-        ((-5.0, -4.0, -4.3, -4.1, -3.0, -3.5, -3.6), 64),  # clearly worse but for its last
+        ((-5.0, -4.0, -4.3, -3.9, -3.0, -3.5, -3.6), 64),  # clearly worse but for its last
         ((-5.0, -4.0, -4.3, -4.4, -3.0), 8),  # clearly worse twice
         ((-5.0, -4.0, -3.9, -3.8, -3.7, -3.6, -4.0, -1.0), 64),  # of many once is enough
     ],

@@ -39,11 +39,11 @@ def test_an_e_step_with_half_the_variance_shrinks_the_prior() -> None:
     prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
     draws = posterior_draws(dp.Exact(prior), logs, likelihood, 0)
     np.testing.assert_allclose(np.cov(draws.T), np.eye(2), atol=0.1)
-    from diffprior.priors.from_tasks.components import Components
-    from diffprior.priors.from_tasks.data import block_order, blocks_of
+    from diffprior.learning.tasks import block_order, blocks_of
+    from diffprior.mixture import GaussianMixture
 
     block = blocks_of(logs, likelihood)
-    given = [b.condition(Components.one(np.zeros(2), np.eye(2))) for b in block]
+    given = [b.condition(GaussianMixture.single(np.zeros(2), np.eye(2))) for b in block]
     means = np.empty_like(draws)
     means[block_order(logs)] = np.concatenate([g.mean_z[:, 0].T for g in given])
     narrow = means + np.sqrt(0.5) * (draws - means)

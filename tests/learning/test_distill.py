@@ -5,10 +5,10 @@ import numpy as np
 import diffprior as dp
 from diffprior.learning.config import LearningConfig
 from diffprior.learning.distill import distill, em_round
-from diffprior.priors.from_tasks.components import Components
+from diffprior.mixture import GaussianMixture
 from worlds_of_tasks import blobs, rows
 
-PARTS = Components(
+PARTS = GaussianMixture.from_covs(
     np.array([0.3, 0.5, 0.2]),
     np.array([[4.0, 1.0], [-2.0, 0.5], [0.0, -1.0]]),
     np.array([[[0.5, 0.2], [0.2, 0.3]], [[0.1, 0.0], [0.0, 1.0]], [[0.4, -0.3], [-0.3, 0.4]]]),

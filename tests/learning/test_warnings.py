@@ -3,9 +3,9 @@
 import numpy as np
 
 import diffprior as dp
+from diffprior.fitting.search import gaussian_of
 from diffprior.learning.diagnostics import data_warnings, reliability
-from diffprior.priors.from_tasks.data import blocks_of, resolve
-from diffprior.priors.from_tasks.search import gaussian_of
+from diffprior.learning.tasks import blocks_of, resolve
 from worlds_of_tasks import rows
 
 

@@ -11,16 +11,11 @@ from jaxtyping import Float
 
 from ..evidence.base import AbstractLikelihood
 from ..executors import AbstractExecutor
+from ..fitting.em import HERE, AbstractTasks, log_evidence
 from ..logs.logs import Logs
-from ..priors.from_tasks.algebra import lower, symmetric
-from ..priors.from_tasks.block import AbstractBlock
-from ..priors.from_tasks.components import Components
-from ..priors.from_tasks.data import AnyLogs, blocks_of
-from ..priors.from_tasks.em import HERE, log_evidences
-from ..priors.from_tasks.linear import LinearBlock
-from ..priors.from_tasks.noise import Noise
-from ..priors.from_tasks.rows import RowsBlock
+from ..mixture import GaussianMixture
 from .scoring import first_halves
+from .tasks import AnyLogs, GlmTasks, LinearTasks, Noise, blocks_of, symmetric
 
 CERTIFICATE_TASKS = 1000
 CERTIFICATE_ATOMS = 400
@@ -54,7 +49,7 @@ class _Spread:
     num_tasks: int
 
     @staticmethod
-    def of(gaussian: Components, block: AbstractBlock) -> "_Spread":
+    def of(gaussian: GaussianMixture, block: AbstractTasks) -> "_Spread":
         return _Spread(block.condition(gaussian).cov_z[:, 0].sum(axis=1), block.num_tasks)
 
     @staticmethod
@@ -64,13 +59,13 @@ class _Spread:
 
 
 def reliability(
-    gaussian: Components, blocks: Sequence[AbstractBlock], executor: AbstractExecutor = HERE
+    gaussian: GaussianMixture, blocks: Sequence[AbstractTasks], executor: AbstractExecutor = HERE
 ) -> Reliability:
     """Compute the eigenvalues of I - C^-1 mean Cov(theta | h) under the Gaussian."""
     spread = executor.total(_Spread, functools.partial(_Spread.of, gaussian), blocks)
     values, vectors = np.linalg.eigh(symmetric(spread.cov_z / spread.num_tasks))
     shares = np.clip(1.0 - values, 0.0, 1.0)
-    towards = np.linalg.solve(lower(gaussian.covs[0]).T, vectors).T  # functionals w' theta
+    towards = np.linalg.solve(gaussian.factors[0].T, vectors).T  # functionals w' theta
     towards = towards * np.sqrt(np.diagonal(gaussian.covs[0]))
     towards /= np.linalg.norm(towards, axis=1, keepdims=True)
     mean = float(np.clip(np.mean(shares), 1e-9, 1 - 1e-9))
@@ -79,7 +74,7 @@ def reliability(
 
 
 def certificate(
-    components: Components, logs: AnyLogs, likelihood: AbstractLikelihood, seed: int = 0
+    components: GaussianMixture, logs: AnyLogs, likelihood: AbstractLikelihood, seed: int = 0
 ) -> float:
     """Bound what any prior could still gain on these tasks, in nats per task.
 
@@ -91,8 +86,8 @@ def certificate(
     """
     order = np.argsort(logs.hashes, kind="stable")[:CERTIFICATE_TASKS]
     blocks = blocks_of(logs.select(np.sort(order)), likelihood)
-    linear = [block for block in blocks if isinstance(block, LinearBlock)]
-    evidence = log_evidences(blocks, components)
+    linear = [block for block in blocks if isinstance(block, LinearTasks)]
+    evidence = log_evidence(blocks, components)
     points = np.concatenate([block.draw(components, seed, 5) for block in blocks])
     points = points[:: -(-len(points) // CERTIFICATE_ATOMS)]
     weights = np.concatenate([[0.5], np.full(len(points), 0.5 / len(points))])
@@ -113,7 +108,7 @@ def certificate(
 
 
 def _ratios(
-    blocks: list[AbstractBlock], evidence: Float[np.ndarray, " n"], points: np.ndarray
+    blocks: list[AbstractTasks], evidence: Float[np.ndarray, " n"], points: np.ndarray
 ) -> Float[np.ndarray, "n m"]:
     likelihoods = np.concatenate([log_likelihoods(block, points) for block in blocks])
     return np.exp(np.minimum(likelihoods - evidence[:, None], 50.0))
@@ -131,7 +126,7 @@ def _improved(
 
 
 def _climb(
-    blocks: list[LinearBlock], evidence: Float[np.ndarray, " n"], theta: Float[np.ndarray, " d"]
+    blocks: list[LinearTasks], evidence: Float[np.ndarray, " n"], theta: Float[np.ndarray, " d"]
 ) -> tuple[float, Float[np.ndarray, " d"]]:
     """Ascend the mean ratio: the mode of a mixture of Gaussians by mean shift, never downhill."""
     value = 0.0
@@ -150,11 +145,11 @@ def _climb(
     return value, theta
 
 
-def log_likelihoods(block: AbstractBlock, points: Float[np.ndarray, "m d"]) -> np.ndarray:
+def log_likelihoods(block: AbstractTasks, points: Float[np.ndarray, "m d"]) -> np.ndarray:
     """Compute log p(h | theta) of every task of a block at every point, (n, m)."""
-    if isinstance(block, LinearBlock):
+    if isinstance(block, LinearTasks):
         return block.log_likelihood(points)
-    assert isinstance(block, RowsBlock)
+    assert isinstance(block, GlmTasks)
     made = []
     step = max(1, 2_000_000 // max(len(block.rewards), 1))
     for start in range(0, len(points), step):
@@ -180,7 +175,7 @@ class Calibration:
 
 
 def calibration(
-    components: Components, logs: Logs, likelihood: AbstractLikelihood, seed: int = 0
+    components: GaussianMixture, logs: Logs, likelihood: AbstractLikelihood, seed: int = 0
 ) -> Calibration | None:
     """Predict the second half of each task's rows from the first."""
     logs = logs.select(logs.counts >= 2)
@@ -211,7 +206,7 @@ def calibration(
 def data_warnings(
     logs: AnyLogs,
     likelihood: AbstractLikelihood,
-    gaussian: Components,
+    gaussian: GaussianMixture,
     seen: Reliability,
     noise: Noise | None,
 ) -> tuple[str, ...]:
@@ -318,7 +313,7 @@ def _informative_lengths(logs: AnyLogs) -> str:
     )
 
 
-def _drift(logs: AnyLogs, likelihood: AbstractLikelihood, gaussian: Components) -> str:
+def _drift(logs: AnyLogs, likelihood: AbstractLikelihood, gaussian: GaussianMixture) -> str:
     from scipy import stats  # slow to import, and not needed to decide
 
     if not isinstance(logs, Logs) or logs.times is None or logs.num_tasks < 100:

@@ -22,8 +22,6 @@ from ..logs.labels import Selection, uniforms
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from ..priors.diffusion import EXACT_DRAWS, DiffusionPrior, Metadata
-from ..priors.from_tasks.components import Components
-from ..priors.from_tasks.fit import draws_from
 from ..samplers.base import AbstractSampler
 from ..samplers.dps import DPS
 from ..samplers.laplace_dps import LaplaceDPS
@@ -40,16 +38,18 @@ DEFAULTS = LearningConfig()
 
 
 def distill(
-    components: Components, seed: int, hedge: float = 0.0, config: LearningConfig = DEFAULTS
+    components: GaussianMixture, seed: int, hedge: float = 0.0, config: LearningConfig = DEFAULTS
 ) -> DiffusionPrior:
     """Turn a closed form into a diffusion model, with the hedge in it.
 
     A few components become the base of its denoiser, so that nothing is lost, and a network has
     something to learn only in rounds of EM. If there are many, it is trained on draws.
     """
-    if len(components) < config.max_base_components:
+    if components.num_components < config.max_base_components:
         return on_components(hedged(components, hedge))
-    draws = with_hedge(draws_from(components, config.distillation_draws, seed), hedge, seed)
+    draws = with_hedge(
+        components.draw(np.random.default_rng(seed), config.distillation_draws), hedge, seed
+    )
     return DiffusionPrior.fit(draws, seed=seed, progress=False)
 
 
@@ -62,7 +62,7 @@ def learning_tasks(num_tasks: int, round_: int, config: LearningConfig = DEFAULT
     return Selection(config.report_share, config.num_folds, FOLD_SALT, share, 50 + round_)
 
 
-def on_components(components: Components) -> DiffusionPrior:
+def on_components(components: GaussianMixture) -> DiffusionPrior:
     """Make the diffusion model whose denoiser is that of the components."""
     offset, cov = components.moments()
     scale = np.linalg.cholesky(cov)
@@ -72,7 +72,7 @@ def on_components(components: Components) -> DiffusionPrior:
     base = base.on_device(jnp.float32)
     denoiser = CorrectedDenoiser(base, None, None, components.dim)
     denoiser = jax.tree.map(lambda leaf: leaf.astype(dtype), denoiser)
-    draws = (draws_from(components, EXACT_DRAWS, seed=0) - offset) @ inverse.T
+    draws = (components.draw(np.random.default_rng(0), EXACT_DRAWS) - offset) @ inverse.T
     grid = Schedule.log_snr(RESIDUAL_STAGES)
     return DiffusionPrior(
         jnp.asarray(offset, dtype),

@@ -13,15 +13,13 @@ from ..evidence.base import AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..executors import AbstractExecutor, InProcess
 from ..files.cache import ResultCache
+from ..fitting.search import Search, gaussian_of
 from ..logs.labels import Selection, folds
 from ..logs.logs import Logs
 from ..logs.shards import ShardedLogs
 from ..logs.statistics import TaskStatistics
+from ..mixture import GaussianMixture
 from ..priors.base import AbstractPrior
-from ..priors.from_tasks.components import Components
-from ..priors.from_tasks.data import AnyLogs, blocks_of, resolve
-from ..priors.from_tasks.noise import Noise
-from ..priors.from_tasks.search import SEARCH_TASKS, Search, gaussian_of, search_mixture
 from ..progress import progress as progress_bar
 from .config import LearningConfig
 from .diagnostics import (
@@ -47,6 +45,7 @@ from .scoring import (
     task_log_evidence,
 )
 from .source import Passes, Source
+from .tasks import LOGS_SEARCH, AnyLogs, Noise, blocks_of, resolve, search_logs
 
 FAMILIES = ("gaussian", "mixture", "diffusion")
 GAUSSIAN, NAIVE = "Gaussian", "naive estimates"  # their names in the report
@@ -232,8 +231,8 @@ class _Run:
         rough = self.few or seen.learnable_order < self.config.min_order
         search = None
         if allowed != {"gaussian"} and (forced or not rough):
-            many = self.source.is_larger or self.rest.num_tasks > SEARCH_TASKS
-            search = search_mixture(
+            many = self.source.is_larger or self.rest.num_tasks > LOGS_SEARCH.max_tasks
+            search = search_logs(
                 self.rest,
                 self.likelihood,
                 seed=self.seed,
@@ -246,8 +245,8 @@ class _Run:
             closed_form(NAIVE, naive(blocks, self.passes)),
             closed_form(GAUSSIAN, gaussian if search is None else search.gaussian),
         ]
-        if search is not None and search.best is not None:
-            families.append(closed_form(search.candidates[search.best].name, search.components))
+        if search is not None and search.shares:
+            families.append(closed_form(search.name, search.mixture))
         chosen, sentence = choose(search, self.few, rough, forced)
         if "diffusion" in allowed and chosen != GAUSSIAN:
             begin = time.perf_counter()
@@ -271,7 +270,7 @@ class _Run:
         self.seconds[name] = now - begin
         return now
 
-    def _certificate(self, components: Components) -> float:
+    def _certificate(self, components: GaussianMixture) -> float:
         """What any prior could still gain over these components, computed once."""
         if id(components) not in self.certificates:
             found = certificate(components, self.rest, self.likelihood, self.seed)
@@ -293,7 +292,7 @@ class _Run:
                 "the diffusion model distilled from it was not trained or scored: there are no rows"
             )
             return family, False, about
-        if room <= config.min_room and len(base.components) < config.max_base_components:
+        if room <= config.min_room and base.components.num_components < config.max_base_components:
             return (
                 family,
                 False,
@@ -418,7 +417,7 @@ class _Run:
         return results, ()
 
     def _pictures(
-        self, families: list[Family], basis: Components, places: Calibration | None
+        self, families: list[Family], basis: GaussianMixture, places: Calibration | None
     ) -> Pictures:
         key = jax.random.key(self.seed)
         draws = {
@@ -441,9 +440,9 @@ def choose(search: Search | None, few: bool, rough: bool, forced: bool) -> tuple
             "chosen: the Gaussian, since one task says too little about theta for anything richer "
             "to be learned from so many tasks"
         )
-    if search is None or search.best is None:
+    if search is None or not search.shares:
         return GAUSSIAN, "chosen: the Gaussian, since nothing richer was tried"
-    name, (mean, error) = search.candidates[search.best].name, search.gain
+    name, mean, error = search.name, search.gain, search.error
     figures = f"{mean:+.3f} +- {error:.3f} nats per task over the Gaussian, cross-validated"
     if search.pays or forced:
         return name, f"chosen: the {name}, {figures}"

@@ -9,12 +9,12 @@ from ..bandits.simulate import simulate
 from ..evidence.base import AbstractLikelihood
 from ..evidence.families import Linear
 from ..logs.logs import Logs
+from ..mixture import GaussianMixture
 from ..priors.base import AbstractPrior
-from ..priors.from_tasks.components import Components
-from ..priors.from_tasks.data import blocks_of
 from ..problems.rows import RowProblem
 from ..samplers.choose import best_sampler
 from .scoring import Family, as_prior
+from .tasks import blocks_of
 
 TEMPERATURES = (1.0, 0.5, 0.25)
 MAX_ACTIONS = 4000  # rows of the logs that serve as actions
@@ -49,7 +49,7 @@ class Simulation:
 
 def simulate_regret(
     families: Sequence[Family],
-    chosen: Components,
+    chosen: GaussianMixture,
     chosen_name: str,
     logs: Logs,
     likelihood: AbstractLikelihood,
@@ -112,18 +112,22 @@ def _actions(logs: Logs, seed: int) -> np.ndarray:
     return unique[np.sort(chosen)]
 
 
-def _light(components: Components) -> AbstractPrior:
+def _light(components: GaussianMixture) -> AbstractPrior:
     """The prior, reduced to its heaviest components if there are very many."""
-    if len(components) <= MAX_COMPONENTS:
+    if components.num_components <= MAX_COMPONENTS:
         return as_prior(components)
     order = np.argsort(-components.weights)[:MAX_COMPONENTS]
     weights = components.weights[order]
-    parts = Components(weights / weights.sum(), components.means[order], components.covs[order])
+    parts = GaussianMixture.from_covs(
+        weights / weights.sum(), components.means[order], components.covs[order]
+    )
     mean, cov = components.moments()
     own_mean, own_cov = parts.moments()
     stretch = np.sqrt(np.diagonal(cov) / np.diagonal(own_cov))
     return as_prior(
-        Components(parts.weights, mean + (parts.means - own_mean) * stretch, parts.covs)
+        GaussianMixture.from_covs(
+            parts.weights, mean + (parts.means - own_mean) * stretch, parts.covs
+        )
     )
 
 

@@ -11,17 +11,14 @@ from jaxtyping import Float
 from ..evaluate.comparison import estimate_log_evidence
 from ..evidence.base import AbstractLikelihood
 from ..executors import AbstractExecutor
+from ..fitting.em import HERE, AbstractTasks, guess_gaussian, log_evidence, well_conditioned
 from ..logs.logs import Logs
+from ..mixture import GaussianMixture
 from ..priors.base import AbstractPrior
-from ..priors.from_tasks.block import AbstractBlock
-from ..priors.from_tasks.components import Components
-from ..priors.from_tasks.data import AnyLogs, block_order, blocks_of
-from ..priors.from_tasks.em import HERE, log_evidences
-from ..priors.from_tasks.gaussian import guess, positive
-from ..priors.from_tasks.rows import RowsBlock
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..reporting.tables import standard_error
+from .tasks import AnyLogs, GlmTasks, block_order, blocks_of
 
 SCORING_DRAWS = 128
 NUM_ESTIMATES = 8
@@ -35,22 +32,22 @@ class Family:
 
     name: str
     prior: AbstractPrior
-    components: Components | None
+    components: GaussianMixture | None
 
 
-def closed_form(name: str, components: Components) -> Family:
+def closed_form(name: str, components: GaussianMixture) -> Family:
     """Make a family whose prior is a Gaussian or a mixture."""
     return Family(name, as_prior(components), components)
 
 
-def as_prior(components: Components) -> GaussianPrior | MixturePrior:
+def as_prior(components: GaussianMixture) -> GaussianPrior | MixturePrior:
     """Make a prior of components."""
-    if len(components) == 1:
+    if components.num_components == 1:
         return GaussianPrior(components.means[0], components.covs[0])
     return MixturePrior(components.weights, components.means, components.covs)
 
 
-def hedged(components: Components, share: float) -> Components:
+def hedged(components: GaussianMixture, share: float) -> GaussianMixture:
     """Add a wide Gaussian of weight `share` around all components.
 
     It is wide in every direction, since parameters that were correlated in all past tasks need not
@@ -60,7 +57,7 @@ def hedged(components: Components, share: float) -> Components:
     if share == 0.0:
         return components
     mean, cov = components.moments()
-    return Components(
+    return GaussianMixture.from_covs(
         np.concatenate([(1 - share) * components.weights, [share]]),
         np.concatenate([components.means, mean[None]]),
         np.concatenate([components.covs, HEDGE_SCALE**2 * np.diag(np.diagonal(cov))[None]]),
@@ -76,7 +73,7 @@ class _Estimates:
     second: Float[np.ndarray, "2 d d"]
 
     @staticmethod
-    def of(start: Components, block: AbstractBlock) -> "_Estimates":
+    def of(start: GaussianMixture, block: AbstractTasks) -> "_Estimates":
         z = block.condition(start).mean_z[:, 0].T
         groups = (z[block.task_rows >= 2], z)
         return _Estimates(
@@ -95,22 +92,22 @@ class _Estimates:
         )
 
 
-def naive(blocks: Sequence[AbstractBlock], executor: AbstractExecutor = HERE) -> Components:
+def naive(blocks: Sequence[AbstractTasks], executor: AbstractExecutor = HERE) -> GaussianMixture:
     """Fit a Gaussian to plug-in estimates: mean and covariance of a ridge regression per task.
 
     For generalized linear models the estimate is one Newton step from the pooled one. Tasks of one
     row are left out. It is much too wide, because it counts noise of estimates as variation between
     tasks.
     """
-    start = guess(blocks, executor)
-    start = Components.one(start.means[0], start.covs[0] / RIDGE)
+    start = guess_gaussian(blocks, executor)
+    start = GaussianMixture.single(start.means[0], start.covs[0] / RIDGE)
     sums = executor.total(_Estimates, functools.partial(_Estimates.of, start), blocks)
     which = 0 if sums.count[0] > 2 * start.dim else 1
     count, mean_z = sums.count[which], sums.first[which] / sums.count[which]
     cov_z = (sums.second[which] - count * np.outer(mean_z, mean_z)) / (count - 1)
-    scale = np.sqrt(np.diagonal(start.covs[0]))
-    cov = np.outer(scale, scale) * cov_z
-    return Components.one(start.means[0] + mean_z * scale, positive(cov))
+    factor = start.factors[0]
+    cov = factor @ cov_z @ factor.T
+    return GaussianMixture.single(start.means[0] + factor @ mean_z, well_conditioned(cov))
 
 
 @dataclass(frozen=True)
@@ -153,9 +150,9 @@ def task_log_evidence(
             family.prior, logs, likelihood, num_estimates=NUM_ESTIMATES, seed=seed
         ).values
     blocks = blocks_of(logs, likelihood)
-    exact = [b.corrected(SCORING_DRAWS) if isinstance(b, RowsBlock) else b for b in blocks]
+    exact = [b.corrected(SCORING_DRAWS) if isinstance(b, GlmTasks) else b for b in blocks]
     values = np.empty(logs.num_tasks)
-    values[block_order(logs)] = log_evidences(exact, family.components)
+    values[block_order(logs)] = log_evidence(exact, family.components)
     return values
 
 

@@ -17,14 +17,13 @@ from ..executors import AbstractExecutor, Result, Sum
 from ..executors import Shard as AnyShard
 from ..files.base import Serializable
 from ..files.cache import Kept, ResultCache, array_digest
+from ..fitting.em import AbstractTasks
 from ..logs.labels import Selection
 from ..logs.logs import Logs, check_several_rows, check_varying
 from ..logs.shards import Shard, ShardedLogs
 from ..logs.statistics import check_gram, packed, unpacked
-from ..priors.from_tasks.block import AbstractBlock
-from ..priors.from_tasks.data import AnyLogs, blocks_of
-from ..priors.from_tasks.shards import KEPT, ShardBlock
 from .config import LearningConfig
+from .tasks import CACHE, AnyLogs, ShardTasks, blocks_of
 
 PIECE_TASKS = 1024  # per piece of logs in memory
 UNSIGNED = "unsigned_"
@@ -167,13 +166,13 @@ class Source:
 
     def blocks(
         self, likelihood: AbstractLikelihood, selection: Selection
-    ) -> Sequence[AbstractBlock]:
+    ) -> Sequence[AbstractTasks]:
         """Evidence of all chosen tasks."""
         if self.shards is None:
             logs = self.sample
             return blocks_of(logs.select(selection.mask(logs.hashes)), likelihood)
         digest, exact = likelihood.digest, isinstance(likelihood, Linear)
-        return [ShardBlock(shard, selection, likelihood, digest, exact) for shard in self.shards]
+        return [ShardTasks(shard, selection, likelihood, digest, exact) for shard in self.shards]
 
     def pieces(
         self, selection: Selection, piece_tasks: int = PIECE_TASKS
@@ -189,7 +188,7 @@ class Source:
     def close(self) -> None:
         """Release blocks of files that this process holds in memory."""
         if self.shards is not None:
-            KEPT.clear()
+            CACHE.clear()
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,23 +45,20 @@ class MixturePrior(AbstractClosedFormPrior):
 
     @staticmethod
     def fit(
-        samples: Any,
+        samples: ArrayLike,
         num_components: int | None = None,
-        sample_weights: Any = None,
+        sample_weights: ArrayLike | None = None,
         seed: int = 0,
-        likelihood: Any = None,
     ) -> "MixturePrior":
         """Learn the mixture by expectation maximization.
 
         Args:
-            samples: (n, d), parameters of past tasks, one row each; or `Logs` or `TaskStatistics`
-                of past tasks, for extreme deconvolution.
+            samples: (n, d), parameters of past tasks, one row each.
             num_components: K; by default up to 256, by the likelihood of samples held out, each
                 covariance free, of few factors, or all of them tied; twice as many where the mean
                 of two mixtures of few factors is better; one Gaussian where none is clearly so.
             sample_weights: (n,), how much each row counts beside the others; by default the same.
             seed: of the starts, and of what is held out.
-            likelihood: how the rewards of logs arise; `Linear()` has its noise estimated.
 
         Returns:
             The mixture. Covariances are drawn a little towards their pooled one, and no variance is
@@ -73,12 +70,7 @@ class MixturePrior(AbstractClosedFormPrior):
         # Slow to import, and not needed to decide.
         from ..fitting.em import CovarianceModel
         from ..fitting.search import MixtureCandidate, fit_samples, search_samples
-        from .from_tasks.data import is_logs
-        from .from_tasks.fit import mixture_from_logs
 
-        if is_logs(samples):
-            parts = mixture_from_logs(samples, likelihood, num_components, seed)
-            return MixturePrior(parts.weights, parts.means, parts.covs)
         if num_components is not None:
             num_components = positive_int("num_components", num_components)
         array = checked_samples(samples, at_least=max(2, num_components or 2))

@@ -9,25 +9,32 @@ import pytest
 
 import diffprior as dp
 from diffprior.executors import AbstractExecutor
-from diffprior.fitting.samples import with_hedge
-from diffprior.logs.labels import folds
-from diffprior.priors.from_tasks.components import Components
-from diffprior.priors.from_tasks.data import blocks_of
-from diffprior.priors.from_tasks.em import expectations, log_evidences, maximize
-from diffprior.priors.from_tasks.fit import gaussian_from_logs
-from diffprior.priors.from_tasks.gaussian import fit_gaussian
-from diffprior.priors.from_tasks.linear import linear_blocks
-from diffprior.priors.from_tasks.mixture import fit_mixture
-from diffprior.priors.from_tasks.noise import estimate_noise
-from diffprior.priors.from_tasks.npmle import grid, kernels
-from diffprior.priors.from_tasks.search import (
-    Candidate,
-    averaged,
-    averaging_shares,
-    gaussian_of,
-    search_mixture,
+from diffprior.fitting.em import (
+    HERE,
+    CovarianceModel,
+    Samples,
+    expectations,
+    fit_gaussian,
+    log_evidence,
+    maximize,
 )
+from diffprior.fitting.samples import with_hedge
+from diffprior.fitting.search import (
+    GAUSSIAN,
+    MixtureCandidate,
+    SearchConfig,
+    Splits,
+    _shares,
+    _Tried,
+    fit_candidate,
+    gaussian_of,
+)
+from diffprior.learning.tasks import blocks_of, estimate_noise, linear_blocks, resolve, search_logs
+from diffprior.logs.labels import folds
+from diffprior.mixture import GaussianMixture
 from worlds_of_tasks import blobs, deconvolution_step, marginal_log_density, rows
+
+FREE = CovarianceModel(2.0)
 
 
 def by_task(logs: dp.Logs) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -37,11 +44,11 @@ def by_task(logs: dp.Logs) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(logs.features[part], logs.rewards[part]) for part in parts]
 
 
-def mixture(dim: int, seed: int = 0) -> Components:
+def mixture(dim: int, seed: int = 0) -> GaussianMixture:
     rng = np.random.default_rng(seed)
     halves = rng.standard_normal((3, dim, dim)) / np.sqrt(dim)
     covs = halves @ np.swapaxes(halves, 1, 2) + 0.1 * np.eye(dim)
-    return Components(np.array([0.2, 0.3, 0.5]), rng.standard_normal((3, dim)), covs)
+    return GaussianMixture.from_covs(np.array([0.2, 0.3, 0.5]), rng.standard_normal((3, dim)), covs)
 
 
 def small_logs(dim: int, n: int = 40, seed: int = 1) -> dp.Logs:
@@ -64,7 +71,7 @@ def test_log_evidence_is_the_density_of_the_rewards(dim: int) -> None:
         )
         for x, y in by_task(logs)
     ]
-    np.testing.assert_allclose(log_evidences(blocks, components), expected, rtol=1e-10)
+    np.testing.assert_allclose(log_evidence(blocks, components), expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize("dim", [2, 5])
@@ -74,7 +81,7 @@ def test_em_steps_are_those_of_extreme_deconvolution(dim: int) -> None:
     blocks = linear_blocks(logs.statistics(), 0.7, tasks_at_once=16)
     for _ in range(3):
         sums = expectations(blocks, ours)
-        ours = maximize(ours, sums)
+        ours, _ = maximize(ours, sums)
         *twin, total = deconvolution_step(by_task(logs), *twin, 0.7)
         np.testing.assert_allclose(sums.log_evidence, total, rtol=1e-10)
         for left, right in zip((ours.weights, ours.means, ours.covs), twin, strict=True):
@@ -115,7 +122,7 @@ def test_mixed_model_of_the_sleep_study_equals_lme4() -> None:
     # maximum likelihood of Reaction ~ Days + (Days | Subject) by lme4 and MixedModels.jl
     fit = fit_gaussian(linear_blocks(sleepstudy().statistics(), 50.0), estimate_noise=True)
     assert fit.noise_std is not None and fit.converged
-    mean, cov = fit.components.means[0], fit.components.covs[0]
+    mean, cov = fit.mixture.means[0], fit.mixture.covs[0]
     np.testing.assert_allclose(mean, [251.4051, 10.4673], rtol=1e-5)
     np.testing.assert_allclose(np.diagonal(cov), [565.5107, 32.6821], rtol=1e-4)
     np.testing.assert_allclose(cov[0, 1] / np.sqrt(cov[0, 0] * cov[1, 1]), 0.0813, atol=1e-4)
@@ -136,7 +143,7 @@ def test_results_are_the_same_from_any_shards_order_and_process() -> None:
 
     first = fit_gaussian(blocks)
     for other in (fit_gaussian(again), fit_gaussian(parcels, executor=Backwards())):
-        np.testing.assert_array_equal(first.components.covs, other.components.covs)
+        np.testing.assert_array_equal(first.mixture.covs, other.mixture.covs)
 
 
 def test_noise_is_found_from_residuals_or_jointly() -> None:
@@ -148,65 +155,22 @@ def test_noise_is_found_from_residuals_or_jointly() -> None:
     assert few.how == "joint" and abs(few.noise_std / 0.5 - 1) < 0.3
 
 
-def test_kernels_are_components_of_one_covariance() -> None:
-    logs, cov = small_logs(3), 0.2 * mixture(3).covs[0]
-    block = linear_blocks(logs.statistics(), 0.7)[0]
-    atoms = np.random.default_rng(2).standard_normal((6, 3))
-    components = Components(np.ones(6), atoms, np.broadcast_to(cov, (6, 3, 3)))
-    np.testing.assert_allclose(
-        block.kernel_log_evidence(atoms, cov), block.log_evidence(components), rtol=1e-9
-    )
-
-
-def test_weights_of_kernels_are_the_nonparametric_maximum() -> None:
-    """Against plain EM on the same grid, run very long in float64; and the certificate holds."""
-    rng = np.random.default_rng(0)
-    logs = dp.Logs(*rows(rng, blobs(rng, 200), 5.0))
-    blocks = linear_blocks(logs.statistics(), 1.0)
-    atoms = grid(3.0 * rng.standard_normal((1000, 2)), np.zeros(2), 100)
-    made = kernels(blocks, atoms, 0.05 * np.eye(2))
-    weights = made.weights(np.full(100, 0.01), np.ones(200, bool), 2000)
-    log_kernel = blocks[0].kernel_log_evidence(atoms, 0.05 * np.eye(2))
-    twin = np.full(100, 0.01)
-    for _ in range(20_000):
-        p = np.exp(log_kernel - log_kernel.max(axis=1, keepdims=True))
-        gain = p.T @ (1 / (p @ twin)) / 200
-        twin = twin * gain
-    best = np.mean(np.log(p @ twin) + log_kernel.max(axis=1))
-    assert gain.max() - 1 < 1e-3  # the twin is certified
-    assert best - 2e-3 < made.log_evidence(weights).mean() < best + 1e-4
-
-
 def test_a_mixture_is_found_from_rows_where_estimates_alone_mislead() -> None:
     rng = np.random.default_rng(3)
     logs = dp.Logs(*rows(rng, blobs(rng, 600), 5.0))
     new = dp.Logs(*rows(rng, blobs(rng, 600), 5.0))
     blocks, judge = (linear_blocks(part.statistics(), 1.0) for part in (logs, new))
-    gaussian = fit_gaussian(blocks).components
-    draws = np.concatenate([block.draw(gaussian, 0) for block in blocks])
-    found = fit_mixture(blocks, gaussian, 2, draws=draws).components
-    truth = Components(
+    gaussian = gaussian_of(blocks)
+    found = fit_candidate(blocks, gaussian, MixtureCandidate(2, FREE))
+    truth = GaussianMixture.from_covs(
         np.full(2, 0.5),
         1.5 * np.array([[1.0, 1.0], [-1.0, -1.0]]),
         0.09 * np.eye(2)[None].repeat(2, 0),
     )
-    true = log_evidences(judge, truth)
-    gap = true - log_evidences(judge, found)
+    true = log_evidence(judge, truth)
+    gap = true - log_evidence(judge, found)
     assert gap.mean() < 0.015 + 2 * gap.std() / np.sqrt(600)
-    assert (true - log_evidences(judge, gaussian)).mean() > 0.1
-
-
-def test_families_are_fitted_from_logs_as_from_parameters() -> None:
-    gaussian = gaussian_from_logs(sleepstudy(), dp.Linear())
-    np.testing.assert_allclose(np.diagonal(gaussian.covs[0]), [565.5107, 32.6821], rtol=1e-4)
-    rng = np.random.default_rng(3)
-    logs = dp.Logs(*rows(rng, blobs(rng, 300), 6.0))
-    mixture = dp.MixturePrior.fit(logs, num_components=2, likelihood=dp.Linear(noise_std=1.0))
-    np.testing.assert_allclose(np.sort(np.asarray(mixture.means)[:, 0]), [-1.5, 1.5], atol=0.2)
-    with pytest.raises(ValueError, match="`likelihood`: expected how rewards arise, got NoneType"):
-        gaussian_from_logs(logs, None)
-    with pytest.raises(ValueError, match="`num_components`: expected at most one"):
-        dp.MixturePrior.fit(logs, num_components=301, likelihood=dp.Linear())
+    assert (true - log_evidence(judge, gaussian)).mean() > 0.1
 
 
 def test_a_hedge_is_that_share_of_the_samples() -> None:
@@ -219,51 +183,74 @@ def test_a_hedge_is_that_share_of_the_samples() -> None:
         dp.DiffusionPrior.fit(samples, hedge=1.5)
 
 
-def test_candidates_are_judged_on_whole_tasks_that_they_have_not_seen() -> None:
+def test_linear_tasks_that_leave_no_doubt_are_samples() -> None:
+    """Rows without noise show theta itself: sums and evidence differ by what rows are worth."""
+    thetas, prior = np.random.default_rng(0).standard_normal((30, 2)), mixture(2)
+    tasks, features = np.repeat(np.arange(30), 2), np.tile(np.eye(2), (30, 1))
+    logs = dp.Logs(tasks, features, thetas.ravel())
+    std = 1e-4
+    blocks = linear_blocks(logs.statistics(), std)
+    ours, known = expectations(blocks, prior), expectations([Samples(thetas)], prior)
+    for name in ("mass", "first", "second"):
+        np.testing.assert_allclose(getattr(ours, name), getattr(known, name), atol=1e-3)
+    np.testing.assert_allclose(ours.log_evidence, known.log_evidence, atol=1e-3)
+
+
+def test_one_family_is_found_from_logs() -> None:
+    likelihood, noise = resolve(sleepstudy(), dp.Linear())
+    assert noise is not None and noise.how == "joint"
+    gaussian = gaussian_of(blocks_of(sleepstudy(), likelihood))
+    np.testing.assert_allclose(np.diagonal(gaussian.covs[0]), [565.5107, 32.6821], rtol=0.02)
+    with pytest.raises(ValueError, match="`likelihood`: expected how rewards arise, got NoneType"):
+        resolve(sleepstudy(), None)
+
+
+def test_candidates_are_scored_on_whole_tasks_that_they_have_not_seen() -> None:
     """The figures of a turn are those of tasks, all their rows, under what the others gave."""
     rng = np.random.default_rng(0)
     logs = dp.Logs(*rows(rng, blobs(rng, 120), 4.0))
     likelihood = dp.Linear(noise_std=1.0)
-    found = search_mixture(logs, likelihood, candidates=[Candidate(num_components=2)])
+    config = SearchConfig(num_components=(2,), num_folds=3, stack=True)
+    found = search_logs(logs, likelihood, config=config)
     fold = folds(logs.hashes, 3, salt=11)
-    expected = []
+    start, expected = gaussian_of(blocks_of(logs, likelihood)), []
     for turn in range(3):
-        start = gaussian_of(blocks_of(logs, likelihood))
         own, out = (
             blocks_of(logs.select(part), likelihood) for part in (fold != turn, fold == turn)
         )
-        expected.append(log_evidences(out, gaussian_of(own, start=start)))
-    np.testing.assert_allclose(found.log_evidence[:, 0], np.concatenate(expected), rtol=1e-9)
+        expected.append(log_evidence(out, gaussian_of(own, start=start)))
+    np.testing.assert_allclose(found.gaussian_score, np.concatenate(expected).mean(), rtol=1e-9)
+    assert found.pays and found.mixture.num_components >= 2
+
+
+def averaging_shares(*columns: np.ndarray) -> dict[MixtureCandidate, float]:
+    """Of the Gaussian, whose evidence comes first, and of mixtures of 2, 5, ... components."""
+    splits = Splits((), np.full(400, 1 / 400), np.arange(400))
+    tried = _Tried(splits, SearchConfig(), 0, HERE)
+    names = (GAUSSIAN, *(MixtureCandidate(k, FREE) for k in (2, 5)))
+    tried.values.update(zip(names, columns, strict=False))
+    return _shares(tried, SearchConfig(stack=True))
 
 
 def test_an_average_of_mixtures_explains_tasks_held_out_best() -> None:
     """Shares by EM are those of the greatest mean log of the averaged evidence."""
     rng = np.random.default_rng(0)
-    table = np.column_stack([np.zeros(400), rng.normal(0.1, 1.0, 400), rng.normal(0.0, 1.0, 400)])
-    table[:, 0] -= 9.0  # a Gaussian that explains nothing
-    tried = [Candidate(num_components=count) for count in (1, 2, 5)]
-    shares = averaging_shares(tried, table)
-    assert sum(shares.values()) == pytest.approx(1.0) and 0 not in shares
+    one, two = rng.normal(0.1, 1.0, 400), rng.normal(0.0, 1.0, 400)
+    shares = averaging_shares(np.full(400, -9.0), one, two)  # a Gaussian that explains nothing
+    assert sum(shares.values()) == pytest.approx(1.0) and GAUSSIAN not in shares
 
     def value(share: float) -> float:
-        both = np.logaddexp(np.log(share) + table[:, 1], np.log1p(-share) + table[:, 2])
-        return float(both.mean())
+        return float(np.logaddexp(np.log(share) + one, np.log1p(-share) + two).mean())
 
-    grid_ = np.linspace(0.05, 0.95, 91)
-    assert value(shares[1]) > max(map(value, grid_)) - 1e-3
-    one = Components(np.ones(1), np.zeros((1, 2)), np.eye(2)[None])
-    both = averaged([one, mixture(2)], shares)
+    best = max(map(value, np.linspace(0.05, 0.95, 91)))
+    assert value(shares[MixtureCandidate(2, FREE)]) > best - 1e-3
+    both = GaussianMixture.average([mixture(2, 1), mixture(2)], list(shares.values()))
     np.testing.assert_allclose(both.weights.sum(), 1.0)
-    assert len(both) == 4
+    assert both.num_components == 6
 
 
-def test_a_gaussian_may_have_a_share_and_kernels_stay_alone() -> None:
-    rng = np.random.default_rng(0)
-    gaussian, other = rng.normal(0.0, 1.0, (2, 400))
-    tried = [Candidate(num_components=1), Candidate(num_components=5), Candidate(width=0.1)]
-    table = np.column_stack([gaussian, other, np.full(400, -9.0)])
-    assert averaging_shares(tried, table).keys() == {0, 1}
-    table[:, 2] = np.maximum(gaussian, other) + 1.0
-    assert averaging_shares(tried, table) == {2: 1.0}
-    table[:, 1:] = gaussian[:, None] - 9.0
-    assert averaging_shares(tried, table) == {1: 1.0}  # which does not pay
+def test_a_gaussian_may_have_a_share() -> None:
+    gaussian, other = np.random.default_rng(0).normal(0.0, 1.0, (2, 400))
+    assert averaging_shares(gaussian, other).keys() == {GAUSSIAN, MixtureCandidate(2, FREE)}
+    only = averaging_shares(gaussian, gaussian - 9.0)
+    assert only == {MixtureCandidate(2, FREE): 1.0}  # which does not pay
