@@ -16,7 +16,7 @@ import diffprior as dp
 from diffprior.checks import choice
 from diffprior.cli.options import friendly_errors, say, say_table
 from diffprior.files.atomic import write_atomic
-from diffprior.files.cache import ResultCache, array_digest
+from diffprior.files.cache import Checkpoints, array_digest
 from diffprior.progress import progress
 from diffprior.reporting.tables import Table
 
@@ -89,7 +89,7 @@ class Bench:
 
     def learned(self, name: str, samples: np.ndarray, preset: str = "default") -> dp.DiffusionPrior:
         """A prior learned from samples (n, d), or from the cache."""
-        return ResultCache(self.folder / "priors").object(
+        return Checkpoints(self.folder / "priors").get(
             f"prior, {name}, {preset}",
             {"preset": preset, "samples": array_digest(samples)},
             lambda: dp.DiffusionPrior.fit(samples, preset=preset, progress=False),

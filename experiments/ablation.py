@@ -13,12 +13,12 @@ import typer
 
 import diffprior as dp
 from diffprior.executors import AbstractExecutor
-from diffprior.files.cache import ResultCache
 from diffprior.progress import Progress, progress
 from diffprior.reporting.page import Block, Columns, Heading, Text
 from diffprior.reporting.tables import Table, plus_minus
 
 from .agents import CHOSEN, LearnedPriors, true_prior
+from .cache import ResultCache
 from .command import Fresh, Json, Out, Quick, Ray, Runs, Seed, conduct
 from .experiment import Effort, Part, Regret, past_tasks, play, share_out
 from .figures import Curve, Panel, panels_figure

@@ -12,8 +12,10 @@ import numpy as np
 
 import diffprior as dp
 from diffprior.checks import choice
-from diffprior.files.cache import ResultCache, array_digest
+from diffprior.files.cache import array_digest
 from diffprior.reporting.tables import Table
+
+from .cache import ResultCache
 
 NUM_ATOMS = 20_000  # samples that stand for a true prior without closed form, linear rewards
 NUM_ATOMS_GLM = 2_000  # and for others, whose likelihood costs a pass over the history

@@ -22,8 +22,9 @@ from diffprior.cli.options import (
 )
 from diffprior.executors import AbstractExecutor
 from diffprior.files.atomic import write_atomic
-from diffprior.files.cache import ResultCache, source_digest
+from diffprior.files.cache import source_digest
 
+from .cache import ResultCache
 from .report import REPORT
 
 __all__ = ["Agents", "Folder", "Fresh", "Json", "Out", "Problems", "Quick", "Ray", "Runs", "Seed"]

@@ -12,12 +12,13 @@ import numpy as np
 import diffprior as dp
 from diffprior.evaluate import Tasks, estimate_log_evidence, prior_distances
 from diffprior.executors import AbstractExecutor
-from diffprior.files.cache import ResultCache, array_digest
+from diffprior.files.cache import array_digest
 from diffprior.progress import Progress, progress
 from diffprior.reporting.page import Block, Columns, Heading, Text
 from diffprior.reporting.tables import Table, plus_minus
 
 from .agents import CHOSEN, NAMES, SAMPLED, LearnedPriors, agents_table
+from .cache import ResultCache
 from .experiment import (
     Effort,
     Experiment,

@@ -17,10 +17,10 @@ from diffprior.evaluate import Tasks, distance_over_floor
 from diffprior.evaluate.calibration import interval_coverage
 from diffprior.evaluate.posterior import draw_posteriors
 from diffprior.executors import AbstractExecutor
-from diffprior.files.cache import ResultCache
 from diffprior.progress import Progress, progress
 
 from .agents import NAMES, TRUE, AgentSpec, LearnedPriors, agent_specs, true_prior
+from .cache import ResultCache
 
 Part = Callable[[], Any]
 PRIOR_FILES = "prior-*"  # in a cache, which other parts need

@@ -19,8 +19,8 @@ from jaxtyping import Array, Float, Int, Integer, Key, UInt8
 
 import diffprior as dp
 from diffprior.checks import positive_int
-from diffprior.files.cache import ResultCache
 
+from .cache import ResultCache
 from .command import Folder, Fresh, Json, Out, Quick, Ray, Runs, Seed, conduct
 from .data import Data, read_and_run
 from .datasets import DataFile, read_data

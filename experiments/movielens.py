@@ -15,8 +15,8 @@ from scipy import sparse
 
 import diffprior as dp
 from diffprior.checks import positive, positive_int
-from diffprior.files.cache import ResultCache
 
+from .cache import ResultCache
 from .command import Folder, Fresh, Json, Out, Quick, Ray, Runs, Seed, conduct
 from .data import Data, read_and_run
 from .datasets import DataFile, read_data

@@ -15,12 +15,12 @@ from scipy.stats import sem
 import diffprior as dp
 from diffprior.evaluate import posterior_quality
 from diffprior.executors import AbstractExecutor
-from diffprior.files.cache import ResultCache
 from diffprior.progress import Progress, progress
 from diffprior.reporting.page import Block, Columns, Heading, Text
 from diffprior.reporting.tables import Table, plus_minus
 
 from .agents import LearnedPriors, agent_specs
+from .cache import ResultCache
 from .command import Fresh, Json, Out, Problems, Quick, Ray, Seed, conduct
 from .experiment import Part, share_out
 from .figures import Clouds, Curve, Panel, panels_figure

@@ -8,11 +8,11 @@ from typing import Any
 
 import diffprior as dp
 from diffprior.files.atomic import write_atomic
-from diffprior.files.cache import Entry, ResultCache
 from diffprior.reporting.figures import render
 from diffprior.reporting.page import Block, Code, Columns, Heading, Picture, Text, page
 from diffprior.reporting.tables import Table, plus_minus
 
+from .cache import Entry, ResultCache
 from .experiment import REFERENCE, AgentResult, ProblemResult, Regret, beyond_chance
 
 REPORT = "report.html"

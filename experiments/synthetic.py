@@ -14,13 +14,13 @@ import typer
 
 import diffprior as dp
 from diffprior.executors import AbstractExecutor
-from diffprior.files.cache import ResultCache
 from diffprior.problems.synthetic import SYNTHETIC
 from diffprior.progress import progress
 from diffprior.reporting.page import Block, Columns, Heading, Text
 from diffprior.reporting.tables import Table
 
 from .agents import NAMES, SAMPLED, LearnedPriors, agents_table
+from .cache import ResultCache
 from .command import Agents, Fresh, Json, Out, Problems, Quick, Ray, Runs, Seed, conduct
 from .experiment import Effort, Experiment, ProblemResult, in_words, past_tasks, share_out
 from .figures import Clouds, regret_figure

@@ -14,11 +14,11 @@ import pytest
 import diffprior as dp
 import shard_functions as functions
 from diffprior.executors import AbstractExecutor, InProcess, Ray, ShardError
-from diffprior.files.cache import ResultCache
 from diffprior.learning.config import LearningConfig
 from diffprior.learning.distill import em_round, learning_tasks, on_components
 from diffprior.learning.source import Passes, Source
 from diffprior.mixture import GaussianMixture
+from experiments.cache import ResultCache
 from experiments.experiment import Effort
 from experiments.synthetic import run_synthetic
 from shard_functions import DIM, make_logs, sharded

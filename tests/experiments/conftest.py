@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import diffprior as dp
-from diffprior.files.cache import ResultCache
 from diffprior.schedule import Schedule
 from experiments.agents import LearnedPriors
+from experiments.cache import ResultCache
 from experiments.experiment import Effort
 
 

@@ -9,7 +9,6 @@ import pytest
 
 import diffprior as dp
 from bandits.helpers import Ball
-from diffprior.files.cache import ResultCache
 from experiments.agents import (
     NAMES,
     NUM_ATOMS,
@@ -19,6 +18,7 @@ from experiments.agents import (
     agents_table,
     true_prior,
 )
+from experiments.cache import ResultCache
 from experiments.experiment import Effort
 
 WIDE = Ball(dp.Linear(0.5), fresh_actions=True, dim=3)

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from diffprior.evaluate.comparison import LogEvidence
-from diffprior.files.cache import ResultCache
 from experiments import data, experiment, figures, mnist, movielens
+from experiments.cache import ResultCache
 from experiments.data import (
     Data,
     LogEvidenceNumbers,

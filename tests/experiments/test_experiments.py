@@ -12,11 +12,11 @@ import typer
 from typer.testing import CliRunner
 
 import diffprior as dp
-from diffprior.files.cache import ResultCache
 from diffprior.progress import Progress
 from experiments import ablation, experiment, movielens, posterior, synthetic
 from experiments.ablation import paper_schedule, run_ablation
 from experiments.agents import LearnedPriors
+from experiments.cache import ResultCache
 from experiments.experiment import Effort, Experiment, past_tasks
 from experiments.posterior import run_posterior
 from experiments.synthetic import run_synthetic

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from diffprior.files.cache import Entry, ResultCache
 from diffprior.reporting.page import Text
+from experiments.cache import Entry, ResultCache
 from experiments.experiment import paired
 from experiments.report import (
     REPORT,

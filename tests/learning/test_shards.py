@@ -111,17 +111,17 @@ def test_a_driver_that_was_killed_goes_on(tmp_path: Path) -> None:
 
     first = start(kept, "never.dprior")
     deadline = time.monotonic() + 100
-    while len(list(kept.glob("pass-sums*.kept"))) < 2 and time.monotonic() < deadline:
+    while len(list(kept.glob("pass-sums*.dprior"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.005)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    before = {path.name: path.stat().st_mtime_ns for path in kept.glob("pass-*.kept")}
+    before = {path.name: path.stat().st_mtime_ns for path in kept.glob("pass-*.dprior")}
     assert len(before) >= 3 and not (tmp_path / "never.dprior").exists()
     assert start(kept, "resumed.dprior").wait(100) == 0
     assert start(tmp_path / "other", "whole.dprior").wait(100) == 0
-    after = {path.name: path.stat().st_mtime_ns for path in kept.glob("pass-*.kept")}
+    after = {path.name: path.stat().st_mtime_ns for path in kept.glob("pass-*.dprior")}
     assert before.items() <= after.items()
-    assert set(after) == {path.name for path in (tmp_path / "other").glob("pass-*.kept")}
+    assert set(after) == {path.name for path in (tmp_path / "other").glob("pass-*.dprior")}
     resumed, whole = (dp.load(tmp_path / f"{name}.dprior") for name in ("resumed", "whole"))
     assert resumed.digest == whole.digest
 

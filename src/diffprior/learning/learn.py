@@ -12,7 +12,7 @@ from ..checks import choice
 from ..evidence.base import AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..executors import AbstractExecutor, InProcess
-from ..files.cache import ResultCache
+from ..files.cache import Checkpoints
 from ..fitting.search import Search, gaussian_of
 from ..logs.labels import Selection, folds
 from ..logs.logs import Logs
@@ -142,7 +142,7 @@ def learn(
             bar.advance()
 
         if isinstance(logs, ShardedLogs):
-            cache = None if checkpoint_dir is None else ResultCache(checkpoint_dir)
+            cache = None if checkpoint_dir is None else Checkpoints(Path(checkpoint_dir))
             passes = Passes(executor or InProcess(), bar.describe, cache, logs.digest)
             source = Source.in_shards(logs, likelihood, passes, config)
         else:

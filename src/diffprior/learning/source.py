@@ -16,7 +16,7 @@ from ..evidence.linear import Linear
 from ..executors import AbstractExecutor, Result, Sum
 from ..executors import Shard as AnyShard
 from ..files.base import Serializable
-from ..files.cache import Kept, ResultCache, array_digest
+from ..files.cache import Checkpoints, Saved, SavedArrays, array_digest
 from ..fitting.em import AbstractTasks
 from ..logs.labels import Selection
 from ..logs.logs import Logs, check_several_rows, check_varying
@@ -41,7 +41,7 @@ class Passes(AbstractExecutor):
         self,
         executor: AbstractExecutor,
         report: Callable[[str], None] = lambda text: None,
-        cache: ResultCache | None = None,
+        cache: Checkpoints | None = None,
         data_digest: str = "",
     ) -> None:
         """Wrap an executor.
@@ -72,22 +72,22 @@ class Passes(AbstractExecutor):
         digest = hashlib.sha256("\n".join(map(repr, shards)).encode()).hexdigest()
         settings = {"function": _described(function), "shards": digest, "about": self.data_digest}
         name = f"pass, {kind.__name__}"
-        arrays = self.cache.arrays(name, settings, lambda: _as_arrays(compute()))
-        found: Sum = _from_arrays(kind, arrays)
+        saved = self.cache.get(name, settings, lambda: SavedArrays(_as_arrays(compute())))
+        found: Sum = _from_arrays(kind, saved.arrays)
         return found
 
     def checkpoint(
         self,
         name: str,
         settings: dict[str, object],
-        compute: Callable[[], Kept],
+        compute: Callable[[], Saved],
         *parts: Serializable,
-    ) -> Kept:
+    ) -> Saved:
         """Compute an object from `parts` and settings, or load it from an earlier run."""
         if self.cache is None:
             return compute()
         known = {"about": self.data_digest, "parts": [part.digest for part in parts]}
-        return self.cache.object(name, {**settings, **known}, compute)
+        return self.cache.get(name, {**settings, **known}, compute)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import pytest
 
 import diffprior as dp
 from diffprior.files import cache as module
-from diffprior.files.cache import ResultCache, array_digest, source_digest
+from diffprior.files.cache import array_digest, source_digest
+from experiments.cache import ResultCache
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def test_arrays_are_kept_exactly(tmp_path: Path) -> None:
         assert float(found["number"]) == 0.1
     assert [entry.reused for entry in cache.entries] == [False, True]
     assert cache.entries[0].seconds == cache.entries[1].seconds > 0
-    (file,) = tmp_path.glob("*.kept")
+    (file,) = tmp_path.glob("*.dprior")
     file.write_bytes(file.read_bytes()[:-8])
     cache.arrays("factors", {"seed": 0}, compute)
     assert len(count) == 2
