@@ -39,16 +39,7 @@ DARK: Any = {
 
 
 def render(draw: "Callable[[], Figure]", file_format: str, *, dark: bool = False) -> bytes:
-    """Draw a figure to bytes.
-
-    Args:
-        draw: Makes the figure; called under the style.
-        file_format: png, pdf or svg.
-        dark: For a dark page.
-
-    Returns:
-        The contents of the file.
-    """
+    """Draw a figure to bytes."""
     require("plot", "matplotlib")
     import matplotlib
 
@@ -65,17 +56,7 @@ def picture(caption: str, draw: "Callable[[], Figure]") -> Picture:
 def new_figure(
     rows: int, columns: int, *, width: float, height: float
 ) -> "tuple[Figure, np.ndarray]":
-    """Create a figure without a window.
-
-    Args:
-        rows: Rows of axes.
-        columns: Columns of axes.
-        width: Of each column, in inches.
-        height: Of each row, in inches.
-
-    Returns:
-        The figure and its (rows, columns) axes.
-    """
+    """Create a figure without a window."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
@@ -118,16 +99,7 @@ def save_prior_figure(
 def prior_figure(
     data: Float[np.ndarray, "n d"], draws: Float[np.ndarray, "m d"], names: Sequence[str]
 ) -> "Figure":
-    """Plot past tasks against draws from a prior: a panel per pair, a histogram per parameter.
-
-    Args:
-        data: Parameters of past tasks.
-        draws: From the prior.
-        names: Names of the parameters; the first six are shown.
-
-    Returns:
-        The figure.
-    """
+    """Plot past tasks against draws from a prior: a panel per pair, a histogram per parameter."""
     shown = min(data.shape[1], MAX_SHOWN)
     labels = [f"parameter {name}" if name.isdigit() else name for name in names[:shown]]
     size = 5.0 if shown == 1 else max(1.9, 7.5 / shown)

@@ -66,14 +66,7 @@ Block = Heading | Text | Callout | Code | Picture | Table | Columns
 
 @functools.cache
 def templates(*folders: Path) -> "jinja2.Environment":
-    """Templates of this package and of other folders, which share its base page and stylesheet.
-
-    Args:
-        folders: Further folders of templates.
-
-    Returns:
-        An environment that escapes everything and raises on undefined names.
-    """
+    """Templates of this package and of other folders, which share its base page and stylesheet."""
     import jinja2
     from markupsafe import Markup
 
@@ -93,13 +86,5 @@ def templates(*folders: Path) -> "jinja2.Environment":
 
 
 def page(title: str, blocks: Sequence[Block]) -> str:
-    """Render a report.
-
-    Args:
-        title: Title and first heading.
-        blocks: Contents, from top to bottom.
-
-    Returns:
-        A whole HTML page that loads nothing else.
-    """
+    """Render a report."""
     return templates().get_template("report.html").render(title=title, blocks=blocks)

@@ -11,12 +11,7 @@ BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 class Link(str):
-    """Text that links to an address on a page, and is plain text elsewhere.
-
-    Args:
-        text: The text to show.
-        address: The URL to link to.
-    """
+    """Text that links to an address on a page, and is plain text elsewhere."""
 
     address: str
 
@@ -29,15 +24,7 @@ class Link(str):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under column titles; `str` aligns it for a terminal.
-
-    Args:
-        columns: Column titles, or none.
-        rows: Cells of text, as many per row as there are columns.
-        caption: What the table shows.
-        marked: Highlighted cells, as (row, column).
-        words: Whether cells are words, aligned left and wrapped on pages, rather than numbers.
-    """
+    """Rows of text under column titles; `str` aligns it for a terminal."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -49,14 +36,7 @@ class Table:
         return self.to_text()
 
     def to_text(self, *, bold: bool = False) -> str:
-        """Align the table for a terminal: first column left, numbers right, caption above.
-
-        Args:
-            bold: Print highlighted cells in bold, by ANSI escape codes.
-
-        Returns:
-            Lines of text.
-        """
+        """Align the table for a terminal: first column left, numbers right, caption above."""
         lines = [*([self.columns] if self.columns else []), *self.rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         shown = [self._line(row, widths, None) for row in lines[: len(lines) - len(self.rows)]]
@@ -76,16 +56,7 @@ class Table:
 
 
 def plus_minus(value: float, error: float, *, signed: bool = False) -> str:
-    """Format a number with its standard error.
-
-    Args:
-        value: The number.
-        error: Its standard error; left out unless finite and positive.
-        signed: Whether a positive number has a plus sign.
-
-    Returns:
-        Both rounded to one digit of the error, or to two where the error begins with a 1.
-    """
+    """Format a number with its standard error."""
     sign = "+" if signed else ""
     if not math.isfinite(error) or error <= 0:
         return f"{value:{sign}.4g}"

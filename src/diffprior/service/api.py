@@ -146,16 +146,7 @@ class ShareBody(Body):
 
 
 def make_app(engine: Engine, tokens: Tokens, *, limits: Limits) -> ASGIApp:
-    """Build the ASGI application.
-
-    Args:
-        engine: Not yet started; the application starts and closes it.
-        tokens: Who may do what.
-        limits: On the size and duration of requests.
-
-    Returns:
-        The application.
-    """
+    """Build the ASGI application."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: fastapi.FastAPI) -> AsyncIterator[None]:

@@ -47,20 +47,7 @@ def create_token(
     model: str | None = None,
     max_tasks: int = 1_000_000,
 ) -> str:
-    """Create a token and return its text, which cannot be recovered later.
-
-    Args:
-        database: Where its digest is stored.
-        rights: Some of decide, reward, read, admin.
-        model: Model that it is restricted to; None for all.
-        max_tasks: How many tasks it may create.
-
-    Returns:
-        The token: `dp_`, its id, `_` and its secret.
-
-    Raises:
-        ValueError: There is no such right.
-    """
+    """Create a token and return its text, which cannot be recovered later."""
     unknown = set(rights) - set(RIGHTS)
     if unknown or not rights:
         raise ValueError(
@@ -97,12 +84,7 @@ def any_token(database: Database) -> bool:
 
 
 class Tokens:
-    """Checks the tokens of requests; those used in the last seconds are in memory.
-
-    Args:
-        database: Where the tokens are stored.
-        required: Whether a request without a token is rejected.
-    """
+    """Checks the tokens of requests; those used in the last seconds are in memory."""
 
     def __init__(self, database: Database, *, required: bool) -> None:
         self._database = database
@@ -121,11 +103,7 @@ class Tokens:
         return Token(row.id, tuple(json.loads(row.rights)), row.model)
 
     def authorize(self, header: str | None, right: str, model: str | None = None) -> Token:
-        """Token of an `Authorization` header, which has a right.
-
-        Raises:
-            ServiceError: With status 401 if there is no valid token, 403 if it lacks the right.
-        """
+        """Token of an `Authorization` header, which has a right."""
         token = self.check(header)
         if token is None:
             raise ServiceError(401, "expected a valid token: send `Authorization: Bearer dp_...`")

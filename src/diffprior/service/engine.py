@@ -36,13 +36,7 @@ TaskName = tuple[str, str]  # model and task
 
 
 class Engine:
-    """Serves requests from many threads; the reply is in each request's future.
-
-    Args:
-        database: Where the log is.
-        max_tasks: Number of tasks held in memory.
-        metrics: Where requests and transactions are counted.
-    """
+    """Serves requests from many threads; the reply is in each request's future."""
 
     def __init__(self, database: Database, *, max_tasks: int = 20_000, metrics: Metrics) -> None:
         self.database = database

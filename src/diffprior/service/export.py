@@ -23,14 +23,7 @@ ROWS_AT_ONCE = 100  # fetched from the database at a time
 
 @dataclass
 class Exported:
-    """Result of `export`.
-
-    Attributes:
-        num_decisions: Decisions in the log.
-        num_written: Decisions in the file, each with its reward.
-        num_propensities: Those among them with a propensity.
-        left_out: Number of decisions left out, by reason.
-    """
+    """Result of `export`."""
 
     num_decisions: int = 0
     num_written: int = 0
@@ -52,18 +45,6 @@ def export(database: Database, model: str, format: str, path: Path) -> Exported:
 
     Parquet includes decisions of unknown propensity, for learning; the other formats, which are for
     off-policy estimation, leave them out.
-
-    Args:
-        database: Where the log is; it may be in use.
-        model: Name of the model.
-        format: parquet, dsjson or obd.
-        path: The file, which is replaced atomically.
-
-    Returns:
-        Counts of what was written and left out.
-
-    Raises:
-        ValueError: There is no such model or format.
     """
     kind = FORMATS[choice("format", format, tuple(FORMATS))]
     catalog = Catalog(database)

@@ -144,11 +144,7 @@ class Learner:
         self._observations = []
 
     def serve(self, request: Reward | Change | Settle) -> Reply | int:
-        """Reply to a request; for `Settle` the number of decisions settled.
-
-        Raises:
-            ServiceError: The request is rejected.
-        """
+        """Reply to a request; for `Settle` the number of decisions settled."""
         if isinstance(request, Reward):
             return self._reward(request)
         return self._change(request) if isinstance(request, Change) else self._settle()

@@ -17,15 +17,7 @@ access_log = logging.getLogger("diffprior.access")
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on one request.
-
-    Attributes:
-        body: Bytes of a body.
-        model_body: Bytes of the body of a PUT, which may hold a prior.
-        seconds: For reading the body, and for the engine to answer.
-        head_bytes: Bytes of the request line and headers.
-        head_seconds: For reading them.
-    """
+    """Limits on one request."""
 
     body: int = 2 * 2**20
     model_body: int = 64 * 2**20

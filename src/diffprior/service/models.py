@@ -173,11 +173,7 @@ class Version:
         return 1.0 if self._forgetting is None else self._forgetting.temperature(before, moment)
 
     def learn(self, arrays: EvidenceArrays, phi: np.ndarray, reward: float) -> EvidenceArrays:
-        """Evidence with one more observation, in at most `max_rows` rows.
-
-        Raises:
-            ServiceError: The reward is outside the support, or cannot be learned from.
-        """
+        """Evidence with one more observation, in at most `max_rows` rows."""
         new = self._checked(phi, reward)
         after = arrays.add(new, self.settings.max_rows, self.moments)
         stds, limit = self._scales
@@ -274,11 +270,7 @@ class Catalog:
         self._serving = self._serving | ready
 
     def versions_of(self, model: str) -> list[Version]:
-        """Versions of a model, newest first.
-
-        Raises:
-            ServiceError: There is no such model.
-        """
+        """Versions of a model, newest first."""
         if model not in self._by_model:
             raise not_found("model", model)
         return self._by_model[model]
@@ -298,9 +290,6 @@ class Catalog:
 
         It is the same one while shares stay the same; when the share of the newest version grows,
         its tasks stay with it.
-
-        Raises:
-            ServiceError: There is no such model, or none of its versions is ready.
         """
         self.versions_of(model)
         if model not in self._serving:
@@ -314,11 +303,7 @@ class Catalog:
         return next(version for version, share in found[::-1] if share > 0)
 
     def candidate(self, model: str, settings: Settings, prior: object) -> Version:
-        """A version that serves no tasks, for compiling its programs before it is added.
-
-        Raises:
-            ValueError: It is not a prior, or the settings do not fit it.
-        """
+        """A version that serves no tasks, for compiling its programs before it is added."""
         return Version(model, 0, 0, settings, _checked_prior(settings, prior), 0.0, 0.0)
 
     def put(self, model: str, settings: Settings, prior: object, share: float) -> Version:

@@ -55,11 +55,7 @@ class Reader:
         }
 
     def task_state(self, model: str, name: str) -> tuple[Version, TaskRow, TaskState]:
-        """The version that serves a task, the task's row, and its state.
-
-        Raises:
-            ServiceError: There is no such task.
-        """
+        """The version that serves a task, the task's row, and its state."""
         version = self._catalog.for_task(model, name)
         with self._database.reading() as connection:
             where = (tasks.c.model == model) & (tasks.c.name == name)

@@ -11,13 +11,7 @@ from .store import DecisionRow
 
 
 class ServiceError(Exception):
-    """A rejected request.
-
-    Args:
-        status: HTTP status code.
-        message: What was expected, what was received, and the fix.
-        retry_after: Seconds after which the same request may succeed; None if it will not.
-    """
+    """A rejected request."""
 
     def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
         super().__init__(message)
@@ -55,11 +49,7 @@ class Decide:
     future: Future = field(default_factory=Future)
 
     def check(self, dim: int) -> None:
-        """Check that features, mask, `top_k` and the action taken fit a model.
-
-        Raises:
-            ServiceError: With status 422 and the fix.
-        """
+        """Check that features, mask, `top_k` and the action taken fit a model."""
         k = len(self.features)
         if self.features.ndim != 2 or self.features.shape[1] != dim or k == 0:
             raise ServiceError(

@@ -30,11 +30,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_access(database: Database, host: str, require_tokens: bool) -> bool:
-    """Whether callers need a token.
-
-    Raises:
-        ValueError: Other machines could reach the service, and no token exists.
-    """
+    """Whether callers need a token."""
     required = require_tokens or not is_loopback(host)
     if required and not any_token(database):
         raise ValueError(
@@ -45,16 +41,7 @@ def check_access(database: Database, host: str, require_tokens: bool) -> bool:
 
 
 def add_models(catalog: Catalog, models: dict[str, Path], settings: Settings) -> list[str]:
-    """Add each model of the command line that is not in the database, or that has changed.
-
-    Args:
-        catalog: Models of the database.
-        models: File of the prior of each model, by its name.
-        settings: Settings of all of them.
-
-    Returns:
-        One line per model: which version serves it.
-    """
+    """Add each model of the command line that is not in the database, or that has changed."""
     lines = []
     for name, path in models.items():
         prior = load(path)
@@ -77,16 +64,7 @@ def serve(
     limits: Limits | None = None,
     max_tasks: int = 20_000,
 ) -> None:
-    """Serve until asked to stop; the port opens once everything is compiled.
-
-    Args:
-        database: The log and the models.
-        host: Address to listen on; other than loopback only if there are tokens.
-        port: The port; 0 for a free one.
-        require_tokens: Require a token on loopback too.
-        limits: On the size and duration of requests.
-        max_tasks: Number of tasks held in memory.
-    """
+    """Serve until asked to stop; the port opens once everything is compiled."""
     limits = limits or Limits()
     required = check_access(database, host, require_tokens)
     engine = Engine(database, max_tasks=max_tasks, metrics=Metrics())

@@ -121,11 +121,7 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
 
 
 def checked_settings(about: Mapping[str, object]) -> Settings:
-    """Settings from user input.
-
-    Raises:
-        ValueError: With the first error, and the meaning of the setting.
-    """
+    """Settings from user input."""
     try:
         return Settings.model_validate(about)
     except pydantic.ValidationError as error:
@@ -140,11 +136,7 @@ def checked_settings(about: Mapping[str, object]) -> Settings:
 
 
 def parse_likelihood(text: str) -> dict[str, object]:
-    """Settings from `logistic`, `linear:noise_std=0.5` or `negative-binomial:dispersion=2`.
-
-    Raises:
-        ValueError: An option is not of the form name=number.
-    """
+    """Settings from `logistic`, `linear:noise_std=0.5` or `negative-binomial:dispersion=2`."""
     name, _, rest = text.partition(":")
     options = {}
     for item in filter(None, rest.split(",")):

@@ -215,11 +215,7 @@ MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_create, _index_times
 
 
 def migrate(connection: sa.Connection) -> None:
-    """Bring a database, empty or of an earlier version, to the current schema version.
-
-    Raises:
-        ValueError: The database is of a later version of the package.
-    """
+    """Bring a database, empty or of an earlier version, to the current schema version."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(7241963)"))
     schema_version.create(connection, checkfirst=True)
@@ -236,15 +232,7 @@ def migrate(connection: sa.Connection) -> None:
 
 
 class Database:
-    """An opened and migrated database.
-
-    Args:
-        url: `sqlite:///decisions.sqlite`, `postgresql://user@host/name`, or the path of a SQLite
-            file.
-
-    Raises:
-        ValueError: The URL is of another kind of database.
-    """
+    """An opened and migrated database."""
 
     def __init__(self, url: str) -> None:
         self.url = _parse_url(url)

@@ -110,16 +110,7 @@ class StateQuery(NamedTuple):
 def current_states(
     connection: sa.Connection, cache: TaskCache, queries: Iterable[StateQuery]
 ) -> dict[Key, TaskState]:
-    """States as of this transaction, from the cache, snapshots or the log, in few queries.
-
-    Args:
-        connection: The transaction.
-        cache: States of recently used tasks.
-        queries: The tasks and their versions.
-
-    Returns:
-        The state of each task under its version.
-    """
+    """States as of this transaction, from the cache, snapshots or the log, in few queries."""
     asked = {query.key: query for query in queries}
     found = {}
     for key, query in asked.items():
@@ -205,14 +196,7 @@ def write_snapshots(connection: sa.Connection, database: Database, states: list[
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """Result of `rebuild`.
-
-    Attributes:
-        num_tasks: Number of tasks.
-        num_snapshots: Number of snapshots.
-        different: Tasks whose snapshot differed from the log.
-        problems: Counts that differ from the log, one line each.
-    """
+    """Result of `rebuild`."""
 
     num_tasks: int
     num_snapshots: int
@@ -221,14 +205,7 @@ class Rebuilt:
 
 
 def rebuild(database: Database) -> Rebuilt:
-    """Recompute every snapshot from the log, replace those that differ, and check the counts.
-
-    Args:
-        database: The database; the service should not be running.
-
-    Returns:
-        What was checked and what differed.
-    """
+    """Recompute every snapshot from the log, replace those that differ, and check the counts."""
     catalog = Catalog(database)
     num_tasks = num_snapshots = 0
     different: list[str] = []

@@ -49,18 +49,7 @@ class Scale:
 
 
 class Plot:
-    """An SVG picture with two axes, to which marks are added.
-
-    Args:
-        x: Range of the horizontal axis.
-        y: Range of the vertical axis.
-        x_title: Title of the horizontal axis.
-        x_ticks: Numbers to label there; round ones if None.
-        y_ticks: Numbers to label on the vertical axis; round ones if None.
-        height: Height of the picture, in its own units.
-        left: Room for the labels of the vertical axis.
-        right: Room on the other side.
-    """
+    """An SVG picture with two axes, to which marks are added."""
 
     def __init__(
         self,
@@ -174,16 +163,7 @@ def utc(seconds: float, pattern: str = "%d %b %H:%M") -> str:
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture with its meaning in words and numbers.
-
-    Args:
-        title: What is shown.
-        summary: What it says, in a sentence with numbers.
-        plot: The picture; None while there is nothing to draw.
-        columns: Titles of the table of its numbers.
-        rows: The table.
-        legend: Classes of colors and what they stand for.
-    """
+    """A picture with its meaning in words and numbers."""
 
     title: str
     summary: str
@@ -234,13 +214,7 @@ def rows_plot(
 def model_charts(
     window: Window, predicted: Window, gains: Mapping[int, PriorGain | None]
 ) -> list[Chart]:
-    """All charts of a model.
-
-    Args:
-        window: Its newest decisions, at least one.
-        predicted: Those of versions that predict rewards.
-        gains: Gains of the priors by version; None while being computed.
-    """
+    """All charts of a model."""
     return [
         reward_by_age(window),
         reward_over_time(window),

@@ -54,19 +54,7 @@ class ModelPage:
     def content(
         self, model: str | None, allowed: Sequence[str] | None, database_answers: bool
     ) -> Content:
-        """Make the page.
-
-        Args:
-            model: Name of the model; None for the one that decided last.
-            allowed: Models that the reader may see; None for all.
-            database_answers: Whether the engine's last transaction went through.
-
-        Returns:
-            Its template and variables.
-
-        Raises:
-            ServiceError: There is no such model.
-        """
+        """Make the page."""
         names = [n for n in self._catalog.names() if allowed is None or n in allowed]
         window = self._windows.read()
         if model is None:

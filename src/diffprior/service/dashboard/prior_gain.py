@@ -31,16 +31,7 @@ log = logging.getLogger("diffprior.service")
 
 @dataclass(frozen=True)
 class PriorGain:
-    """Nats per task by which a prior explains tasks better than a Gaussian of its moments.
-
-    Args:
-        gain: Mean over tasks.
-        error: Its standard error.
-        num_tasks: Tasks in the sample, none of them older than the version.
-        num_rows: Their observations.
-        seconds: Time that the computation took.
-        problem: Why there is no number, if there is none.
-    """
+    """Nats per task by which a prior explains tasks better than a Gaussian of its moments."""
 
     gain: float = 0.0
     error: float = float("nan")
@@ -73,16 +64,7 @@ def prior_gain(database: Database, version: Version) -> PriorGain:
 
 
 def sample_tasks(database: Database, version: Version, seed: int = 0) -> Tasks | None:
-    """Sample rewarded tasks of the version's model that are not older than the version.
-
-    Args:
-        database: The log.
-        version: The version.
-        seed: Of the sample, where there are more tasks than `MAX_TASKS`.
-
-    Returns:
-        The tasks, or None if there are none.
-    """
+    """Sample rewarded tasks of the version's model that are not older than the version."""
     o = observations.c
     with database.reading() as connection:
         ids = _sample_ids(connection, version, np.random.default_rng(seed))

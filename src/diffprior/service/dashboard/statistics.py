@@ -17,23 +17,7 @@ CACHE_SECONDS = 2.0  # so that many readers cost no more than one
 
 @dataclass(frozen=True)
 class Window:
-    """The newest decisions, oldest first, one entry of every array each.
-
-    Attributes:
-        model: Name of the model.
-        task: Id of the task.
-        number: How many decisions the task had before.
-        version: Version of the model.
-        created: Unix time.
-        propensity: Estimated propensity of the action; NaN if not estimated.
-        predicted: Predicted mean reward of the action.
-        failed: Whether the draw failed.
-        settled: Whether no further reward is awaited.
-        status: active, deferred or cancelled.
-        reward: Reward that was learned from; NaN if none was.
-        by_default: Whether it is the default reward.
-        late: Number of rewards that arrived too late.
-    """
+    """The newest decisions, oldest first, one entry of every array each."""
 
     model: Shaped[np.ndarray, " n"]
     task: Int[np.ndarray, " n"]

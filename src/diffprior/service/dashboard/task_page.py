@@ -36,18 +36,7 @@ class TaskPage:
         self._database, self._reader = database, reader
 
     def content(self, model: str, name: str) -> Content:
-        """Make the page.
-
-        Args:
-            model: Name of the model.
-            name: Name of the task.
-
-        Returns:
-            Its template and variables.
-
-        Raises:
-            ServiceError: There is no such task.
-        """
+        """Make the page."""
         version, row, state = self._reader.task_state(model, name)
         num_calls = -(-MIN_DRAWS // (1 + version.settings.propensity_draws))
         empty = empty_state(version, row["id"], row["seed"])
@@ -95,16 +84,7 @@ class Action:
 def explain(
     version: Version, draws: Float[np.ndarray, "n d"], decision: "Row"
 ) -> list[Action] | None:
-    """Evaluate the actions of a decision under the posterior, as if they were offered again.
-
-    Args:
-        version: The version that serves the task.
-        draws: From the posterior.
-        decision: A row of the log.
-
-    Returns:
-        The actions, most probable first; None if their features do not fit the version.
-    """
+    """Evaluate the actions of a decision under the posterior, as if they were offered again."""
     features = np.frombuffer(decision.features).reshape(decision.num_actions, -1)
     if features.shape[1] != version.dim:
         return None

@@ -42,16 +42,7 @@ HEADERS = {
 
 
 def dashboard_router(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.APIRouter:
-    """Create the routes of the dashboard, the pages of tasks and the sign-in form.
-
-    Args:
-        engine: The engine whose database and models are shown.
-        tokens: Who may see them.
-        reader: Reads the states of tasks.
-
-    Returns:
-        A router to include in the application.
-    """
+    """Create the routes of the dashboard, the pages of tasks and the sign-in form."""
     router = fastapi.APIRouter(include_in_schema=False)
     models = ModelPage(engine.database, engine.catalog)
     tasks = TaskPage(engine.database, reader)
