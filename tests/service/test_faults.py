@@ -26,14 +26,14 @@ def test_a_restart_and_a_rebuild_read_the_log(
     assert [about[0][k] for k in keys] == [about[1][k] for k in keys]
     found = rebuild(database)
     assert (found.num_tasks, found.num_snapshots) == (1, 1)
-    assert found.different == found.problems == ()
+    assert found.different == found.problems == []
     with database.transaction() as connection:
         where = schema.observations.c.number == 3
         changed = schema.observations.update().where(where)
         connection.execute(changed.values(features=np.array([9.0, 9.0]).tobytes()))
         connection.execute(schema.tasks.update().values(num_learned=67))
     found = rebuild(database)
-    assert found.different == ("shop/a",)
+    assert found.different == ["shop/a"]
     assert len(found.problems) == 1
 
 
@@ -46,7 +46,7 @@ def test_a_failing_database_is_reported_and_nothing_is_half_done(
         raise sa.exc.OperationalError("INSERT", {}, sqlite3.OperationalError("disk is full"))
 
     with monkeypatch.context() as patched:
-        patched.setattr("diffprior.service.learner.write_snapshots", full)
+        patched.setattr("diffprior.service.batch.write_snapshots", full)
         assert (
             service.post(f"/v1/decisions/{identity}/reward", json={"reward": 1}).status_code == 503
         )

@@ -1,7 +1,6 @@
 """Prometheus metrics of the service."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -10,14 +9,6 @@ from .requests import Decide, Request, Reward, ServiceError
 LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT")
 PROPENSITY = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
-
-
-class Learned(NamedTuple):
-    """A reward, its prediction, and the number of rewards that its task has learned from."""
-
-    reward: float
-    predicted: float
-    num_learned: int
 
 
 class Metrics:
@@ -71,12 +62,12 @@ class Metrics:
         """Record the number of tasks whose evidence is in memory."""
         self._tasks.set(count)
 
-    def learned(self, observations: Iterable[Learned]) -> None:
-        """Record what one transaction has learned."""
-        for observation in observations:
-            self._evidence.observe(observation.num_learned)
-            self._reward_sum.inc(observation.reward)
-            self._predicted_sum.inc(observation.predicted)
+    def learned(self, observations: Iterable[tuple[float, float, int]]) -> None:
+        """Record rewards, their predictions, and the numbers that their tasks have learned from."""
+        for reward, predicted, num_learned in observations:
+            self._evidence.observe(num_learned)
+            self._reward_sum.inc(reward)
+            self._predicted_sum.inc(predicted)
 
     def served(self, request: Request, result: object) -> None:
         """Record the outcome of one request to the engine."""

@@ -87,7 +87,7 @@ class EvidenceArrays(NamedTuple):
         return EvidenceArrays.of(roomy).add(new, max_rows, moments)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Version:
     """One version of a model: its prior, its settings and its share of the tasks.
 
@@ -162,15 +162,15 @@ class Version:
     def _forgetting(self) -> Forgetting | None:
         return self.settings.make_forgetting()
 
-    def moment(self, num_decisions: int, now: float) -> float:
+    def clock(self, num_decisions: int, now: float) -> float:
         """The current time in units of the half-life; 0 without a half-life."""
         if self._forgetting is None:
             return 0.0
         return now if self._forgetting.in_seconds else float(num_decisions)
 
-    def fading(self, before: float, moment: float) -> float:
-        """Temperature at a moment of evidence from an earlier one."""
-        return 1.0 if self._forgetting is None else self._forgetting.temperature(before, moment)
+    def fading(self, before: float, clock: float) -> float:
+        """Temperature, at a time of `clock`, of evidence from an earlier one."""
+        return 1.0 if self._forgetting is None else self._forgetting.temperature(before, clock)
 
     def learn(self, arrays: EvidenceArrays, phi: np.ndarray, reward: float) -> EvidenceArrays:
         """Evidence with one more observation, in at most `max_rows` rows."""
@@ -193,7 +193,7 @@ class Version:
             arrays.add(new, self.settings.max_rows, self.moments)
         for capacity in self._capacities():
             EvidenceArrays.of(self.likelihood.empty(self.dim, capacity)).faded(2.0)
-        object.__setattr__(self, "ready", True)
+        self.ready = True
 
     def _capacities(self) -> list[int]:
         """Capacities that fading evidence may have."""
@@ -247,7 +247,8 @@ class Catalog:
         for row in connection.execute(sa.select(*light)):
             key = (row.model, row.version)
             known = self._versions.get(key) or _read_version(connection, key, seeds[row.model])
-            found[key] = _with_share(known, row.share)
+            known.share = row.share  # compiled programs stay
+            found[key] = known
         by_model = defaultdict(list)
         for name, number in sorted(found, reverse=True):
             by_model[name].append(found[name, number])
@@ -369,11 +370,6 @@ def _read_version(connection: sa.Connection, key: tuple[str, int], seed: int) ->
     settings = Settings(**json.loads(row.settings))
     prior = load_bytes(row.prior)
     return Version(key[0], seed, key[1], settings, prior, row.share, row.created)
-
-
-def _with_share(version: Version, share: float) -> Version:
-    object.__setattr__(version, "share", share)  # compiled programs stay
-    return version
 
 
 def _place(model: str, task: str) -> float:

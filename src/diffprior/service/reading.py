@@ -2,15 +2,14 @@
 
 import json
 from collections.abc import Sequence
-from typing import cast
 
 import numpy as np
 import sqlalchemy as sa
 
 from .models import Catalog, Version
 from .requests import Reply, decision_reply, not_found
-from .store import Database, DecisionRow, TaskRow, decisions, rewards, tasks
-from .tasks import StateQuery, TaskCache, TaskState, current_states
+from .store import Database, Row, decisions, read_rows, rewards, tasks
+from .tasks import TaskCache, TaskState, current_states
 
 NUM_CALLS = 16  # of a version's draw program, for the summary of a posterior
 
@@ -38,8 +37,8 @@ class Reader:
 
     def task(self, model: str, name: str) -> Reply:
         """Counts, posterior and prior of a task."""
-        version, row, state = self.task_state(model, name)
-        prior = version.moments
+        row, state = self.task_state(model, name)
+        version, prior = state.version, state.version.moments
         return {
             "model": model,
             "task": name,
@@ -47,24 +46,23 @@ class Reader:
             "num_decisions": row["num_decisions"],
             "num_rewards": row["num_learned"],
             "created": row["created"],
-            "posterior": _posterior(version, state, row["num_decisions"]),
+            "posterior": _posterior(state, row["num_decisions"]),
             "prior": {
                 "mean": np.asarray(prior.mean).tolist(),
                 "std": np.sqrt(np.diagonal(np.asarray(prior.cov))).tolist(),
             },
         }
 
-    def task_state(self, model: str, name: str) -> tuple[Version, TaskRow, TaskState]:
-        """The version that serves a task, the task's row, and its state."""
+    def task_state(self, model: str, name: str) -> tuple[Row, TaskState]:
+        """A task's row, and its state under the version that serves it."""
         version = self._catalog.for_task(model, name)
         with self._database.reading() as connection:
             where = (tasks.c.model == model) & (tasks.c.name == name)
-            found = connection.execute(sa.select(tasks).where(where)).mappings().one_or_none()
-            if found is None:
+            found = read_rows(connection, sa.select(tasks).where(where))
+            if not found:
                 raise not_found("task", name)
-            row = cast(TaskRow, dict(found))
-            query = StateQuery(version, row["id"], row["seed"], row["num_learned"])
-            return version, row, current_states(connection, self._cache, [query])[query.key]
+            (state,) = current_states(connection, self._cache, [(found[0], version)]).values()
+            return found[0], state
 
     def tasks(self, model: str, after: str, limit: int) -> list[Reply]:
         """Tasks of a model ordered by name, starting after the name `after`."""
@@ -85,15 +83,14 @@ class Reader:
         """A decision and its rewards; `allowed` are the models it may be of, None for all."""
         with self._database.reading() as connection:
             query = sa.select(decisions, tasks.c.model, tasks.c.name.label("task")).join(tasks)
-            found = connection.execute(query.where(decisions.c.id == decision_id)).mappings()
-            row = found.one_or_none()
-            if row is None or (allowed is not None and row["model"] not in allowed):
+            found = read_rows(connection, query.where(decisions.c.id == decision_id))
+            if not found or (allowed is not None and found[0]["model"] not in allowed):
                 raise not_found("decision_id", decision_id)
-            given = sa.select(rewards).where(rewards.c.decision_id == decision_id)
-            received = connection.execute(given.order_by(rewards.c.number)).mappings().all()
+            row, given = found[0], sa.select(rewards).where(rewards.c.decision_id == decision_id)
+            received = read_rows(connection, given.order_by(rewards.c.number))
         more = {k: row[k] for k in ("model", "task", "created", "predicted")}
         listed = [{k: r[k] for k in ("reward_id", "value", "late", "received")} for r in received]
-        return decision_reply(cast(DecisionRow, dict(row))) | more | {"rewards": listed}
+        return decision_reply(row) | more | {"rewards": listed}
 
 
 def _about(version: Version) -> Reply:
@@ -107,9 +104,9 @@ def _about(version: Version) -> Reply:
     }
 
 
-def _posterior(version: Version, state: TaskState, num_decisions: int) -> Reply:
+def _posterior(state: TaskState, num_decisions: int) -> Reply:
     """Mean, standard deviation and central 90 % intervals of fresh draws."""
-    draws = state.posterior_draws(version, num_decisions, NUM_CALLS)
+    draws = state.posterior_draws(num_decisions, NUM_CALLS)
     low, high = np.quantile(draws, [0.05, 0.95], axis=0)
     return {
         "mean": draws.mean(axis=0).tolist(),

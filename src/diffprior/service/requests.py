@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .store import DecisionRow
+from .store import Row
 
 
 class ServiceError(Exception):
@@ -105,7 +105,7 @@ Request = Decide | Reward | Change | Settle
 Reply = dict[str, object]
 
 
-def decision_reply(row: DecisionRow) -> Reply:
+def decision_reply(row: Row) -> Reply:
     """Reply to a decision; made from its row, so that a repeated call gets the same."""
     names = json.loads(row["names"]) if row["names"] else None
     ranking = json.loads(row["ranking"])

@@ -6,7 +6,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, TypedDict
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -15,6 +15,7 @@ READ_ONLY = "diffprior_read_only"
 BUSY_MS = 30_000  # how long a connection waits for a writer in another process
 
 metadata = sa.MetaData()
+Row = dict[str, Any]  # of one of the tables below, by column
 Blob, Text, Real, Whole = sa.LargeBinary, sa.Text, sa.Double, sa.BigInteger
 Key = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite numbers rows of INTEGER only
 
@@ -128,56 +129,9 @@ tokens = sa.Table(
 )
 
 
-class TaskRow(TypedDict):
-    """A row of `tasks`."""
-
-    id: int
-    model: str
-    name: str
-    seed: int
-    num_decisions: int
-    num_learned: int
-    created: float
-
-
-class DecisionRow(TypedDict):
-    """A row of `decisions`; `names` and `ranking` are JSON, arrays are their bytes."""
-
-    id: str
-    task_id: int
-    number: int
-    version: int
-    features: bytes
-    num_actions: int
-    names: str | None
-    mask: bytes | None
-    ranking: str
-    top_k: int | None
-    taken: int
-    propensity: float | None
-    propensity_se: float | None
-    predicted: float
-    failed: bool
-    shadow: bool
-    status: str
-    settled: bool
-    created: float
-    expires: float | None
-
-
-class RewardRow(TypedDict):
-    """A row of `rewards`."""
-
-    decision_id: str
-    reward_id: str
-    number: int
-    value: float
-    late: bool
-    received: float
-
-
-def _create(connection: sa.Connection) -> None:
-    metadata.create_all(connection)
+def read_rows(connection: sa.Connection, query: sa.Select) -> list[Row]:
+    """Rows that may be changed before they are written back."""
+    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def _index_times(connection: sa.Connection) -> None:
@@ -189,7 +143,8 @@ def _add_moments(connection: sa.Connection) -> None:
 
     Of earlier decisions, those whose action was not the recommended one are known to be.
     """
-    added = [table.c[name] for table, name in _LATER if not _has(connection, table, name)]
+    later = (decisions.c.shadow, observations.c.num_decisions, snapshots.c.moment)
+    added = [column for column in later if not _has(connection, column)]
     for column in added:
         definition = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
         connection.execute(sa.text(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}"))
@@ -203,15 +158,17 @@ def _add_moments(connection: sa.Connection) -> None:
         connection.execute(decisions.update().where(~sa.or_(*ours)).values(shadow=True))
 
 
-_LATER = (decisions, "shadow"), (observations, "num_decisions"), (snapshots, "moment")
-
-
-def _has(connection: sa.Connection, table: sa.Table, column: str) -> bool:
-    return column in {found["name"] for found in sa.inspect(connection).get_columns(table.name)}
+def _has(connection: sa.Connection, column: sa.Column) -> bool:
+    found = sa.inspect(connection).get_columns(column.table.name)
+    return column.name in {each["name"] for each in found}
 
 
 # Step n turns a database of version n into one of version n + 1. Steps are only ever appended.
-MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (_create, _index_times, _add_moments)
+MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (
+    metadata.create_all,
+    _index_times,
+    _add_moments,
+)
 
 
 def migrate(connection: sa.Connection) -> None:

@@ -13,7 +13,7 @@ from ...reporting.tables import Link, Table
 from ..models import Version
 from ..reading import Reader
 from ..store import Database, decisions, observations
-from ..tasks import empty_state
+from ..tasks import TaskState
 from .charts import WIDTH, Chart, Plot, padded, rows_plot, utc
 from .model_page import Content, model_address
 
@@ -37,11 +37,11 @@ class TaskPage:
 
     def content(self, model: str, name: str) -> Content:
         """Make the page."""
-        version, row, state = self._reader.task_state(model, name)
+        row, state = self._reader.task_state(model, name)
+        version = state.version
         num_calls = -(-MIN_DRAWS // (1 + version.settings.propensity_draws))
-        empty = empty_state(version, row["id"], row["seed"])
-        prior = empty.posterior_draws(version, 0, num_calls)
-        posterior = state.posterior_draws(version, row["num_decisions"], num_calls)
+        prior = TaskState.empty(row, version).posterior_draws(0, num_calls)
+        posterior = state.posterior_draws(row["num_decisions"], num_calls)
         history, last = self._history(row["id"])
         return "task.html", {
             "title": f"Task {name}",
