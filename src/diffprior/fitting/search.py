@@ -42,6 +42,8 @@ class SearchConfig:
         max_components: At most.
         max_free: At most, with a covariance of each component's own.
         max_tied: At most, with one covariance for all; 0 for none.
+        pooling_per_parameter: Tasks' worth of the pooled covariance in each component's own, per
+            parameter.
         tasks_per_component: Least number of tasks for each component of a candidate.
         factors_from: Components from which covariances of few factors are tried, and one start of
             EM is like another.
@@ -70,6 +72,7 @@ class SearchConfig:
     max_components: int = 256
     max_free: int = 128
     max_tied: int = 32
+    pooling_per_parameter: float = 1.0
     tasks_per_component: float = 10.0
     factors_from: int = 32
     num_starts: int = 3
@@ -403,7 +406,7 @@ def _scored(
 
 def _try_candidates(tried: _Tried, dim: int, config: SearchConfig) -> None:
     """Free covariances, then tied ones, then those of few factors, then what is in between."""
-    free = CovarianceModel(float(dim))
+    free = CovarianceModel(config.pooling_per_parameter * dim)
     tried.add(GAUSSIAN)
     if config.num_components is not None:
         tried.add(*(MixtureCandidate(k, free) for k in config.num_components))
@@ -589,6 +592,7 @@ def refined(
     gaussian: GaussianMixture,
     mixture: GaussianMixture,
     executor: AbstractExecutor = HERE,
+    config: SearchConfig | None = None,
     num_steps: int = 4,
 ) -> tuple[GaussianMixture, GaussianMixture]:
     """A few steps over all tasks, from what a part of them gave.
@@ -598,6 +602,7 @@ def refined(
         gaussian: The Gaussian of a part of them.
         mixture: The mixture of a part of them.
         executor: Where to go over them.
+        config: Of the search.
         num_steps: Of EM.
 
     Returns:
@@ -606,6 +611,7 @@ def refined(
     gaussian = fit_gaussian(
         blocks, start=gaussian, tolerance=1e-5, max_steps=6, executor=executor
     ).mixture
-    model, floor = CovarianceModel(float(mixture.dim)), MIN_VARIANCE * gaussian.covs[0]
+    pooling = (config or SearchConfig()).pooling_per_parameter * mixture.dim
+    model, floor = CovarianceModel(pooling), MIN_VARIANCE * gaussian.covs[0]
     better = fit_mixture(blocks, mixture, model, floor, max_steps=num_steps, executor=executor)
     return gaussian, better.mixture

@@ -46,7 +46,11 @@ MIN_EIGENVALUE = 1e-9  # of a task's design, over its largest
 TINY = 1e-300
 
 LOGS_SEARCH = SearchConfig(
-    num_components=(2, 5, 10, 20), tasks_per_component=20.0, num_folds=3, stack=True
+    num_components=(2, 5, 10, 20),
+    pooling_per_parameter=0.5,
+    tasks_per_component=20.0,
+    num_folds=3,
+    stack=True,
 )
 AnyLogs = Logs | TaskStatistics
 
@@ -954,5 +958,5 @@ def search_logs(
         everything = blocks_of(logs, likelihood)
     if everything is None:
         return found
-    gaussian, mixture = refined(everything, gaussian, found.mixture, executor)
+    gaussian, mixture = refined(everything, gaussian, found.mixture, executor, config)
     return dataclasses.replace(found, gaussian=gaussian, mixture=mixture)
