@@ -176,7 +176,7 @@ def interval_coverage(
     )
 
 
-def order_statistic(draws: Float[np.ndarray, "n m *d"], q: float) -> Float[np.ndarray, "n *d"]:
+def order_statistic(draws: Float[np.ndarray, "n m *d"], q: float) -> Float[np.ndarray, " n *d"]:
     """The draw of rank q (m + 1), between two where that is no whole number; NaN left out."""
     ordered = np.sort(draws, axis=1)  # NaN last
     count = np.sum(np.isfinite(draws), axis=1)
@@ -190,9 +190,9 @@ def order_statistic(draws: Float[np.ndarray, "n m *d"], q: float) -> Float[np.nd
 
 def rank_uniforms(
     draws: Float[np.ndarray, "n m *d"],
-    truths: Float[np.ndarray, "n *d"],
+    truths: Float[np.ndarray, " n *d"],
     rng: np.random.Generator,
-) -> Float[np.ndarray, "n *d"]:
+) -> Float[np.ndarray, " n *d"]:
     """Where the truth lies among the draws, in (0, 1): uniform if they are of the same law.
 
     A truth above r and equal to s of k draws is put at random in (r, r + s + 1) / (k + 1). NaN

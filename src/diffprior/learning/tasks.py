@@ -127,7 +127,7 @@ def _lapack_inverse_factor(
     return np.ascontiguousarray(np.moveaxis(np.linalg.inv(tril), 0, -1)), log_det
 
 
-def gram(inverse: Float[np.ndarray, "d d *n"]) -> Float[np.ndarray, "p *n"]:
+def gram(inverse: Float[np.ndarray, "d d *n"]) -> Float[np.ndarray, " p *n"]:
     """Triangles of W' W: the inverses, from `inverse_factor`."""
     rows, columns = np.tril_indices(len(inverse))
     pairs = zip(rows, columns, strict=True)
