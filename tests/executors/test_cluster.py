@@ -95,8 +95,8 @@ def test_a_round_of_diffusion_em_has_the_same_digits(
 
     here, there = Passes(InProcess()), Passes(executor)
     shards = sharded(tmp_path / "logs.parquet", 70)
-    ours = round_of(Source.in_shards(shards, likelihood, here, config), there)
-    assert_same(ours, round_of(Source.in_memory(logs), here), 1e-6)
+    ours = round_of(Source.of(shards, likelihood, here, config), there)
+    assert_same(ours, round_of(Source.of(logs, likelihood, here, config), here), 1e-6)
     assert ours.denoiser.correction is not None and start.denoiser.correction is None
 
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from ..checks import on_device, positive_int, real_numbers
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
-from ..logs.logs import Logs
+from ..logs.logs import Logs, grouped_logs
 from ..priors.adaptor import as_prior
 from ..priors.base import AbstractPrior
 from ..problems.base import AbstractProblem
@@ -118,7 +118,7 @@ class Tasks:
         labels = np.arange(num_tasks, dtype=np.uint64)
         names = tuple(f"x{i + 1}" for i in range(problem.dim))
         rows = (np.asarray(phi, np.float64)[kept], np.asarray(y, np.float64)[kept])
-        logs = Logs.from_grouped(labels, sizes, *rows, np.ones(len(rows[1])), None, names)
+        logs = grouped_logs(labels, sizes, *rows, np.ones(len(rows[1])), None, names)
         return Tasks(logs, problem.likelihood, np.asarray(thetas, np.float64))
 
     def __len__(self) -> int:

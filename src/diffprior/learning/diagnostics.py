@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
@@ -14,7 +14,7 @@ from ..executors import AbstractExecutor
 from ..fitting.em import HERE, AbstractTasks, log_evidence
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
-from .scoring import first_halves
+from .scoring import TaskMoments, first_halves, first_tasks
 from .tasks import AnyLogs, GlmTasks, LinearTasks, Noise, blocks_of, symmetric
 
 CERTIFICATE_TASKS = 1000
@@ -41,35 +41,19 @@ class Reliability:
     learnable_order: float
 
 
-@dataclass(frozen=True, eq=False)
-class _Spread:
-    """Sum of posterior covariances over tasks, in units of the prior, and the number of tasks."""
-
-    cov_z: Float[np.ndarray, " p"]
-    num_tasks: int
-
-    @staticmethod
-    def of(gaussian: GaussianMixture, block: AbstractTasks) -> "_Spread":
-        return _Spread(block.condition(gaussian).cov_z[:, 0].sum(axis=1), block.num_tasks)
-
-    @staticmethod
-    def total(parts: Iterable["_Spread"]) -> "_Spread":
-        every = list(parts)
-        return _Spread(np.sum([p.cov_z for p in every], axis=0), sum(p.num_tasks for p in every))
-
-
 def reliability(
     gaussian: GaussianMixture, blocks: Sequence[AbstractTasks], executor: AbstractExecutor = HERE
 ) -> Reliability:
     """Compute the eigenvalues of I - C^-1 mean Cov(theta | h) under the Gaussian."""
-    spread = executor.total(_Spread, functools.partial(_Spread.of, gaussian), blocks)
-    values, vectors = np.linalg.eigh(symmetric(spread.cov_z / spread.num_tasks))
+    sums = executor.total(TaskMoments, functools.partial(TaskMoments.of, gaussian), blocks)
+    num_tasks = sums.count[1]
+    values, vectors = np.linalg.eigh(symmetric(sums.cov_z / num_tasks))
     shares = np.clip(1.0 - values, 0.0, 1.0)
     towards = np.linalg.solve(gaussian.factors[0].T, vectors).T  # functionals w' theta
     towards = towards * np.sqrt(np.diagonal(gaussian.covs[0]))
     towards /= np.linalg.norm(towards, axis=1, keepdims=True)
     mean = float(np.clip(np.mean(shares), 1e-9, 1 - 1e-9))
-    order = float(np.log(max(spread.num_tasks, 2)) / -np.log(mean))
+    order = float(np.log(max(num_tasks, 2)) / -np.log(mean))
     return Reliability(shares, towards, order)
 
 
@@ -84,8 +68,7 @@ def certificate(
     the better one is the prior mixed with atoms, weights by EM, atoms where the ratio was largest.
     The maximum is searched from posterior draws, for linear rewards by ascent.
     """
-    order = np.argsort(logs.hashes, kind="stable")[:CERTIFICATE_TASKS]
-    blocks = blocks_of(logs.select(np.sort(order)), likelihood)
+    blocks = blocks_of(first_tasks(logs, CERTIFICATE_TASKS), likelihood)
     linear = [block for block in blocks if isinstance(block, LinearTasks)]
     evidence = log_evidence(blocks, components)
     points = np.concatenate([block.draw(components, seed, 5) for block in blocks])
@@ -111,7 +94,7 @@ def _ratios(
     blocks: list[AbstractTasks], evidence: Float[np.ndarray, " n"], points: np.ndarray
 ) -> Float[np.ndarray, "n m"]:
     likelihoods = np.concatenate([log_likelihoods(block, points) for block in blocks])
-    return np.exp(np.minimum(likelihoods - evidence[:, None], 50.0))
+    return np.asarray(np.exp(np.minimum(likelihoods - evidence[:, None], 50.0)))
 
 
 def _improved(
@@ -273,8 +256,8 @@ def mean_rewards(logs: AnyLogs) -> np.ndarray:
     """Mean reward per task; for statistics, along the first feature."""
     if isinstance(logs, Logs):
         sums = np.bincount(logs.row_tasks, logs.rewards, minlength=logs.num_tasks)
-        return sums / np.maximum(logs.counts, 1)
-    return logs.xy[:, 0] / np.maximum(logs.xx[:, 0], 1e-300)
+        return np.asarray(sums / np.maximum(logs.counts, 1))
+    return np.asarray(logs.xy[:, 0] / np.maximum(logs.xx[:, 0], 1e-300))
 
 
 def _survivors(logs: AnyLogs) -> str:

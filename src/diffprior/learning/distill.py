@@ -20,6 +20,7 @@ from ..fitting.config import PRIOR_STAGES, FitConfig
 from ..fitting.samples import with_hedge
 from ..logs.labels import Selection, uniforms
 from ..logs.logs import Logs
+from ..logs.shards import Shard
 from ..mixture import GaussianMixture
 from ..priors.diffusion import EXACT_DRAWS, DiffusionPrior, Metadata
 from ..samplers.base import AbstractSampler
@@ -29,7 +30,7 @@ from ..samplers.twisted_smc import TwistedSMC
 from ..schedule import Schedule
 from .config import LearningConfig
 from .scoring import hedged
-from .source import Passes, Piece
+from .source import Passes
 
 FOLD_SALT = 3
 BATCH_TASKS = 256
@@ -87,7 +88,7 @@ def on_components(components: GaussianMixture) -> DiffusionPrior:
 
 def em_round(
     prior: DiffusionPrior,
-    pieces: Sequence[Logs | Piece],
+    pieces: Sequence[Logs | Shard],
     likelihood: AbstractLikelihood,
     round_: int,
     seed: int = 0,
@@ -97,22 +98,9 @@ def em_round(
 ) -> DiffusionPrior:
     """Run one round of expectation maximization of a diffusion model.
 
-    Args:
-        prior: Current diffusion model, whose coordinates and weights are the starting point.
-        pieces: Tasks to learn from, distributed over the workers of `passes`.
-        likelihood: Distribution of rewards.
-        round_: Number of the round, from 0; with a task's label it determines that task's draws.
-        seed: Random seed of the training.
-        sampler: Sampler for the E-step; `TwistedSMC` by default, which is exact in the limit.
-        passes: Where the E-step runs, and whether the round is saved.
-        config: Numbers of steps and draws.
-
-    Returns:
-        The model trained on a fresh posterior draw per task, or several if tasks are few; draws of
-        one task are on one side of the split that stops the training.
-
-    Raises:
-        ValueError: The posterior of the sampler is too narrow.
+    The E-step takes a fresh posterior draw per task, or several if tasks are few, by `TwistedSMC`
+    unless another `sampler` is given; it runs over `pieces`, wherever `passes` are. Draws of one
+    task are on one side of the split that stops the training.
     """
     chosen = check_exact(sampler or TwistedSMC(prior, num_particles=16))
     draw = functools.partial(draw_piece, chosen, likelihood, round_)
@@ -121,22 +109,20 @@ def em_round(
     if copies > 1:
         more = passes.total(Draws, functools.partial(draw, range(1, copies)), pieces)
         drawn = Draws.total([drawn, more])
-    drawn = drawn.by_task()
-    groups = np.unique(drawn.hashes, return_inverse=True)[1]
-    steps = {"steps": config.round_steps, "seed": seed + 1 + round_}
-
-    def train() -> DiffusionPrior:
-        return DiffusionPrior.fit(
-            drawn.points,
-            groups=groups,
-            initial=prior,
-            config=FitConfig(num_steps=steps["steps"]),
-            seed=steps["seed"],
-            progress=False,
-        )
-
-    about = {"round": round_, "points": array_digest(drawn.points), **steps}
-    return passes.checkpoint("round of EM", about, train, prior)
+    order = np.argsort(drawn.hashes, kind="stable")  # which does not depend on the shards
+    drawn = Draws(drawn.points[order], drawn.hashes[order])
+    about = {"steps": config.round_steps, "seed": seed + 1 + round_}
+    train = functools.partial(
+        DiffusionPrior.fit,
+        drawn.points,
+        groups=np.unique(drawn.hashes, return_inverse=True)[1],
+        initial=prior,
+        config=FitConfig(num_steps=about["steps"]),
+        seed=about["seed"],
+        progress=False,
+    )
+    settings = {"round": round_, "points": array_digest(drawn.points), **about}
+    return passes.checkpoint("round of EM", settings, train, prior)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,11 +131,6 @@ class Draws:
 
     points: Float[np.ndarray, "n d"]
     hashes: UInt64[np.ndarray, " n"]
-
-    def by_task(self) -> "Draws":
-        """Sort by hash, an order that does not depend on the shards."""
-        order = np.argsort(self.hashes, kind="stable")
-        return Draws(self.points[order], self.hashes[order])
 
     @staticmethod
     def total(parts: Iterable["Draws"]) -> "Draws":
@@ -166,7 +147,7 @@ def draw_piece(
     likelihood: AbstractLikelihood,
     round_: int,
     copies: range,
-    piece: Logs | Piece,
+    piece: Logs | Shard,
 ) -> Draws:
     """Draw from the posterior of each task of a piece, once for each number of `copies`."""
     logs = piece if isinstance(piece, Logs) else piece.read()

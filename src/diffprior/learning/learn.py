@@ -1,8 +1,9 @@
 """`learn`: from logs to a prior, by families of increasing richness scored on held-out tasks."""
 
+import contextlib
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -13,6 +14,7 @@ from ..evidence.base import AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..executors import AbstractExecutor, InProcess
 from ..files.cache import Checkpoints
+from ..fitting.em import AbstractTasks
 from ..fitting.search import Search, gaussian_of
 from ..logs.labels import Selection, folds
 from ..logs.logs import Logs
@@ -20,6 +22,7 @@ from ..logs.shards import ShardedLogs
 from ..logs.statistics import TaskStatistics
 from ..mixture import GaussianMixture
 from ..priors.base import AbstractPrior
+from ..priors.diffusion import DiffusionPrior
 from ..progress import progress as progress_bar
 from .config import LearningConfig
 from .diagnostics import (
@@ -37,7 +40,9 @@ from .report import LearningReport
 from .scoring import (
     Family,
     FamilyResult,
+    as_prior,
     closed_form,
+    first_tasks,
     gain,
     hedged,
     naive,
@@ -45,7 +50,7 @@ from .scoring import (
     task_log_evidence,
 )
 from .source import Passes, Source
-from .tasks import LOGS_SEARCH, AnyLogs, Noise, blocks_of, resolve, search_logs
+from .tasks import CACHE, LOGS_SEARCH, AnyLogs, blocks_of, resolve, search_logs
 
 FAMILIES = ("gaussian", "mixture", "diffusion")
 GAUSSIAN, NAIVE = "Gaussian", "naive estimates"  # their names in the report
@@ -141,106 +146,67 @@ def learn(
             bar.describe(name)
             bar.advance()
 
+        passes = Passes(executor or InProcess())
         if isinstance(logs, ShardedLogs):
             cache = None if checkpoint_dir is None else Checkpoints(Path(checkpoint_dir))
-            passes = Passes(executor or InProcess(), bar.describe, cache, logs.digest)
-            source = Source.in_shards(logs, likelihood, passes, config)
-        else:
-            passes = Passes(executor or InProcess())
-            source = Source.in_memory(logs)
+            passes = Passes(passes.executor, bar.describe, cache, logs.digest)
         try:
-            run = _Run.start(source, likelihood, seed, hedge, passes, config, advance)
-            return run.run(allowed, simulate)
+            run = _Run(logs, likelihood, seed, hedge, passes, config, advance)
+            return run.learn(allowed, simulate)
         finally:
-            source.close()
+            CACHE.clear()
 
 
-@dataclass
 class _Run:
     """Inputs of one call of `learn`, and intermediate results."""
 
-    source: Source
-    selection: Selection  # of the tasks learned from
-    rest: AnyLogs  # those of them that are in memory
-    held_out: AnyLogs  # tasks of the report; the same as `rest` if there are too few
-    few: bool
-    likelihood: AbstractLikelihood
-    noise: Noise | None
-    seed: int
-    hedge: float
-    passes: Passes
-    config: LearningConfig
-    advance: Callable[[str], None]
-    seconds: dict[str, float] = field(default_factory=dict)
-    certificates: dict[int, float] = field(default_factory=dict)
-
-    @staticmethod
-    def start(
-        source: Source,
+    def __init__(
+        self,
+        logs: AnyLogs | ShardedLogs,
         likelihood: object,
         seed: int,
         hedge: float,
         passes: Passes,
         config: LearningConfig,
         advance: Callable[[str], None],
-    ) -> "_Run":
-        sample, num_tasks = source.sample, source.num_tasks
+    ) -> None:
+        self.source = Source.of(logs, likelihood, passes, config)
+        self.seed, self.hedge, self.passes = seed, hedge, passes
+        self.config, self.advance = config, advance
+        self.seconds: dict[str, float] = {}
+        self.certificates: dict[int, float] = {}
+        sample, num_tasks = self.source.sample, self.source.num_tasks
         if num_tasks < config.min_tasks:
             raise ValueError(
                 f"`logs`: expected at least {config.min_tasks} tasks, got {num_tasks}; a prior is "
                 "what tasks have in common, so collect the logs of more, or check their labels"
             )
-        few = num_tasks < config.min_held_out_tasks
-        selection = Selection(0.0 if few else config.report_share)
-        out = ~selection.mask(sample.hashes)
-        few = not out.any()
+        share = 0.0 if num_tasks < config.min_held_out_tasks else config.report_share
+        self.selection = Selection(share)  # of the tasks learned from
+        out = ~self.selection.mask(sample.hashes)
+        self.few = not out.any()
         if isinstance(likelihood, AbstractFamily) and isinstance(sample, Logs):
             likelihood.check_rewards(sample.rewards)  # of all tasks, those of the report too
-        rest = sample.select(~out)
-        resolved, noise = resolve(rest, likelihood)
-        held_out = rest if few else sample.select(out)
-        return _Run(
-            source,
-            selection,
-            rest,
-            held_out,
-            few,
-            resolved,
-            noise,
-            seed,
-            hedge,
-            passes,
-            config,
-            advance,
-        )
+        self.rest = sample.select(~out)  # tasks learned from that are in memory
+        self.held_out = self.rest if self.few else sample.select(out)
+        self.likelihood, self.noise = resolve(self.rest, likelihood)
 
-    def run(self, allowed: frozenset[str], simulate: bool) -> Learned:
+    def learn(self, allowed: frozenset[str], simulate: bool) -> Learned:
         """Fit all families, choose one and write the report."""
-        begin = time.perf_counter()
-        blocks = self.source.blocks(self.likelihood, self.selection)
-        self.advance(GAUSSIAN)
-        gaussian = gaussian_of(blocks, self.passes)
-        seen = reliability(gaussian, blocks, self.passes)
-        begin = self._lap(GAUSSIAN, begin)
         forced = "gaussian" not in allowed
         if forced and self.few:
             raise ValueError(
                 f"`families`: expected 'gaussian' among them with {self.source.num_tasks} tasks, "
                 f"got {sorted(allowed)}; richer families need more tasks, so add it"
             )
+        blocks = self.source.blocks(self.likelihood, self.selection)
+        with self._phase(GAUSSIAN):
+            gaussian = gaussian_of(blocks, self.passes)
+            seen = reliability(gaussian, blocks, self.passes)
         rough = self.few or seen.learnable_order < self.config.min_order
         search = None
         if allowed != {"gaussian"} and (forced or not rough):
-            many = self.source.is_larger or self.rest.num_tasks > LOGS_SEARCH.max_tasks
-            search = search_logs(
-                self.rest,
-                self.likelihood,
-                seed=self.seed,
-                executor=self.passes,
-                everything=blocks if many else None,
-                advance=self.advance,
-            )
-            begin = self._lap("mixture", begin)
+            search = self._search(blocks)
         families = [
             closed_form(NAIVE, naive(blocks, self.passes)),
             closed_form(GAUSSIAN, gaussian if search is None else search.gaussian),
@@ -249,26 +215,41 @@ class _Run:
             families.append(closed_form(search.name, search.mixture))
         chosen, sentence = choose(search, self.few, rough, forced)
         if "diffusion" in allowed and chosen != GAUSSIAN:
-            begin = time.perf_counter()
-            family, pays, about = self._diffusion(families[-1])
+            with self._phase("diffusion"):
+                family, pays, about = self._diffusion(families[-1])
             families.append(family)
             if pays or "mixture" not in allowed:
                 chosen, sentence = family.name, about
             else:
                 sentence = f"{sentence}; {about}"
-            self._lap("diffusion", begin)
         warnings = data_warnings(self.source.sample, self.likelihood, gaussian, seen, self.noise)
-        report = self._report(families, chosen, sentence, seen, warnings, simulate)
+        with self._phase("report"):
+            report = self._report(families, chosen, sentence, seen, warnings, simulate)
         final = next(f for f in families if f.name == chosen)
         prior = final.prior  # a diffusion model has had the hedge since it was distilled
         if final.components is not None and self.hedge:
-            prior = closed_form(final.name, hedged(final.components, self.hedge)).prior
+            prior = as_prior(hedged(final.components, self.hedge))
         return Learned(prior, self.likelihood, report, {f.name: f.prior for f in families})
 
-    def _lap(self, name: str, begin: float) -> float:
-        now = time.perf_counter()
-        self.seconds[name] = now - begin
-        return now
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        self.advance(name)
+        begin = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - begin
+
+    def _search(self, blocks: Sequence[AbstractTasks]) -> Search:
+        num_tasks = self.rest.num_tasks
+        larger = self.source.num_tasks > self.source.sample.num_tasks
+        with self._phase("mixture"):
+            return search_logs(
+                self.rest,
+                self.likelihood,
+                seed=self.seed,
+                executor=self.passes,
+                everything=blocks if larger or num_tasks > LOGS_SEARCH.max_tasks else None,
+                advance=self.advance,
+            )
 
     def _certificate(self, components: GaussianMixture) -> float:
         """What any prior could still gain over these components, computed once."""
@@ -283,28 +264,17 @@ class _Run:
         One fold of the tasks scores. The closed form was fitted to them too, which favors it: the
         diffusion model is chosen only if it is clearly better.
         """
-        self.advance("diffusion")
         assert base.components is not None
         config, rest, room = self.config, self.rest, self._certificate(base.components)
-        family = Family("diffusion", distill(base.components, self.seed, self.hedge, config), None)
+        family = Family("diffusion", distill(base.components, self.seed, self.hedge, config))
         if not isinstance(rest, Logs):
-            about = (
-                "the diffusion model distilled from it was not trained or scored: there are no rows"
-            )
-            return family, False, about
+            about = "the diffusion model distilled from it was not trained or scored: there are no "
+            return family, False, about + "rows"
         if room <= config.min_room and base.components.num_components < config.max_base_components:
-            return (
-                family,
-                False,
-                (
-                    "the diffusion model is that same prior: no prior could gain more than "
-                    f"{room:.3f} nats, so it was not trained"
-                ),
-            )
-        scoring = rest.select(folds(rest.hashes, config.num_folds, FOLD_SALT) == 0)
-        if scoring.num_tasks > config.scoring_tasks:
-            order = np.argsort(scoring.hashes, kind="stable")
-            scoring = scoring.select(np.sort(order[: config.scoring_tasks]))
+            about = "the diffusion model is that same prior: no prior could gain more than "
+            return family, False, about + f"{room:.3f} nats, so it was not trained"
+        fold = rest.select(folds(rest.hashes, config.num_folds, FOLD_SALT) == 0)
+        scoring = first_tasks(fold, config.scoring_tasks)
 
         def scored(family: Family) -> np.ndarray:
             return task_log_evidence(family, scoring, self.likelihood, self.seed)
@@ -312,17 +282,17 @@ class _Run:
         values, rounds = scored(family), 0
         while room > config.min_room and rounds < config.max_rounds:
             self.advance("EM of the diffusion model")
-            tasks = learning_tasks(self.source.num_tasks, rounds, config)
+            assert isinstance(family.prior, DiffusionPrior)
             better = em_round(
-                family.prior,  # type: ignore[arg-type]
-                self.source.pieces(tasks),
+                family.prior,
+                self.source.pieces(learning_tasks(self.source.num_tasks, rounds, config)),
                 self.likelihood,
                 rounds,
                 self.seed,
                 passes=self.passes,
                 config=config,
             )
-            trial = Family("diffusion", better, None)
+            trial = Family("diffusion", better)
             new = scored(trial)
             step = gain(new - values)
             if step.mean <= step.error:
@@ -344,37 +314,34 @@ class _Run:
         warnings: tuple[str, ...],
         simulate: bool,
     ) -> LearningReport:
-        self.advance("report")
-        begin = time.perf_counter()
+        likelihood, held_out, seed = self.likelihood, self.held_out, self.seed
         if self.few:
             results, names = self._cross_validated(chosen)
         else:
-            results, names = score(families, self.held_out, self.likelihood, chosen, self.seed)
+            results, names = score(families, held_out, likelihood, chosen, seed)
         closed = [f.components for f in families if f.components is not None]
         own = next(f for f in families if f.name == chosen).components
         basis = closed[-1] if own is None else own
         simulation, places = None, None
-        if isinstance(self.held_out, Logs):
-            places = calibration(basis, self.held_out, self.likelihood, self.seed)
-        if simulate and isinstance(self.held_out, Logs):
-            self.advance("regret")
-            started = time.perf_counter()
-            simulation = simulate_regret(
-                families, basis, chosen, self.held_out, self.likelihood, self.seed
-            )
-            self._lap("regret", started)
-        noise, noise_from = self.noise, None
-        if noise is not None:
-            noise_from = NOISE_FROM[noise.how].format(noise.degrees_of_freedom)
-        report = LearningReport(
+        if isinstance(held_out, Logs):
+            places = calibration(basis, held_out, likelihood, seed)
+            if simulate:
+                with self._phase("regret"):
+                    simulation = simulate_regret(
+                        families, basis, chosen, held_out, likelihood, seed
+                    )
+        noise = self.noise
+        return LearningReport(
             num_tasks=self.source.num_tasks,
             num_rows=self.source.num_rows,
             rows_per_task=self.source.rows_per_task,
             feature_names=self.source.sample.feature_names,
-            likelihood=type(self.likelihood).__name__.lower(),
+            likelihood=type(likelihood).__name__.lower(),
             noise_std=None if noise is None else noise.noise_std,
-            noise_from=noise_from,
-            num_report_tasks=self.held_out.num_tasks,
+            noise_from=(
+                None if noise is None else NOISE_FROM[noise.how].format(noise.degrees_of_freedom)
+            ),
+            num_report_tasks=held_out.num_tasks,
             reliability=tuple(float(value) for value in seen.values),
             learnable_order=seen.learnable_order,
             families=results,
@@ -390,8 +357,6 @@ class _Run:
             seconds=self.seconds,
             pictures=self._pictures(families, basis, places),
         )
-        self._lap("report", begin)
-        return report
 
     def _cross_validated(self, chosen: str) -> tuple[tuple[FamilyResult, ...], tuple[str, ...]]:
         """Score naive estimates and the Gaussian on each fifth, fitted to the other tasks."""
@@ -408,13 +373,13 @@ class _Run:
                 family = closed_form(name, fitted)
                 parts[name].append(task_log_evidence(family, other, self.likelihood))
         values = {name: np.concatenate(found) for name, found in parts.items()}
-        results = tuple(
+        results = (
             FamilyResult(
                 name, float(v.mean()), gain(v - values[GAUSSIAN]), (), None, name == chosen
             )
             for name, v in values.items()
         )
-        return results, ()
+        return tuple(results), ()
 
     def _pictures(
         self, families: list[Family], basis: GaussianMixture, places: Calibration | None
@@ -425,8 +390,7 @@ class _Run:
             for f in families
             if f.name != NAIVE
         }
-        order = np.sort(np.argsort(self.rest.hashes, kind="stable")[:SHOWN_POINTS])
-        blocks = blocks_of(self.rest.select(order), self.likelihood)
+        blocks = blocks_of(first_tasks(self.rest, SHOWN_POINTS), self.likelihood)
         estimates = np.concatenate([b.draw(basis, self.seed, 77) for b in blocks])
         return Pictures(draws, estimates, None if places is None else places.places)
 

@@ -32,7 +32,7 @@ class Family:
 
     name: str
     prior: AbstractPrior
-    components: GaussianMixture | None
+    components: GaussianMixture | None = None
 
 
 def closed_form(name: str, components: GaussianMixture) -> Family:
@@ -65,31 +65,36 @@ def hedged(components: GaussianMixture, share: float) -> GaussianMixture:
 
 
 @dataclass(frozen=True, eq=False)
-class _Estimates:
-    """Sums of estimates in units of a Gaussian, over tasks of several rows and over all."""
+class TaskMoments:
+    """Sums over tasks of posteriors under a Gaussian, in its units.
+
+    Means and their products are summed over tasks of several rows and over all, covariances, as
+    triangles, over all.
+    """
 
     count: Float[np.ndarray, " 2"]
-    first: Float[np.ndarray, "2 d"]
-    second: Float[np.ndarray, "2 d d"]
+    mean_z: Float[np.ndarray, "2 d"]
+    square_z: Float[np.ndarray, "2 d d"]
+    cov_z: Float[np.ndarray, " p"]
 
     @staticmethod
-    def of(start: GaussianMixture, block: AbstractTasks) -> "_Estimates":
-        z = block.condition(start).mean_z[:, 0].T
+    def of(gaussian: GaussianMixture, block: AbstractTasks) -> "TaskMoments":
+        """Sum over the tasks of a block."""
+        given = block.condition(gaussian)
+        z = given.mean_z[:, 0].T
         groups = (z[block.task_rows >= 2], z)
-        return _Estimates(
+        return TaskMoments(
             np.array([len(group) for group in groups], float),
             np.stack([group.sum(axis=0) for group in groups]),
             np.stack([group.T @ group for group in groups]),
+            given.cov_z[:, 0].sum(axis=1),
         )
 
     @staticmethod
-    def total(parts: Iterable["_Estimates"]) -> "_Estimates":
-        every = list(parts)
-        return _Estimates(
-            np.sum([part.count for part in every], axis=0),
-            np.sum([part.first for part in every], axis=0),
-            np.sum([part.second for part in every], axis=0),
-        )
+    def total(parts: Iterable["TaskMoments"]) -> "TaskMoments":
+        """Add sums."""
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return TaskMoments(*(np.sum(column, axis=0) for column in columns))
 
 
 def naive(blocks: Sequence[AbstractTasks], executor: AbstractExecutor = HERE) -> GaussianMixture:
@@ -101,10 +106,10 @@ def naive(blocks: Sequence[AbstractTasks], executor: AbstractExecutor = HERE) ->
     """
     start = guess_gaussian(blocks, executor)
     start = GaussianMixture.single(start.means[0], start.covs[0] / RIDGE)
-    sums = executor.total(_Estimates, functools.partial(_Estimates.of, start), blocks)
+    sums = executor.total(TaskMoments, functools.partial(TaskMoments.of, start), blocks)
     which = 0 if sums.count[0] > 2 * start.dim else 1
-    count, mean_z = sums.count[which], sums.first[which] / sums.count[which]
-    cov_z = (sums.second[which] - count * np.outer(mean_z, mean_z)) / (count - 1)
+    count, mean_z = sums.count[which], sums.mean_z[which] / sums.count[which]
+    cov_z = (sums.square_z[which] - count * np.outer(mean_z, mean_z)) / (count - 1)
     factor = start.factors[0]
     cov = factor @ cov_z @ factor.T
     return GaussianMixture.single(start.means[0] + factor @ mean_z, well_conditioned(cov))
@@ -154,6 +159,11 @@ def task_log_evidence(
     values = np.empty(logs.num_tasks)
     values[block_order(logs)] = log_evidence(exact, family.components)
     return values
+
+
+def first_tasks(logs: AnyLogs, count: int) -> AnyLogs:
+    """Take at most `count` tasks, those of smallest hash, in the order of the logs."""
+    return logs.select(np.sort(np.argsort(logs.hashes, kind="stable")[:count]))
 
 
 def first_halves(logs: Logs) -> tuple[Logs, np.ndarray]:

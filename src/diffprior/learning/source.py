@@ -19,11 +19,11 @@ from ..files.base import Serializable
 from ..files.cache import Checkpoints, Saved, SavedArrays, array_digest
 from ..fitting.em import AbstractTasks
 from ..logs.labels import Selection
-from ..logs.logs import Logs, check_several_rows, check_varying
+from ..logs.logs import Logs, check_several_rows, check_varying, grouped_logs
 from ..logs.shards import Shard, ShardedLogs
-from ..logs.statistics import check_gram, packed, unpacked
+from ..logs.statistics import check_gram
 from .config import LearningConfig
-from .tasks import CACHE, AnyLogs, ShardTasks, blocks_of
+from .tasks import AnyLogs, ShardTasks, blocks_of
 
 PIECE_TASKS = 1024  # per piece of logs in memory
 UNSIGNED = "unsigned_"
@@ -40,18 +40,11 @@ class Passes(AbstractExecutor):
     def __init__(
         self,
         executor: AbstractExecutor,
-        report: Callable[[str], None] = lambda text: None,
+        report: Callable[[str], None] | None = None,
         cache: Checkpoints | None = None,
         data_digest: str = "",
     ) -> None:
-        """Wrap an executor.
-
-        Args:
-            executor: Where passes run.
-            report: Receives the progress of every pass in words.
-            cache: Where sums are saved, if anywhere.
-            data_digest: Identifies the data.
-        """
+        """Wrap an executor; `report` receives the progress of passes, `cache` saves their sums."""
         self.executor, self.report, self.cache = executor, report, cache
         self.data_digest, self.num_passes = data_digest, 0
 
@@ -60,7 +53,8 @@ class Passes(AbstractExecutor):
     ) -> Iterator[Result]:
         self.num_passes += 1
         for number, result in enumerate(self.executor.map(function, shards)):
-            self.report(f"pass {self.num_passes}, shard {number + 1} of {len(shards)}")
+            if self.report is not None:
+                self.report(f"pass {self.num_passes}, shard {number + 1} of {len(shards)}")
             yield result
 
     def total(
@@ -90,21 +84,6 @@ class Passes(AbstractExecutor):
         return self.cache.get(name, {**settings, **known}, compute)
 
 
-@dataclass(frozen=True)
-class Piece:
-    """Some tasks of one file, in the order of their hashes."""
-
-    shard: Shard
-    selection: Selection
-
-    def read(self) -> Logs:
-        """Read their logs."""
-        return self.shard.read().by_hash(self.selection)
-
-    def __str__(self) -> str:
-        return str(self.shard)
-
-
 @dataclass(frozen=True, eq=False)
 class Source:
     """All tasks to learn from.
@@ -124,45 +103,33 @@ class Source:
     shards: tuple[Shard, ...] | None = None
 
     @staticmethod
-    def in_memory(logs: AnyLogs) -> "Source":
-        """Make a source of logs in memory."""
-        counts = np.asarray(logs.counts, float)
-        rows = float(counts.min()), float(np.median(counts)), float(counts.max())
-        return Source(logs, logs.num_tasks, logs.num_rows, rows)
-
-    @staticmethod
-    def in_shards(
-        logs: ShardedLogs, likelihood: object, passes: Passes, config: LearningConfig
+    def of(
+        logs: AnyLogs | ShardedLogs, likelihood: object, passes: Passes, config: LearningConfig
     ) -> "Source":
-        """Make a source of logs in files, of which a first pass takes a sample.
-
-        Raises:
-            ValueError: Features are constant or collinear, or every row has its own task.
-        """
-        numbers = logs.num_rows * (len(logs.feature_names) + 2)
+        """Make a source of logs in memory, or in files, of which a first pass takes a sample."""
+        if not isinstance(logs, ShardedLogs):
+            counts = np.asarray(logs.counts, float)
+            rows = float(counts.min()), float(np.median(counts)), float(counts.max())
+            return Source(logs, logs.num_tasks, logs.num_rows, rows)
+        names = logs.feature_names
+        numbers = logs.num_rows * (len(names) + 2)
         share = min(1.0, config.sample_tasks / logs.num_tasks, config.sample_numbers / numbers)
         function = functools.partial(summarize, share, likelihood)
         found = passes.total(DatasetSummary, function, logs.shards)
-        check_several_rows(found.num_tasks, found.num_rows)
-        check_varying(found.low, found.high, logs.feature_names)
-        check_gram(unpacked(found.gram[None])[0], logs.feature_names, found.num_rows)
-        times = found.times if len(found.times) else None
-        sample = Logs.from_grouped(
+        num_tasks, num_rows = int(found.sizes.sum()), int(found.lengths @ found.sizes)
+        check_several_rows(num_tasks, num_rows)
+        check_varying(found.low, found.high, names)
+        check_gram(found.gram, names, num_rows)
+        sample = grouped_logs(
             found.hashes,
             found.counts,
             found.features,
             found.rewards,
             found.weights,
-            times,
-            logs.feature_names,
+            found.times if len(found.times) else None,
+            names,
         )
-        rows = found.rows_per_task()
-        return Source(sample, found.num_tasks, found.num_rows, rows, logs.shards)
-
-    @property
-    def is_larger(self) -> bool:
-        """Whether there are more tasks than the sample has."""
-        return self.num_tasks > self.sample.num_tasks
+        return Source(sample, num_tasks, num_rows, found.rows_per_task(), logs.shards)
 
     def blocks(
         self, likelihood: AbstractLikelihood, selection: Selection
@@ -176,46 +143,27 @@ class Source:
 
     def pieces(
         self, selection: Selection, piece_tasks: int = PIECE_TASKS
-    ) -> Sequence[Logs | Piece]:
+    ) -> Sequence[Logs | Shard]:
         """All chosen tasks in pieces, in the order of hashes."""
         if self.shards is not None:
-            return [Piece(shard, selection) for shard in self.shards]
+            return [dataclasses.replace(shard, selection=selection) for shard in self.shards]
         assert isinstance(self.sample, Logs)
         logs = self.sample.by_hash(selection)
         starts = range(0, logs.num_tasks, piece_tasks)
         return [logs.select(np.arange(s, min(s + piece_tasks, logs.num_tasks))) for s in starts]
-
-    def close(self) -> None:
-        """Release blocks of files that this process holds in memory."""
-        if self.shards is not None:
-            CACHE.clear()
 
 
 @dataclass(frozen=True, eq=False)
 class DatasetSummary:
     """Sizes and ranges of all tasks, and a sample of them, from a first pass.
 
-    Attributes:
-        num_tasks: Number of tasks.
-        num_rows: Number of rows.
-        lengths: Numbers of rows per task that occur, ascending.
-        sizes: How many tasks have each.
-        gram: Summed products of features, the lower triangle.
-        low: Smallest value of every feature.
-        high: Largest value of every feature.
-        hashes: Hashes of the sample.
-        counts: Numbers of rows of the sample.
-        features: Features of the sample.
-        rewards: Rewards of the sample.
-        weights: Weights of the sample.
-        times: Times of the sample; empty if there are none.
+    `sizes` says how many tasks have each of the `lengths`; `gram` sums products of features, whose
+    ranges are `low` to `high`. The other fields are of the sample; `times` may be empty.
     """
 
-    num_tasks: int
-    num_rows: int
     lengths: Int[np.ndarray, " l"]
     sizes: Int[np.ndarray, " l"]
-    gram: Float[np.ndarray, " p"]
+    gram: Float[np.ndarray, "d d"]
     low: Float[np.ndarray, " d"]
     high: Float[np.ndarray, " d"]
     hashes: UInt64[np.ndarray, " t"]
@@ -235,8 +183,6 @@ class DatasetSummary:
 
         lengths, which = np.unique(joined("lengths"), return_inverse=True)
         return DatasetSummary(
-            sum(part.num_tasks for part in every),
-            sum(part.num_rows for part in every),
             lengths,
             np.bincount(which, joined("sizes"), minlength=len(lengths)).astype(np.int64),
             np.sum([part.gram for part in every], axis=0),
@@ -247,7 +193,8 @@ class DatasetSummary:
 
     def rows_per_task(self) -> tuple[float, float, float]:
         """Smallest, median and largest number of rows per task."""
-        ends, middle = np.cumsum(self.sizes), (self.num_tasks - 1) / 2
+        ends = np.cumsum(self.sizes)
+        middle = (ends[-1] - 1) / 2
         places = (int(np.floor(middle)), int(np.ceil(middle)))
         pair = [self.lengths[np.searchsorted(ends, place, side="right")] for place in places]
         return float(self.lengths[0]), float(np.mean(pair)), float(self.lengths[-1])
@@ -262,25 +209,19 @@ def summarize(share: float, likelihood: object, shard: Shard) -> DatasetSummary:
     small = order if share >= 1 else order[logs.hashes[order] < np.uint64(int(share * 2.0**64))]
     few = logs.select(small)
     return DatasetSummary(
-        logs.num_tasks,
-        logs.num_rows,
         *np.unique(logs.counts, return_counts=True),
-        packed(logs.features.T @ logs.features),
+        logs.features.T @ logs.features,
         logs.features.min(axis=0),
         logs.features.max(axis=0),
-        few.hashes,
-        few.counts,
-        few.features,
-        few.rewards,
-        few.weights,
+        *(getattr(few, name) for name in SAMPLE[:-1]),
         np.zeros(0) if few.times is None else few.times,
     )
 
 
-def _as_arrays(result: Any) -> dict[str, np.ndarray]:
+def _as_arrays(result: object) -> dict[str, np.ndarray]:
     """Fields as arrays that files can hold: hashes as signed numbers of the same bits."""
     found = {}
-    for field in dataclasses.fields(result):
+    for field in dataclasses.fields(result):  # type: ignore[arg-type]
         array = np.asarray(getattr(result, field.name))
         unsigned = array.dtype == np.uint64
         found[UNSIGNED * unsigned + field.name] = array.view(np.int64) if unsigned else array

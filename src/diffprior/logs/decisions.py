@@ -36,11 +36,6 @@ class LoggedDecision(NamedTuple):
     created: float
     learned: float
 
-    @property
-    def phi(self) -> Float[np.ndarray, " d"]:
-        """Features of the action taken."""
-        return self.features[self.taken]
-
 
 def counted_propensity(share: float, num_draws: int) -> float:
     """Propensity for importance weights, from the share of `num_draws` further draws.
@@ -121,7 +116,14 @@ class LoggedDecisions:
             )
         outside = (taken < 0) | (taken >= num_actions)
         reject_rows(outside, "actions", f"0 to {num_actions - 1}", "number the actions so")
-        known = _propensities(propensities, n)
+        known = np.array(propensities, np.float64)
+        if known.shape != (n,):
+            raise ValueError(
+                f"`propensities`: expected shape ({n},), got {known.shape}; one for each decision"
+            )
+        fix = "pass NaN where a propensity is unknown"
+        wrong = ~np.isnan(known) & ~((known > 0) & (known <= 1))
+        reject_rows(wrong, "propensities", "probabilities above 0", fix)
         impossible = ~allowed[np.arange(n), taken] & ~np.isnan(known)
         fix = "allow the actions that were taken"
         reject_rows(impossible, "mask", "actions that could be taken", fix)
@@ -145,13 +147,7 @@ class LoggedDecisions:
 
     @staticmethod
     def read(path: str | Path) -> "LoggedDecisions":
-        """Read a Parquet file that `diffprior export` wrote.
-
-        Args:
-            path: The file.
-
-        Returns:
-            The decisions.
+        """Read the Parquet file at `path`, which `diffprior export` wrote.
 
         Raises:
             ValueError: The file is missing, or has other columns.
@@ -201,18 +197,6 @@ def _num_known(
 
 def _numbers(name: str, values: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
     return np.asarray(real_numbers(name, values, (n,), "one for each decision"), np.float64)
-
-
-def _propensities(values: ArrayLike, n: int) -> Float[np.ndarray, " n"]:
-    array = np.array(values, np.float64)
-    if array.shape != (n,):
-        raise ValueError(
-            f"`propensities`: expected shape ({n},), got {array.shape}; one for each decision"
-        )
-    impossible = ~np.isnan(array) & ~((array > 0) & (array <= 1))
-    fix = "pass NaN where a propensity is unknown"
-    reject_rows(impossible, "propensities", "probabilities above 0", fix)
-    return array
 
 
 def _padded(table: Any) -> tuple[Float[np.ndarray, "n k d"], Bool[np.ndarray, "n k"]]:

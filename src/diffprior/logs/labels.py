@@ -2,7 +2,6 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
@@ -79,7 +78,7 @@ def normals(
     """Standard normal numbers per task, like `uniforms`."""
     from scipy.special import ndtri  # slow to import, and not needed to decide
 
-    return ndtri(uniforms(hashes, count, *numbers))
+    return np.asarray(ndtri(uniforms(hashes, count, *numbers)))
 
 
 def _mixed(hashes: UInt64[np.ndarray, " n"], salt: int) -> UInt64[np.ndarray, " n"]:
@@ -92,7 +91,7 @@ def _mixed(hashes: UInt64[np.ndarray, " n"], salt: int) -> UInt64[np.ndarray, " 
         return z ^ (z >> np.uint64(31))
 
 
-def _text(label: Any) -> str:
+def _text(label: object) -> str:
     if isinstance(label, bytes | np.bytes_):
         return bytes(label).decode("utf-8", "replace")
     if isinstance(label, float | np.floating) and float(label).is_integer():

@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike
 
 from ..checks import positive_int, real_numbers
 from .labels import Selection, label_hashes
-from .statistics import TaskStatistics, check_gram, sum_by_task
-from .streams import INTERCEPT, Columns, Rows, sample_tasks, stream_statistics
-from .tables import choose_columns, label_column, numeric_column, read_table, reject_rows
+from .statistics import TaskStatistics, check_gram, from_products, products, segment_sums
+from .streams import INTERCEPT, Columns, parquet_columns, sample_tasks, stream_statistics
+from .tables import read_table, reject_rows
 
 
 class Logs:
@@ -134,22 +134,17 @@ class Logs:
             ValueError: There is no such file or column, a cell is not a number, or as for `Logs`.
             ImportError: narwhals and pyarrow are not installed.
         """
-        if max_rows is not None:
-            limit = positive_int("max_rows", max_rows)
-            path = Path(source)  # type: ignore[arg-type]
-            columns = Columns.of(path, task, reward, features, weight, time)
-            return Logs.from_rows(sample_tasks(path, columns, limit), columns.features, intercept)
-        frame = read_table(source)
-        reserved = [name for name in (task, reward, weight, time) if name]
-        names = choose_columns(frame.columns, features, reserved)
+        roles = (task, reward, features, weight, time)
+        if max_rows is None:
+            frame = read_table(source)
+            columns = Columns.of(frame.columns, *roles)
+            rows = columns.arrays(frame)
+        else:
+            limit, path = positive_int("max_rows", max_rows), Path(str(source))
+            columns = Columns.of(parquet_columns(path), *roles)
+            rows = sample_tasks(path, columns, limit)
         return Logs(
-            label_column(frame, task),
-            np.stack([numeric_column(frame, name, "features") for name in names], axis=1),
-            numeric_column(frame, reward, "reward"),
-            weights=None if weight is None else numeric_column(frame, weight, "weight"),
-            times=None if time is None else frame[time].to_numpy(),
-            feature_names=names,
-            intercept=intercept,
+            **rows, feature_names=columns.features, intercept=intercept, check_features=True
         )
 
     @staticmethod
@@ -173,66 +168,13 @@ class Logs:
             ValueError: There is no such file or column, or a cell is not a number.
             ImportError: pyarrow is not installed.
         """
-        columns = Columns.of(Path(path), task, reward, features, weight)
+        columns = Columns.of(parquet_columns(Path(path)), task, reward, features, weight)
         return stream_statistics(Path(path), columns, intercept)
-
-    @staticmethod
-    def from_rows(
-        rows: Rows, names: tuple[str, ...], intercept: bool, check_features: bool = True
-    ) -> "Logs":
-        """Make logs of arrays that were read from a file.
-
-        Args:
-            rows: Arrays by the names of the arguments of `Logs`.
-            names: Names of the features.
-            intercept: As for `Logs`.
-            check_features: As for `Logs`.
-
-        Returns:
-            The logs.
-        """
-        return Logs(
-            rows["tasks"],
-            rows["features"],
-            rows["rewards"],
-            weights=rows["weights"],
-            times=rows.get("times"),
-            feature_names=names,
-            intercept=intercept,
-            check_features=check_features,
-        )
-
-    @staticmethod
-    def from_grouped(
-        hashes: UInt64[np.ndarray, " t"],
-        counts: Int[np.ndarray, " t"],
-        features: Float[np.ndarray, "n d"],
-        rewards: Float[np.ndarray, " n"],
-        weights: Float[np.ndarray, " n"],
-        times: Float[np.ndarray, " n"] | None,
-        feature_names: tuple[str, ...],
-    ) -> "Logs":
-        """Make logs of checked rows that are grouped by task already.
-
-        Args:
-            hashes: Hash per task, which serves as its label, (t,).
-            counts: Number of rows per task, (t,).
-            features: Feature vectors, (n, d).
-            rewards: Rewards, (n,).
-            weights: Weights, (n,).
-            times: Times, (n,), or None.
-            feature_names: Names of the features.
-
-        Returns:
-            The logs.
-        """
-        starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        return _logs(hashes, hashes, starts, features, rewards, weights, times, feature_names)
 
     @property
     def dim(self) -> int:
         """Number of parameters d."""
-        return self.features.shape[1]
+        return int(self.features.shape[1])
 
     @property
     def num_tasks(self) -> int:
@@ -264,77 +206,52 @@ class Logs:
     @property
     def tasks(self) -> np.ndarray:
         """The task label of every row, (n,)."""
-        return self.labels[self.row_tasks]
+        return np.asarray(self.labels[self.row_tasks])
 
     def select(self, tasks: Int[np.ndarray, " k"] | Bool[np.ndarray, " t"]) -> "Logs":
-        """Take some tasks.
-
-        Args:
-            tasks: Positions in `labels`, or a mask (t,).
-
-        Returns:
-            Their logs.
-        """
+        """Take some tasks: `tasks` are positions in `labels`, or a mask (t,)."""
         chosen = np.arange(self.num_tasks)[tasks]
         counts = self.counts[chosen]
         starts = np.concatenate([[0], np.cumsum(counts)])
         rows = np.repeat(self.starts[chosen] - starts[:-1], counts) + np.arange(starts[-1])
-        return self._with(self.labels[chosen], self.hashes[chosen], starts, rows)
+        return self._with(chosen, counts, rows)
 
     def select_rows(self, keep: Bool[np.ndarray, " n"]) -> "Logs":
-        """Take some rows of every task, possibly none.
-
-        Args:
-            keep: A mask of the rows (n,).
-
-        Returns:
-            Logs of the same tasks.
-        """
+        """Take the rows where the mask `keep` (n,) is true, of every task, possibly none."""
         ends = np.concatenate([[0], np.cumsum(keep)])
-        return self._with(self.labels, self.hashes, ends[self.starts], np.flatnonzero(keep))
+        return self._with(slice(None), np.diff(ends[self.starts]), np.flatnonzero(keep))
 
     def by_hash(self, selection: Selection | None = None) -> "Logs":
-        """Sort tasks by hash, an order that does not depend on how tasks were sharded.
-
-        Args:
-            selection: Which tasks to take; all by default.
-
-        Returns:
-            The sorted logs.
-        """
+        """Sort the tasks of `selection`, all by default, by hash, whatever file they are from."""
         order = np.argsort(self.hashes, kind="stable")
         return self.select(
             order if selection is None else order[selection.mask(self.hashes[order])]
         )
 
     def statistics(self) -> TaskStatistics:
-        """Sum up the rows of every task.
-
-        Returns:
-            Sufficient statistics of linear rewards.
-        """
-        return sum_by_task(
-            self.labels,
-            self.hashes,
-            self.starts,
-            self.features,
-            self.rewards,
-            self.weights,
-            self.feature_names,
-        )
+        """Sum up the rows of every task: sufficient statistics of linear rewards."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            summands = products(self.features, self.rewards, self.weights)
+            sums = segment_sums(summands, self.starts)
+        if not np.all(np.isfinite(sums)):
+            raise ValueError(
+                "`rewards`: expected features and rewards whose squares can be summed in double "
+                "precision, got larger ones; rescale them"
+            )
+        return from_products(self.labels, self.hashes, sums, self.feature_names)
 
     def _with(
-        self, labels: np.ndarray, hashes: np.ndarray, starts: np.ndarray, rows: np.ndarray
+        self, tasks: Int[np.ndarray, " k"] | slice, counts: np.ndarray, rows: np.ndarray
     ) -> "Logs":
-        return _logs(
-            labels,
-            hashes,
-            starts,
+        return grouped_logs(
+            self.hashes[tasks],
+            counts,
             self.features[rows],
             self.rewards[rows],
             self.weights[rows],
             None if self.times is None else self.times[rows],
             self.feature_names,
+            labels=self.labels[tasks],
         )
 
     def __repr__(self) -> str:
@@ -382,19 +299,20 @@ def _check_features(features: Float[np.ndarray, "n d"], names: tuple[str, ...]) 
     check_gram(gram, names, len(features))
 
 
-def _logs(
-    labels: np.ndarray,
-    hashes: np.ndarray,
-    starts: np.ndarray,
-    features: np.ndarray,
-    rewards: np.ndarray,
-    weights: np.ndarray,
-    times: np.ndarray | None,
+def grouped_logs(
+    hashes: UInt64[np.ndarray, " t"],
+    counts: Int[np.ndarray, " t"],
+    features: Float[np.ndarray, "n d"],
+    rewards: Float[np.ndarray, " n"],
+    weights: Float[np.ndarray, " n"],
+    times: Float[np.ndarray, " n"] | None,
     feature_names: tuple[str, ...],
+    labels: np.ndarray | None = None,
 ) -> Logs:
-    """Logs of checked rows."""
+    """Logs of checked rows, grouped by task; hashes are labels where there are no others."""
     logs = object.__new__(Logs)
-    logs.labels, logs._hashes, logs.starts = labels, hashes, starts
+    logs.labels, logs._hashes = hashes if labels is None else labels, hashes
+    logs.starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     logs.features, logs.rewards, logs.weights = features, rewards, weights
     logs.times, logs.feature_names = times, feature_names
     return logs

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, UInt64
 
 from ..checks import positive_int
 from ..files.atomic import write_atomic
-from .labels import label_hashes
+from .labels import Selection, label_hashes
 from .logs import Logs
-from .streams import BATCH_ROWS, INTERCEPT, Columns
+from .streams import BATCH_ROWS, INTERCEPT, Columns, parquet_columns
 from .tables import arrow, reject_missing_labels, require_column
 
 MANIFEST = "_shards.json"
@@ -32,15 +31,15 @@ class Shard:
     path: str
     columns: Columns
     intercept: bool
+    selection: Selection | None = None
 
     def read(self) -> Logs:
-        """Read the logs of its tasks.
-
-        Returns:
-            The logs.
-        """
-        rows = self.columns.read(Path(self.path))
-        return Logs.from_rows(rows, self.columns.features, self.intercept, check_features=False)
+        """Read the logs of its tasks; of a selection, in the order of their hashes."""
+        rows, columns = self.columns.read(Path(self.path)), self.columns
+        logs = Logs(
+            **rows, feature_names=columns.features, intercept=self.intercept, check_features=False
+        )
+        return logs if self.selection is None else logs.by_hash(self.selection)
 
     def __str__(self) -> str:
         return self.path
@@ -80,17 +79,8 @@ class ShardedLogs:
     ) -> "ShardedLogs":
         """Open a folder, without reading any rows yet.
 
-        Args:
-            folder: Folder that `write` made, on storage that all workers see under this name.
-            task: Column of task labels, by which the files were made.
-            reward: Column of rewards.
-            features: Columns of features: a name, a pattern such as "x*", or several of them.
-            weight: Column with the number of observations that a row stands for.
-            time: Column of times; rows of a task are sorted by it.
-            intercept: Whether to prepend a feature that is always 1.
-
-        Returns:
-            The logs, for `learn`.
+        Args, as of `Logs.read`; `folder` is one that `write` made, by the same `task`, on storage
+        that all workers see under this name.
 
         Raises:
             ValueError: There is no such folder or column, or files were made by another column.
@@ -109,7 +99,7 @@ class ShardedLogs:
                 f"got {task!r}; pass that, or make other files with `diffprior shard`"
             )
         paths = [Path(folder).absolute() / name for name in manifest["files"]]
-        columns = Columns.of(paths[0], task, reward, features, weight, time)
+        columns = Columns.of(parquet_columns(paths[0]), task, reward, features, weight, time)
         return ShardedLogs(
             tuple(Shard(str(path), columns, intercept) for path in paths),
             manifest["num_tasks"],
@@ -262,15 +252,11 @@ def _distributed(
     for path in files:
         for batch in arrow("parquet").ParquetFile(path).iter_batches(batch_rows):
             hashes, inverse = _row_hashes(batch.column(task), task)
-            number = _file_of(hashes, num_files)[inverse]
+            # Files hold ranges of hashes, in ascending order.
+            places = ((hashes >> np.uint64(32)) * np.uint64(num_files)) >> np.uint64(32)
+            number = places.astype(np.int64)[inverse]
             rows = batch.take(np.argsort(number, kind="stable")).select(names)
             ends = np.cumsum(np.bincount(number, minlength=num_files))
             for own in np.unique(number).tolist():
                 begin = ends[own - 1] if own else 0
                 yield own, rows.slice(begin, ends[own] - begin)
-
-
-def _file_of(hashes: UInt64[np.ndarray, " n"], num_files: int) -> Int[np.ndarray, " n"]:
-    """The file of every task: files hold ranges of hashes, in ascending order."""
-    high = hashes >> np.uint64(32)
-    return ((high * np.uint64(num_files)) >> np.uint64(32)).astype(np.int64)

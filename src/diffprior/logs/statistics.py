@@ -90,18 +90,14 @@ class TaskStatistics:
         return statistics.checked()
 
     def checked(self) -> "TaskStatistics":
-        """Raise if features are constant zero or collinear over all tasks.
-
-        Returns:
-            Itself.
-        """
+        """Return itself, or raise if features are constant zero or collinear over all tasks."""
         check_gram(unpacked(self.xx.sum(axis=0)[None])[0], self.feature_names, self.num_rows)
         return self
 
     @property
     def dim(self) -> int:
         """Number of parameters d."""
-        return self.xy.shape[1]
+        return int(self.xy.shape[1])
 
     @property
     def num_tasks(self) -> int:
@@ -111,26 +107,15 @@ class TaskStatistics:
     @property
     def num_rows(self) -> int:
         """Number of rows that were summed."""
-        return round(self.counts.sum())
+        return round(float(self.counts.sum()))
 
     def select(self, tasks: Int[np.ndarray, " k"] | Bool[np.ndarray, " t"]) -> "TaskStatistics":
-        """Take some tasks.
-
-        Args:
-            tasks: Positions in `labels`, or a mask (t,).
-
-        Returns:
-            Their statistics.
-        """
+        """Take some tasks: `tasks` are positions in `labels`, or a mask (t,)."""
         per_task = ("labels", "hashes", "counts", "xx", "xy", "yy")
         return dataclasses.replace(self, **{name: getattr(self, name)[tasks] for name in per_task})
 
     def statistics(self) -> "TaskStatistics":
-        """Return itself, like `Logs.statistics`.
-
-        Returns:
-            Itself.
-        """
+        """Return itself, like `Logs.statistics`."""
         return self
 
     def __repr__(self) -> str:
@@ -147,20 +132,7 @@ def statistics_sql(
     intercept: bool = False,
     weight: str | None = None,
 ) -> str:
-    """Write the SQL whose result `TaskStatistics.read` reads: one row per task.
-
-    Args:
-        features: Columns of features, in order.
-        task: Column of task labels.
-        reward: Column of rewards.
-        table: Name of the table, as it stands after FROM.
-        dialect: duckdb, postgres, snowflake, bigquery or spark.
-        intercept: Whether to prepend a feature that is always 1.
-        weight: Column with the number of observations that a row stands for.
-
-    Returns:
-        A statement with d (d + 3) / 2 + 3 result columns.
-    """
+    """Write the SQL whose result `TaskStatistics.read` reads: one row per task."""
     quote, double = DIALECTS[choice("dialect", dialect, tuple(DIALECTS))]
 
     def name(column: str) -> str:
@@ -177,26 +149,6 @@ def statistics_sql(
     columns += [f"SUM({w}{x[i]} * {x[j]}) AS xx_{i + 1}_{j + 1}" for i, j in triangle(len(x))]
     body = ",\n  ".join(columns)
     return f"SELECT\n  {body}\nFROM {table}\nGROUP BY {name(task)}"
-
-
-def sum_by_task(
-    labels: np.ndarray,
-    hashes: UInt64[np.ndarray, " t"],
-    starts: Int[np.ndarray, " s"],
-    features: Float[np.ndarray, "n d"],
-    rewards: Float[np.ndarray, " n"],
-    weights: Float[np.ndarray, " n"],
-    feature_names: tuple[str, ...],
-) -> TaskStatistics:
-    """Sum up rows that are grouped by task; rows of task i are `starts[i]` to `starts[i + 1]`."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        sums = segment_sums(products(features, rewards, weights), starts)
-    if not np.all(np.isfinite(sums)):
-        raise ValueError(
-            "`rewards`: expected features and rewards whose squares can be summed in double "
-            "precision, got larger ones; rescale them"
-        )
-    return from_products(labels, hashes, sums, feature_names)
 
 
 def products(
@@ -245,12 +197,6 @@ def unpacked(packed: Float[np.ndarray, "t p"]) -> Float[np.ndarray, "t d d"]:
     full[:, rows, columns] = packed
     full[:, columns, rows] = packed
     return full
-
-
-def packed(matrices: Float[np.ndarray, "*t d d"]) -> Float[np.ndarray, "*t p"]:
-    """Lower triangles of symmetric matrices, row by row."""
-    rows, columns = np.tril_indices(matrices.shape[-1])
-    return matrices[..., rows, columns]
 
 
 def check_gram(gram: Float[np.ndarray, "d d"], names: tuple[str, ...], num_rows: int) -> None:

@@ -3,13 +3,23 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .labels import label_hashes
 from .statistics import TaskStatistics, from_products, products, segment_sums
-from .tables import arrow, choose_columns, reject_missing_labels, require_column, to_numbers
+from .tables import (
+    arrow,
+    choose_columns,
+    label_column,
+    numeric_column,
+    read_table,
+    require_column,
+)
+
+if TYPE_CHECKING:
+    from .tables import Frame
 
 INTERCEPT = "intercept"
 BATCH_ROWS = 2**16
@@ -28,15 +38,14 @@ class Columns:
 
     @staticmethod
     def of(
-        path: Path,
+        available: Sequence[str],
         task: str,
         reward: str,
         features: str | Sequence[str],
         weight: str | None = None,
         time: str | None = None,
     ) -> "Columns":
-        """Choose columns of a Parquet file by names and patterns."""
-        available = _open(path).schema_arrow.names
+        """Choose columns by names and patterns."""
         roles = {"task": task, "reward": reward, "weight": weight, "time": time}
         given = {argument: name for argument, name in roles.items() if name is not None}
         for argument, name in given.items():
@@ -44,35 +53,44 @@ class Columns:
         names = choose_columns(available, features, list(given.values()))
         return Columns(task, reward, tuple(names), weight, time)
 
-    def batches(self, path: Path, batch_rows: int = BATCH_ROWS) -> Iterator[Rows]:
-        """Read a file as batches of arrays; `times` only if there is a column for them."""
-        names = [self.task, self.reward, *self.features]
-        names += [name for name in (self.weight, self.time) if name]
-        for batch in _open(path).iter_batches(batch_rows, columns=list(dict.fromkeys(names))):
-            yield self._arrays(batch)
-
-    def read(self, path: Path) -> Rows:
-        """Read a whole file."""
-        batches = list(self.batches(path))
-        return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
-
-    def _arrays(self, batch: Any) -> Rows:
-        def column(name: str, argument: str) -> np.ndarray:
-            return to_numbers(batch.column(name).to_numpy(zero_copy_only=False), name, argument)
-
-        labels = batch.column(self.task)
-        missing = np.asarray(labels.is_null().to_numpy(zero_copy_only=False), bool)
-        reject_missing_labels(missing, self.task)
-        weights = None if self.weight is None else column(self.weight, "weight")
+    def arrays(self, frame: "Frame") -> Rows:
+        """Arrays by the names of the arguments of `Logs`; `times` only if there is a column."""
+        weight = self.weight
         arrays = {
-            "tasks": labels.to_numpy(zero_copy_only=False),
-            "rewards": column(self.reward, "reward"),
-            "features": np.stack([column(name, "features") for name in self.features], axis=1),
-            "weights": np.ones(len(labels)) if weights is None else weights,
+            "tasks": label_column(frame, self.task),
+            "rewards": numeric_column(frame, self.reward, "reward"),
+            "features": np.stack(
+                [numeric_column(frame, name, "features") for name in self.features], axis=1
+            ),
+            "weights": (
+                np.ones(len(frame)) if weight is None else numeric_column(frame, weight, "weight")
+            ),
         }
         if self.time is not None:
-            arrays["times"] = batch.column(self.time).to_numpy(zero_copy_only=False)
+            arrays["times"] = frame[self.time].to_numpy()
         return arrays
+
+    def batches(self, path: Path, batch_rows: int = BATCH_ROWS) -> Iterator[Rows]:
+        """Read a Parquet file as batches of arrays."""
+        names = [self.task, self.reward, *self.features]
+        names += [name for name in (self.weight, self.time) if name]
+        table = arrow("lib").Table
+        for batch in _open(path).iter_batches(batch_rows, columns=list(dict.fromkeys(names))):
+            yield self.arrays(read_table(table.from_batches([batch])))
+
+    def read(self, path: Path) -> Rows:
+        """Read a whole Parquet file."""
+        return _joined(list(self.batches(path)))
+
+
+def parquet_columns(path: Path) -> list[str]:
+    """Names of the columns of a Parquet file."""
+    names: list[str] = _open(path).schema_arrow.names
+    return names
+
+
+def _joined(parts: Sequence[Rows]) -> Rows:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def stream_statistics(
@@ -106,7 +124,7 @@ def sample_tasks(path: Path, columns: Columns, max_rows: int, batch_rows: int = 
         labels, inverse = np.unique(batch["tasks"], return_inverse=True)
         chosen = (label_hashes(labels) <= limit)[inverse]
         parts.append({name: values[chosen] for name, values in batch.items()})
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return _joined(parts)
 
 
 def _hash_limit(path: Path, columns: Columns, max_rows: int, batch_rows: int) -> np.uint64:

@@ -24,21 +24,9 @@ DROP_OR_FILL = "drop those rows or fill them in"
 
 
 def read_table(source: object, argument: str = "source", header: bool = True) -> "Frame":
-    """Read a table.
+    """Read a .csv, .tsv (also .gz) or .parquet file or folder, or a pandas, polars or Arrow table.
 
-    Args:
-        source: Path to a .csv, .tsv (also .gz) or .parquet file or to a folder of Parquet files; or
-            a pandas, polars or Arrow table.
-        argument: Name of the source in error messages.
-        header: Whether the first line of a text file holds the names of the columns; otherwise
-            they are called 1, 2, ...
-
-    Returns:
-        A narwhals data frame.
-
-    Raises:
-        ValueError: The file is missing, is malformed or has another format; not a table.
-        ImportError: narwhals and pyarrow are not installed.
+    Without `header`, columns of a text file are called 1, 2, ...; `argument` is for messages.
     """
     require("logs", "narwhals", "pyarrow")
     import narwhals
@@ -63,11 +51,7 @@ def choose_columns(
     reserved: Sequence[str] = (),
     argument: str = "features",
 ) -> list[str]:
-    """Choose columns by name, or by patterns such as "x*", which never match reserved columns.
-
-    Raises:
-        ValueError: A name or pattern matches nothing.
-    """
+    """Choose columns by name, or by patterns such as "x*", which never match reserved columns."""
     chosen: dict[str, None] = {}
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         matches = [pattern] if pattern in available else fnmatch.filter(available, pattern)
@@ -82,11 +66,7 @@ def choose_columns(
 
 
 def numeric_column(frame: "Frame", name: str, argument: str) -> Float[np.ndarray, " n"]:
-    """Return a column as float64, without missing values.
-
-    Raises:
-        ValueError: There is no such column, or a cell is not a finite number.
-    """
+    """Return a column as float64, without missing values."""
     require_column(frame.columns, name, argument)
     return to_numbers(frame[name].to_numpy(), name, argument)
 
@@ -109,11 +89,7 @@ def to_numbers(values: np.ndarray, name: str, argument: str) -> Float[np.ndarray
 
 
 def label_column(frame: "Frame", name: str) -> np.ndarray:
-    """Return the column of task labels.
-
-    Raises:
-        ValueError: There is no such column, or a label is missing.
-    """
+    """Return the column of task labels, none of them missing."""
     require_column(frame.columns, name, "task")
     column = frame[name]
     missing = np.asarray(column.is_null().to_numpy(), bool)
@@ -151,11 +127,7 @@ def reject_rows(
 
 
 def arrow(module: str) -> ModuleType:
-    """Import a module of pyarrow.
-
-    Raises:
-        ImportError: pyarrow is not installed; the message says how to install it.
-    """
+    """Import a module of pyarrow."""
     require("logs", "pyarrow")
     return importlib.import_module(f"pyarrow.{module}")
 

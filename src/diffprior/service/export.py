@@ -46,7 +46,7 @@ def export(database: Database, model: str, format: str, path: Path) -> Exported:
     Parquet includes decisions of unknown propensity, for learning; the other formats, which are for
     off-policy estimation, leave them out.
     """
-    kind = FORMATS[choice("format", format, tuple(FORMATS))]
+    write = FORMATS[choice("format", format, tuple(FORMATS))]
     catalog = Catalog(database)
     if model not in catalog.names():
         listed = ", ".join(catalog.names()) or "none"
@@ -54,7 +54,8 @@ def export(database: Database, model: str, format: str, path: Path) -> Exported:
     dim = catalog.versions_of(model)[0].dim
     num_draws = {v.version: v.settings.propensity_draws for v in catalog.versions_of(model)}
     exported = Exported()
-    with atomic_writer(path) as file, contextlib.closing(kind(file, dim)) as writer:
+
+    def chosen() -> Iterator[LoggedDecision]:
         for row in _rows(database, model):
             exported.num_decisions += 1
             reason = _reason_left_out(row, dim, propensity_needed=format != "parquet")
@@ -64,8 +65,10 @@ def export(database: Database, model: str, format: str, path: Path) -> Exported:
             decision = _decision(row, num_draws[row["version"]])
             exported.num_written += 1
             exported.num_propensities += decision.propensity is not None
-            writer.write(decision)
-        writer.finish()
+            yield decision
+
+    with atomic_writer(path) as file, contextlib.closing(chosen()) as found:
+        write(file, dim, found)
     return exported
 
 
