@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -28,6 +28,7 @@ __all__ = ["AsyncClient", "CallError", "Client", "Decision", "DecisionRequest"]
 TRANSIENT = (502, 503, 504)  # a proxy or the service asks for another try
 MAX_DELAY = 10.0  # seconds between two tries
 Json = dict[str, object]
+Failure = httpx.Response | httpx.TransportError
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -126,8 +127,7 @@ def _plain(value: ArrayLike | None) -> object:
     return None if value is None else np.asarray(value).tolist()
 
 
-@dataclass(frozen=True)
-class _Call:
+class _Call(NamedTuple):
     """One HTTP request. The service recognizes a `repeatable` one that is sent again."""
 
     method: str
@@ -135,48 +135,32 @@ class _Call:
     body: Json | None = None
     repeatable: bool = True
 
+    def may_repeat(self, failure: Failure) -> bool:
+        if isinstance(failure, httpx.Response):
+            return self.repeatable and failure.status_code in TRANSIENT
+        return self.repeatable or isinstance(failure, httpx.ConnectError)  # which was never sent
 
-@dataclass(frozen=True)
-class _Retries:
-    """At most `number` further tries, after delays that double from `backoff` seconds.
-
-    Half of each delay is random, so that clients do not return together.
-    """
-
-    number: int
-    backoff: float
-
-    def delay(
-        self, call: _Call, tries: int, failure: httpx.Response | httpx.TransportError
-    ) -> float:
-        """Seconds to wait after this many tries; raises a `CallError` to give up."""
-        if tries > self.number or not _may_repeat(call, failure):
-            raise _error(call, tries, failure)
-        wait = min(MAX_DELAY, self.backoff * 2 ** (tries - 1)) * random.uniform(0.5, 1.0)
-        headers = failure.headers if isinstance(failure, httpx.Response) else {}
-        asked = headers.get("Retry-After", "")
-        return max(wait, min(MAX_DELAY, float(asked))) if asked.isdecimal() else wait
+    def error(self, tries: int, failure: Failure) -> CallError:
+        about = f"{self.method} {self.path}"
+        if not isinstance(failure, httpx.Response):
+            reason = f"{type(failure).__name__}: {failure}".removesuffix(": ")
+            return CallError(
+                f"{about}: expected an answer, got none in {tries} tries ({reason}); is the "
+                "service running there, and is `timeout` long enough?"
+            )
+        try:
+            message = failure.json()["error"]
+        except (ValueError, KeyError, TypeError):
+            message = failure.text[:200] or failure.reason_phrase
+        return CallError(f"{about}: {failure.status_code}: {message}", failure.status_code)
 
 
-def _may_repeat(call: _Call, failure: httpx.Response | httpx.TransportError) -> bool:
-    if isinstance(failure, httpx.Response):
-        return call.repeatable and failure.status_code in TRANSIENT
-    return call.repeatable or isinstance(failure, httpx.ConnectError)  # which was never sent
-
-
-def _error(call: _Call, tries: int, failure: httpx.Response | httpx.TransportError) -> CallError:
-    about = f"{call.method} {call.path}"
-    if not isinstance(failure, httpx.Response):
-        reason = f"{type(failure).__name__}: {failure}".removesuffix(": ")
-        return CallError(
-            f"{about}: expected an answer, got none in {tries} tries ({reason}); is the service "
-            "running there, and is `timeout` long enough?"
-        )
-    try:
-        message = failure.json()["error"]
-    except (ValueError, KeyError, TypeError):
-        message = failure.text[:200] or failure.reason_phrase
-    return CallError(f"{about}: {failure.status_code}: {message}", failure.status_code)
+def _delay(tries: int, failure: Failure, backoff: float) -> float:
+    """Seconds to wait after this many tries; half is random, lest clients return together."""
+    wait = min(MAX_DELAY, backoff * 2 ** (tries - 1)) * random.uniform(0.5, 1.0)
+    headers = failure.headers if isinstance(failure, httpx.Response) else {}
+    asked = headers.get("Retry-After", "")
+    return max(wait, min(MAX_DELAY, float(asked))) if asked.isdecimal() else wait
 
 
 class AsyncClient:
@@ -212,7 +196,7 @@ class AsyncClient:
         self._http = httpx.AsyncClient(
             base_url=url, headers=_headers(token), timeout=timeout, transport=transport
         )
-        self._retries = _Retries(max_retries, backoff)
+        self._max_retries, self._backoff = max_retries, backoff
 
     async def __aenter__(self) -> "AsyncClient":
         """For `async with`, which closes the connections."""
@@ -241,24 +225,15 @@ class AsyncClient:
     ) -> Decision:
         """Choose an action for a task, which is created on its first decision.
 
-        Args:
-            model: Name of the model.
-            task: Name of the task.
-            features: Features of each action (K, d); or pass `actions`.
-            actions: Features (d,) of each action by its name.
-            mask: Which actions are allowed (K,); None for all.
-            top_k: Rank this many actions instead of choosing one.
-            action_taken: Shadow mode: the action that your own system has taken.
-            deferred: Wait for a reward only once the decision is activated.
-            decision_id: Id of the decision; a new one by default.
+        `model` is the name of the model; the other arguments are as of `DecisionRequest`.
 
         Returns:
             The decision.
         """
         options = (features, actions, mask, top_k, action_taken, deferred)
         request = DecisionRequest(task, *options, decision_id or _new_id())
-        path = f"{_task_path(model, task)}/decisions"
-        return _decision(await self._send(_Call("POST", path, request._body())))
+        path = _path("models/{model}/tasks/{task}/decisions", model=model, task=task)
+        return _decision(await self._send("POST", path, request._body()))
 
     async def decide_many(
         self, model: str, requests: Sequence[DecisionRequest]
@@ -273,10 +248,11 @@ class AsyncClient:
             A decision for each request; for a rejected one the error, which is not raised.
         """
         bodies = [{"task": request.task, **request._body()} for request in requests]
-        call = _Call("POST", f"{_model_path(model)}/decisions", {"decisions": bodies})
+        path = _path("models/{model}/decisions", model=model)
+        reply = await self._send("POST", path, {"decisions": bodies})
         return [
             CallError(one["error"], one["status"]) if "error" in one else _decision(one)
-            for one in (await self._send(call))["decisions"]
+            for one in reply["decisions"]
         ]
 
     async def reward(self, decision_id: str, reward: float, *, reward_id: str | None = None) -> str:
@@ -292,39 +268,40 @@ class AsyncClient:
         """
         body: Json = {"reward": float(reward)}
         body |= {} if reward_id is None else {"reward_id": reward_id}
-        reply = await self._send(_Call("POST", f"{_decision_path(decision_id)}/reward", body))
-        return str(reply["status"])
+        path = _path("decisions/{decision_id}/reward", decision_id=decision_id)
+        return str((await self._send("POST", path, body))["status"])
 
     async def activate(self, decision_id: str) -> Decision:
         """Start waiting for the reward of the deferred decision `decision_id`."""
-        path = f"{_decision_path(decision_id)}/activate"
-        return _decision(await self._send(_Call("POST", path)))
+        path = _path("decisions/{decision_id}/activate", decision_id=decision_id)
+        return _decision(await self._send("POST", path))
 
     async def cancel(self, decision_id: str) -> Decision:
         """Learn nothing from the decision `decision_id`, which was not carried out."""
-        path = f"{_decision_path(decision_id)}/cancel"
-        return _decision(await self._send(_Call("POST", path)))
+        path = _path("decisions/{decision_id}/cancel", decision_id=decision_id)
+        return _decision(await self._send("POST", path))
 
     async def read_decision(self, decision_id: str) -> Json:
         """The decision `decision_id` and its rewards."""
-        return await self._send(_Call("GET", _decision_path(decision_id)))
+        return await self._send("GET", _path("decisions/{decision_id}", decision_id=decision_id))
 
     async def list_models(self) -> list[Json]:
         """All models that the token may see."""
-        return (await self._send(_Call("GET", "/v1/models")))["models"]
+        return (await self._send("GET", "/v1/models"))["models"]
 
     async def read_model(self, model: str) -> Json:
         """The model `model` and its versions."""
-        return await self._send(_Call("GET", _model_path(model)))
+        return await self._send("GET", _path("models/{model}", model=model))
 
     async def list_tasks(self, model: str, *, after: str = "", limit: int = 100) -> list[Json]:
         """Tasks of `model` by name: the first `limit`, at most 1,000, after the name `after`."""
-        path = f"{_model_path(model)}/tasks?after={quote(after, safe='')}&limit={limit}"
-        return (await self._send(_Call("GET", path)))["tasks"]
+        path = _path("models/{model}/tasks", model=model)
+        path += f"?after={quote(after, safe='')}&limit={limit}"
+        return (await self._send("GET", path))["tasks"]
 
     async def read_task(self, model: str, task: str) -> Json:
         """Counts, posterior and prior of the task `task` of `model`."""
-        return await self._send(_Call("GET", _task_path(model, task)))
+        return await self._send("GET", _path("models/{model}/tasks/{task}", model=model, task=task))
 
     async def put_model(
         self,
@@ -347,35 +324,39 @@ class AsyncClient:
         """
         data = base64.b64encode(prior.to_bytes()).decode()
         body: Json = {"prior": data, "settings": dict(settings or {}), "share": share}
-        return await self._send(_Call("PUT", _model_path(model), body, repeatable=False))
+        return await self._send("PUT", _path("models/{model}", model=model), body, False)
 
     async def set_share(self, model: str, version: int, share: float) -> Json:
         """Let `version` of `model` serve this `share` of the tasks, 0 to 1."""
-        path = f"{_model_path(model)}/versions/{version:d}"
-        return await self._send(_Call("PUT", path, {"share": share}))
+        path = _path("models/{model}", model=model) + f"/versions/{version:d}"
+        return await self._send("PUT", path, {"share": share})
 
     async def roll_back(self, model: str) -> Json:
         """Return all tasks of `model` to the version before the newest one that serves any."""
-        path = f"{_model_path(model)}/rollback"
-        return await self._send(_Call("POST", path, repeatable=False))
+        path = _path("models/{model}/rollback", model=model)
+        return await self._send("POST", path, repeatable=False)
 
     async def ready(self) -> bool:
         """True as soon as the service answers; retried like other calls."""
-        return bool((await self._send(_Call("GET", "/ready")))["ready"])
+        return bool((await self._send("GET", "/ready"))["ready"])
 
-    async def _send(self, call: _Call) -> Any:
+    async def _send(
+        self, method: str, path: str, body: Json | None = None, repeatable: bool = True
+    ) -> Any:
         """The JSON of the reply."""
-        tries = 0
-        while True:
+        call, tries = _Call(method, path, body, repeatable), 0
+        failure: Failure | None = None
+        while failure is None or (tries <= self._max_retries and call.may_repeat(failure)):
+            if failure is not None:
+                await self._sleep(_delay(tries, failure, self._backoff))
             tries += 1
-            failure: httpx.Response | httpx.TransportError
             try:
                 failure = await self._request(call)
                 if failure.is_success:
                     return failure.json()
             except httpx.TransportError as error:
                 failure = error
-            await self._sleep(self._retries.delay(call, tries, failure))
+        raise call.error(tries, failure)
 
     async def _request(self, call: _Call) -> httpx.Response:
         return await self._http.request(call.method, call.path, json=call.body)
@@ -387,8 +368,8 @@ class AsyncClient:
 class _BlockingClient(AsyncClient):
     """`AsyncClient` whose coroutines never suspend, so that `Client` can run them to their end."""
 
-    def __init__(self, http: httpx.Client, retries: _Retries) -> None:
-        self._blocking_http, self._retries = http, retries
+    def __init__(self, http: httpx.Client, max_retries: int, backoff: float) -> None:
+        self._blocking_http, self._max_retries, self._backoff = http, max_retries, backoff
 
     async def _request(self, call: _Call) -> httpx.Response:
         return self._blocking_http.request(call.method, call.path, json=call.body)
@@ -433,7 +414,7 @@ class Client:
         self._http = httpx.Client(
             base_url=url, headers=_headers(token), timeout=timeout, transport=transport
         )
-        self._calls = _BlockingClient(self._http, _Retries(max_retries, backoff))
+        self._calls = _BlockingClient(self._http, max_retries, backoff)
 
     def __enter__(self) -> "Client":
         """For `with`, which closes the connections."""
@@ -473,22 +454,12 @@ def _decision(reply: Mapping[str, Any]) -> Decision:
     return Decision(**{name: value for name, value in reply.items() if name in names})
 
 
-def _model_path(model: str) -> str:
-    return f"/v1/models/{_segment('model', model)}"
-
-
-def _task_path(model: str, task: str) -> str:
-    return f"{_model_path(model)}/tasks/{_segment('task', task)}"
-
-
-def _decision_path(decision_id: str) -> str:
-    return f"/v1/decisions/{_segment('decision_id', decision_id)}"
-
-
-def _segment(name: str, value: str) -> str:
-    if not isinstance(value, str) or not value or "/" in value:
-        raise ValueError(
-            f"`{name}`: expected text without a slash, got {value!r}; rename it, or pass tasks "
-            "with slashes to decide_many"
-        )
-    return quote(value, safe="")
+def _path(template: str, **names: str) -> str:
+    """The path of the API with these names in it."""
+    for name, value in names.items():
+        if not isinstance(value, str) or not value or "/" in value:
+            raise ValueError(
+                f"`{name}`: expected text without a slash, got {value!r}; rename it, or pass tasks "
+                "with slashes to decide_many"
+            )
+    return "/v1/" + template.format_map({k: quote(v, safe="") for k, v in names.items()})

@@ -20,6 +20,7 @@ from diffprior.service.dashboard.charts import Plot, round_ticks
 from diffprior.service.dashboard.prior_gain import PriorGain, prior_gain
 from diffprior.service.dashboard.statistics import (
     CACHE_SECONDS,
+    FIELDS,
     Window,
     age_groups,
     age_label,
@@ -41,7 +42,6 @@ from diffprior.service.store import (
 )
 from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward
 
-Row = dict[str, Any]
 HARMFUL = "<script>alert(1)</script>\"'&"
 
 
@@ -178,27 +178,19 @@ def window_of(rewards_by_version: dict[int, list[float]]) -> Window:
         for place, value in enumerate(values)
     ]
     created, version, value = (np.array(column) for column in zip(*sorted(rows), strict=True))
-    n = len(rows)
-    same: Row = {"failed": np.zeros(n, bool), "by_default": np.zeros(n, bool)}
-    same |= {"settled": np.ones(n, bool), "late": np.zeros(n, int), "number": np.zeros(n, int)}
-    same |= {"model": np.full(n, "shop", object), "status": np.full(n, "active", object)}
-    same |= {"propensity": np.full(n, 0.5), "predicted": np.full(n, 0.5), "task": np.arange(n)}
-    return Window(created=created, version=version, reward=value.astype(float), **same)
+    window = np.zeros(len(rows), FIELDS).view(np.recarray)
+    window.created, window.version, window.reward = created, version, value
+    window.settled, window.propensity, window.predicted = True, 0.5, 0.5
+    window.model, window.status, window.task = "shop", "active", np.arange(len(rows))
+    return window
 
 
 def test_versions_are_compared_while_both_served() -> None:
     """The first two and the last four decisions of version 1 had no counterpart."""
     early = window_of({1: [1.0, 1.0, *[0.0, 1.0] * 50, 1.0, 1.0, 1.0, 1.0]})
     late = window_of({2: [0.0, *[1.0] * 99]})
-    both = Window(
-        *(
-            np.concatenate([getattr(early, name), getattr(late, name)])
-            for name in Window.__dataclass_fields__
-        )
-    )
-    moved = both.created + np.where(both.version == 2, 2.0, 0.0)
-    apart = both.task + np.where(both.version == 2, 1000, 0)
-    window = Window(**{**vars(both), "created": moved, "task": apart})
+    late.created, late.task = late.created + 2.0, late.task + 1000
+    window = np.concatenate([early, late]).view(np.recarray)
     together = model_page.served_together(window, 2, 1)
     assert (np.sum(together.version == 1), np.sum(together.version == 2)) == (100, 100)
     versions = [Version("shop", 0, v, Settings(**LINEAR), PRIOR, 0.5, 0.0) for v in (2, 1)]

@@ -4,10 +4,12 @@ import datetime
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from markupsafe import Markup, escape
+from numpy.typing import ArrayLike
 
 from ...reporting.tables import Table
 from .prior_gain import PriorGain
@@ -18,43 +20,40 @@ from .statistics import (
     age_groups,
     age_label,
     binned,
+    explored,
     outcomes,
     quantile_edges,
+    rewarded,
     task_mean,
+    versions_in,
 )
 
 WIDTH, HEIGHT, TOP, BOTTOM = 420.0, 230.0, 10.0, 38.0
 MAX_SPOKEN = 12  # rows of the table that the label of a chart names
 COLORS = ("c0", "c1", "c2", "c3", "c4")  # classes, in the order of a legend
 TIME_BARS, TIME_POINTS, CALIBRATION_BINS, PROPENSITY_BINS = 40, 12, 10, 10
-Real = int | float
-Numbers = Sequence[Real]
+Range = tuple[float, float]
 Tick = tuple[float, str]
 Row = tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Scale:
-    """Maps numbers in [low, high] to coordinates between `start` and `end`."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: Real) -> float:
-        """Return the coordinate of a number, limited to the scale."""
-        share = (value - self.low) / ((self.high - self.low) or 1.0)
-        return self.start + min(max(share, 0.0), 1.0) * (self.end - self.start)
+def _scale(values: Range, start: float, end: float) -> Callable[[ArrayLike], Any]:
+    """Coordinates between `start` and `end` of numbers, limited to a range of values."""
+    low, high = values
+    ends = (low, high if high > low else low + 1.0)
+    return lambda value: np.interp(np.asarray(value), ends, (start, end))
 
 
 class Plot:
-    """An SVG picture with two axes, to which marks are added."""
+    """An SVG picture with two axes, to which marks are added; ticks are round numbers by default.
+
+    `left` and `right` are room for labels beside the vertical axis and on the other side.
+    """
 
     def __init__(
         self,
-        x: tuple[float, float],
-        y: tuple[float, float],
+        x: Range,
+        y: Range,
         *,
         x_title: str,
         x_ticks: Sequence[Tick] | None = None,
@@ -64,7 +63,8 @@ class Plot:
         right: float = 16.0,
     ) -> None:
         bottom, end = height - BOTTOM, WIDTH - right
-        self.x, self.y = Scale(*x, left, end), Scale(*y, bottom, TOP)
+        self.x, self.y = _scale(x, left, end), _scale(y, bottom, TOP)
+        self.x_range = x
         self._height = height
         self._marks: list[str] = []
         for value, text in round_ticks(*y) if y_ticks is None else y_ticks:
@@ -75,50 +75,41 @@ class Plot:
         self._path("axis", f"M{left:.1f} {bottom:.1f}H{end:.1f}")
         self.text((left + end) / 2, height - 5, x_title, "middle", "title")
 
-    def text(self, x: Real, y: Real, text: str, anchor: str, kind: str = "tick") -> None:
+    def text(self, x: float, y: float, text: str, anchor: str, kind: str = "tick") -> None:
         """Add text at coordinates of the picture."""
         where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
         self._marks.append(f'<text class="{kind}" {where}>{escape(text)}</text>')
 
-    def bar(self, x: tuple[Real, Real], y: tuple[Real, Real], color: str) -> None:
+    def bar(self, x: Range, y: Range, color: str) -> None:
         """Add a rectangle, unless it is empty."""
-        left, bottom = self.x(x[0]) + 0.5, self.y(y[0])
-        width, height = max(self.x(x[1]) - self.x(x[0]) - 1.0, 1.0), bottom - self.y(y[1])
-        if height > 0 and x[1] > x[0]:
-            where = f'x="{left:.1f}" y="{bottom - height:.1f}"'
-            size = f'width="{width:.1f}" height="{height:.1f}"'
+        (left, right), (bottom, top) = self.x(x), self.y(y)
+        if bottom > top and x[1] > x[0]:
+            where = f'x="{left + 0.5:.1f}" y="{top:.1f}"'
+            size = f'width="{max(right - left - 1.0, 1.0):.1f}" height="{bottom - top:.1f}"'
             self._marks.append(f'<rect class="mark fill {color}" {where} {size}/>')
 
-    def bars(self, edges: Numbers, heights: Numbers, color: str) -> None:
+    def bars(self, edges: ArrayLike, heights: ArrayLike, color: str) -> None:
         """Add a histogram."""
-        for low, high, top in zip(edges[:-1], edges[1:], heights, strict=True):
+        sides, tops = np.asarray(edges, float), np.asarray(heights, float)
+        for low, high, top in zip(sides[:-1], sides[1:], tops, strict=True):
             self.bar((low, high), (0.0, top), color)
 
-    def line(self, xs: Numbers, ys: Numbers, color: str) -> None:
+    def line(self, xs: ArrayLike, ys: ArrayLike, color: str) -> None:
         """Add a line through points."""
-        if len(xs):
-            self._path(f"mark line {color}", self._points(xs, ys))
+        self._path(f"mark line {color}", self._points(xs, ys))
 
-    def band(self, xs: Numbers, lows: Numbers, highs: Numbers, color: str) -> None:
+    def band(self, xs: ArrayLike, lows: ArrayLike, highs: ArrayLike, color: str) -> None:
         """Add the area between two lines."""
-        if len(xs):
-            around = self._points([*xs, *reversed(xs)], [*highs, *reversed(lows)])
-            self._path(f"mark band {color}", around + "Z")
+        around = np.append(xs, np.flip(xs)), np.append(highs, np.flip(lows))
+        self._path(f"mark band {color}", self._points(*around) + "Z")
 
-    def dots(self, xs: Numbers, ys: Numbers, color: str, radius: float = 3.2) -> None:
+    def dots(self, xs: ArrayLike, ys: ArrayLike, color: str, radius: float = 3.2) -> None:
         """Add points."""
-        for x, y in zip(xs, ys, strict=True):
-            where = f'cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="{radius:.1f}"'
+        for x, y in zip(self.x(xs), self.y(ys), strict=True):
+            where = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"'
             self._marks.append(f'<circle class="mark fill {color}" {where}/>')
 
-    def means(self, xs: Numbers, means: Sequence[Mean], color: str) -> None:
-        """Add a line through means, in a band of two standard errors."""
-        values = [m.value for m in means]
-        self.band(xs, [m.low for m in means], [m.high for m in means], color)
-        self.line(xs, values, color)
-        self.dots(xs, values, color, 2.4)
-
-    def guide(self, xs: Numbers, ys: Numbers) -> None:
+    def guide(self, xs: ArrayLike, ys: ArrayLike) -> None:
         """Add a thin dashed line to compare with."""
         self._path("guide", self._points(xs, ys))
 
@@ -128,9 +119,9 @@ class Plot:
         opening = f'<svg viewBox="{box}" role="img" aria-label="{escape(label)}">'
         return Markup(opening + "".join(self._marks) + "</svg>")
 
-    def _points(self, xs: Numbers, ys: Numbers) -> str:
-        points = (f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in zip(xs, ys, strict=True))
-        return "M" + "L".join(points)
+    def _points(self, xs: ArrayLike, ys: ArrayLike) -> str:
+        points = zip(self.x(xs), self.y(ys), strict=True)
+        return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
     def _path(self, kind: str, path: str) -> None:
         self._marks.append(f'<path class="{kind}" d="{path}"/>')
@@ -149,7 +140,7 @@ def round_ticks(low: float, high: float, count: int = 5) -> list[Tick]:
 
 
 def time_ticks(low: float, high: float, count: int = 4) -> list[Tick]:
-    """Moments (UTC) within [low, high] in seconds, as precise as their distance requires."""
+    """Times (UTC) within [low, high] in seconds, as precise as their distance requires."""
     span = max(high - low, 1e-3)
     pattern = "%d %b" if span > 3 * 86400 else "%d %b %H:%M" if span > 86400 else "%H:%M"
     pattern = "%H:%M:%S" if span < 600 else pattern
@@ -163,7 +154,10 @@ def utc(seconds: float, pattern: str = "%d %b %H:%M") -> str:
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture with its meaning in words and numbers."""
+    """A picture with its meaning in a sentence with numbers, and the table of its numbers.
+
+    `plot` is None while there is nothing to draw; `legend` has classes of colors and their meaning.
+    """
 
     title: str
     summary: str
@@ -189,7 +183,7 @@ class Chart:
         return Markup("") if self.plot is None else self.plot.svg(label)
 
 
-def padded(values: Numbers, share: float = 0.06) -> tuple[float, float]:
+def padded(values: Sequence[float], share: float = 0.06) -> Range:
     """A range that holds all values, with some room on both sides."""
     low, high = min(values), max(values)
     room = share * (high - low) or 0.5
@@ -197,7 +191,7 @@ def padded(values: Numbers, share: float = 0.06) -> tuple[float, float]:
 
 
 def rows_plot(
-    x: tuple[float, float],
+    x: Range,
     names: Sequence[str],
     x_title: str,
     *,
@@ -229,72 +223,143 @@ def model_charts(
 
 def decisions_over_time(window: Window) -> Chart:
     """Decisions over time, with and without rewards."""
-    edges = _time_edges(window, TIME_BARS)
-    counts = np.histogram(window.created, edges)[0]
-    rewarded = np.histogram(window.rewarded.created, edges)[0]
-    plot = _time_plot(edges, (0.0, 1.08 * float(max(counts.max(), 1))))
-    plot.bars(edges.tolist(), counts.tolist(), "c3")
-    plot.bars(edges.tolist(), rewarded.tolist(), "c0")
-    share = len(window.rewarded) / len(window)
+    axis, known = time_axis(window, TIME_BARS), rewarded(window)
+    counts, with_reward = (np.histogram(w.created, axis.edges)[0] for w in (window, known))
+    plot = axis.plot((0.0, 1.08 * float(max(counts.max(), 1))))
+    plot.bars(axis.edges, counts, "c3")
+    plot.bars(axis.edges, with_reward, "c0")
+    listed = zip(axis.edges, counts, with_reward, strict=False)
     return Chart(
         "Decisions and rewards over time",
-        f"{len(window):,} decisions since {utc(edges[0])} UTC; {share:.1%} have a reward.",
+        f"{len(window):,} decisions since {utc(axis.edges[0])} UTC; "
+        f"{len(known) / len(window):.1%} have a reward.",
         plot,
         ("from", "decisions", "with a reward"),
-        [(utc(t), str(n), str(r)) for t, n, r in zip(edges, counts, rewarded, strict=False)],
+        [(utc(t), str(n), str(r)) for t, n, r in listed],
         (("c0", "with a reward"), ("c3", "without one so far")),
+    )
+
+
+class Axis(NamedTuple):
+    """A horizontal axis with bins: time, or the age of tasks, which doubles from bin to bin."""
+
+    column: str
+    label: Callable[[Bin], str]
+    keys: Callable[[Window], Float[np.ndarray, " n"]]
+    edges: Float[np.ndarray, " m"]
+    plot: Callable[[Range], Plot]  # from the range of the other axis
+
+
+def time_axis(window: Window, num_bins: int) -> Axis:
+    """Time from the first to the last decision."""
+    first, last = float(window.created.min()), float(window.created.max())
+    x = (first, max(last, first + 1.0))
+    return Axis(
+        "from",
+        lambda b: utc(b.low),
+        lambda w: w.created,
+        np.linspace(*x, num_bins + 1),
+        lambda y: Plot(x, y, x_title="time, UTC", x_ticks=time_ticks(*x)),
+    )
+
+
+def age_axis(window: Window) -> Axis:
+    """Ages of tasks at these decisions."""
+    column, last = "decision of the task", int(age_groups(window.number).max())
+    ticks = [(float(i), age_label(i)) for i in range(0, last + 1, 1 if last < 7 else 2)]
+    return Axis(
+        column,
+        lambda b: age_label(b.key),
+        lambda w: age_groups(w.number),
+        np.arange(last + 2) - 0.5,
+        lambda y: Plot((-0.3, max(last, 1) + 0.3), y, x_title=column, x_ticks=ticks),
     )
 
 
 def reward_over_time(window: Window) -> Chart:
     """Mean reward of every version over time."""
-    known, title = window.rewarded, "Mean reward over time"
+    known, title = rewarded(window), "Mean reward over time"
     if not len(known):
         return Chart(title, "No rewards yet.")
-    edges = _time_edges(window, TIME_POINTS)
-    found = _by_version(known, known.created, known.reward, edges)
     mean = task_mean(known.reward, known.task)
     summary = f"{mean} per decision; bands are two standard errors over tasks."
-    plot = _time_plot(edges, _range(found))
-    columns = ("from", "version", "mean reward")
-    return _version_chart(title, summary, plot, columns, found, lambda b: utc(b.low))
+    axis = time_axis(window, TIME_POINTS)
+    found = _by_version(known, known.reward, axis)
+    return _version_chart(title, summary, axis, found, "mean reward", _range(found))
 
 
 def reward_by_age(window: Window) -> Chart:
     """Mean reward of every version by age of the task: cold start."""
-    known, title = window.rewarded, "Cold start: mean reward by age of the task"
+    known, title = rewarded(window), "Cold start: mean reward by age of the task"
     if not len(known):
         return Chart(title, "No rewards yet.")
-    found = _by_age(known, known.reward)
+    axis = age_axis(window)
+    found = _by_version(known, known.reward, axis)
     trends = [
         f"version {v} from {bins[0].mean.value:.3g} at the first decision to "
         f"{bins[-1].mean.value:.3g} at {age_label(bins[-1].key)}"
         for v, bins in found.items()
     ]
     summary = f"How quickly tasks earn: {'; '.join(trends[:2])}."
-    columns = ("decision of the task", "version", "mean reward")
-    plot = _age_plot(window, _range(found))
-    return _version_chart(title, summary, plot, columns, found, lambda b: age_label(b.key))
+    return _version_chart(title, summary, axis, found, "mean reward", _range(found))
 
 
 def exploration(window: Window) -> Chart:
     """Effective exploration, mean of 1 - propensity, by age of the task."""
-    known, title = window.explored, "Effective exploration"
+    known, title = explored(window), "Effective exploration"
     if not len(known):
         return Chart(title, "Propensities are off: `propensity_draws` is 0.")
-    found = _by_age(known, 1 - known.propensity)
     summary = (
         f"The same policy would have chosen another action {np.mean(1 - known.propensity):.1%} of "
         "the time (mean of 1 - propensity); it should fall as tasks learn."
     )
-    columns = ("decision of the task", "version", "mean of 1 - propensity")
-    plot = _age_plot(known, (0.0, 1.0))
-    return _version_chart(title, summary, plot, columns, found, lambda b: age_label(b.key))
+    axis = age_axis(known)
+    found = _by_version(known, 1 - known.propensity, axis)
+    return _version_chart(title, summary, axis, found, "mean of 1 - propensity", (0.0, 1.0))
+
+
+def _by_version(
+    window: Window, values: Float[np.ndarray, " n"], axis: Axis
+) -> dict[int, list[Bin]]:
+    keys, masks = axis.keys(window), {v: window.version == v for v in versions_in(window)}
+    return {v: binned(keys[m], values[m], window.task[m], axis.edges) for v, m in masks.items()}
+
+
+def _version_chart(
+    title: str,
+    summary: str,
+    axis: Axis,
+    found: Mapping[int, Sequence[Bin]],
+    value: str,
+    y: Range,
+) -> Chart:
+    """A line in a band of two standard errors per version, the newest in front."""
+    plot, legend = axis.plot(y), [(color(i), f"version {v}") for i, v in enumerate(found)]
+    for (kind, _), bins in reversed(list(zip(legend, found.values(), strict=True))):
+        xs, ys = [b.key for b in bins], [b.mean.value for b in bins]
+        lows, highs = zip(*(b.mean.ends for b in bins), strict=True)
+        plot.band(xs, lows, highs, kind)
+        plot.line(xs, ys, kind)
+        plot.dots(xs, ys, kind, 2.4)
+    rows = [(axis.label(b), str(v), str(b.mean)) for v, bins in found.items() for b in bins]
+    return Chart(title, summary, plot, (axis.column, "version", value), rows, legend)
+
+
+def color(place: int) -> str:
+    """The class of the color of the entry at a place of a legend."""
+    return COLORS[min(place, len(COLORS) - 1)]
+
+
+def _range(found: Mapping[int, Sequence[Bin]]) -> Range:
+    """A range that holds all means, and the bands of those of at least twenty numbers."""
+    means = [b.mean for bins in found.values() for b in bins]
+    sure = [m for m in means if m.count >= 20] or means
+    return padded([*(m.value for m in means), *(end for m in sure for end in m.ends)])
 
 
 def calibration(window: Window) -> Chart:
     """Predicted rewards of the actions taken against the rewards they earned."""
-    known, title = window.rewarded, "Calibration: obtained against predicted reward"
+    known, title = rewarded(window), "Calibration: obtained against predicted reward"
     if len(known) < 2:
         return Chart(title, "There are no rewards yet to compare predictions with.")
     edges = quantile_edges(known.predicted, CALIBRATION_BINS)
@@ -303,7 +368,7 @@ def calibration(window: Window) -> Chart:
     plot = Plot(ends, ends, x_title="predicted reward")
     plot.guide(ends, ends)
     for b in bins:
-        plot.line([b.key] * 2, [b.mean.low, b.mean.high], "c0")
+        plot.line([b.key] * 2, b.mean.ends, "c0")
         plot.dots([b.key], [b.mean.value], "c0")
     return Chart(
         title,
@@ -336,22 +401,19 @@ def outcomes_chart(window: Window) -> Chart:
 
 def propensities(window: Window) -> Chart:
     """Histogram of propensities."""
-    known = window.explored.propensity
+    known = explored(window).propensity
     if not len(known):
         return Chart("Propensities", "Propensities are off: `propensity_draws` is 0.")
     counts, edges = np.histogram(known, np.linspace(0, 1, PROPENSITY_BINS + 1))
     plot = Plot((0.0, 1.0), (0.0, 1.08 * float(counts.max())), x_title="propensity")
-    plot.bars(edges.tolist(), counts.tolist(), "c0")
+    plot.bars(edges, counts, "c0")
     return Chart(
         "Propensities of the actions taken",
         f"Median {np.median(known):.2f}; {np.mean(known < 0.1):.1%} below 0.1, which get large "
         "weights in off-policy estimates.",
         plot,
         ("propensity", "decisions"),
-        [
-            (f"{a:.1f} to {b:.1f}", str(n))
-            for a, b, n in zip(edges, edges[1:], counts, strict=False)
-        ],
+        [(f"{a:.1f} to {a + 0.1:.1f}", str(n)) for a, n in zip(edges, counts, strict=False)],
     )
 
 
@@ -364,14 +426,14 @@ def gains_chart(gains: Mapping[int, PriorGain | None]) -> Chart:
     if not known:
         return Chart(title, f"{listed}." if listed else "No version serves.")
     means = [Mean(g.gain, g.error, g.num_tasks) for g in known.values()]
-    ends = padded([0.0, *(end for m in means for end in (m.low, m.high))], 0.08)
+    ends = padded([0.0, *(end for m in means for end in m.ends)], 0.08)
     names = [f"version {v}" for v in known]
     x_title = "nats per task; right of the dashed line the prior pays"
     plot = rows_plot(ends, names, x_title, height=90.0 + 36.0 * len(known), left=70.0)
     plot.guide([0.0, 0.0], [0.5, 0.5 - len(known)])
     for i, mean in enumerate(means):
         plot.bar((min(0.0, mean.value), max(0.0, mean.value)), (-i - 0.25, -i + 0.25), "c0")
-        plot.line([mean.low, mean.high], [-i, -i], "c1")
+        plot.line(mean.ends, [-i, -i], "c1")
     return Chart(
         title,
         f"Over a Gaussian of the same moments, {listed}. One nat makes the rewards e = 2.7 times "
@@ -381,64 +443,3 @@ def gains_chart(gains: Mapping[int, PriorGain | None]) -> Chart:
         rows,
         (("c0", "mean over tasks"), ("c1", "two standard errors")),
     )
-
-
-def _by_version(
-    window: Window,
-    keys: Float[np.ndarray, " n"],
-    values: Float[np.ndarray, " n"],
-    edges: Float[np.ndarray, " m"],
-) -> dict[int, list[Bin]]:
-    masks = {version: window.version == version for version in window.versions}
-    return {v: binned(keys[m], values[m], window.task[m], edges) for v, m in masks.items()}
-
-
-def _by_age(window: Window, values: Float[np.ndarray, " n"]) -> dict[int, list[Bin]]:
-    groups = age_groups(window.number)
-    return _by_version(window, groups, values, np.arange(groups.max() + 2) - 0.5)
-
-
-def _version_chart(
-    title: str,
-    summary: str,
-    plot: Plot,
-    columns: Row,
-    found: Mapping[int, Sequence[Bin]],
-    label: Callable[[Bin], str],
-) -> Chart:
-    """A line with a band per version, the newest in front."""
-    legend = [(color(i), f"version {version}") for i, version in enumerate(found)]
-    for (kind, _), bins in reversed(list(zip(legend, found.values(), strict=True))):
-        plot.means([b.key for b in bins], [b.mean for b in bins], kind)
-    rows = [(label(b), str(version), str(b.mean)) for version, bins in found.items() for b in bins]
-    return Chart(title, summary, plot, columns, rows, legend)
-
-
-def color(place: int) -> str:
-    """The class of the color of the entry at a place of a legend."""
-    return COLORS[min(place, len(COLORS) - 1)]
-
-
-def _range(found: Mapping[int, Sequence[Bin]]) -> tuple[float, float]:
-    """A range that holds all means, and the bands of those of at least twenty numbers."""
-    means = [b.mean for bins in found.values() for b in bins]
-    sure = [m for m in means if m.count >= 20] or means
-    ends = [m.value for m in means] + [m.low for m in sure] + [m.high for m in sure]
-    return padded(ends or [0.0, 1.0])
-
-
-def _age_plot(window: Window, y: tuple[float, float]) -> Plot:
-    """Ages double from one tick to the next."""
-    last = int(age_groups(window.number).max())
-    ticks = [(float(i), age_label(i)) for i in range(0, last + 1, 1 if last < 7 else 2)]
-    return Plot((-0.3, max(last, 1) + 0.3), y, x_title="decision of the task", x_ticks=ticks)
-
-
-def _time_edges(window: Window, count: int) -> Float[np.ndarray, " m"]:
-    first, last = float(window.created.min()), float(window.created.max())
-    return np.linspace(first, max(last, first + 1.0), count + 1)
-
-
-def _time_plot(edges: Float[np.ndarray, " m"], y: tuple[float, float]) -> Plot:
-    ends = (float(edges[0]), float(edges[-1]))
-    return Plot(ends, y, x_title="time, UTC", x_ticks=time_ticks(*ends))

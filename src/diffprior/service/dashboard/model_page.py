@@ -14,7 +14,18 @@ from ..models import Catalog, Version
 from ..store import Database, tasks
 from .charts import model_charts
 from .prior_gain import PriorGain, PriorGains
-from .statistics import WINDOW_SIZE, Mean, Window, WindowReader, outcomes, task_mean
+from .statistics import (
+    WINDOW_SIZE,
+    Mean,
+    Window,
+    WindowReader,
+    explored,
+    of_version,
+    outcomes,
+    rewarded,
+    task_mean,
+    versions_in,
+)
 
 Content = tuple[str, dict[str, Any]]  # the name of a template, and its variables
 MAX_TASKS = 12  # in the list of recent tasks
@@ -62,11 +73,11 @@ class ModelPage:
             model = next(iter(seen or names), None)
         if model is None:
             return "no_model.html", {"title": "No model yet"}
-        versions, window = self._catalog.versions_of(model), window.where(window.model == model)
-        evaluated = [v for v in versions if v.share > 0 or v.version in window.versions]
+        versions, window = self._catalog.versions_of(model), window[window.model == model]
+        evaluated = [v for v in versions if v.share > 0 or v.version in versions_in(window)]
         gains = self._gains.get(evaluated[:MAX_GAINS]) if len(window) else {}
         at_random = [version.version for version in versions if version.at_random]
-        predicted = window.where(~np.isin(window.version, at_random))
+        predicted = window[~np.isin(window.version, at_random)]
         content = {
             "title": f"Model {model}",
             "links": [Link(name, model_address(name)) for name in names],
@@ -117,8 +128,8 @@ def _versions_table(
 ) -> Table:
     rows = []
     for version in versions:
-        own = window.of_version(version.version)
-        rewarded, explored = own.rewarded, own.explored
+        own = of_version(window, version.version)
+        earned, drawn = rewarded(own), explored(own)
         rows.append(
             (
                 str(version.version),
@@ -127,9 +138,9 @@ def _versions_table(
                 version.settings.sampler,
                 f"{version.share:.0%}",
                 f"{len(own):,}",
-                f"{len(rewarded):,}",
-                str(task_mean(rewarded.reward, rewarded.task)),
-                str(task_mean(1 - explored.propensity, explored.task)),
+                f"{len(earned):,}",
+                str(task_mean(earned.reward, earned.task)),
+                str(task_mean(1 - drawn.propensity, drawn.task)),
                 str(gains.get(version.version) or ""),
             )
         )
@@ -139,7 +150,7 @@ def _versions_table(
 def health(window: Window, database_answers: bool) -> Answer:
     """Whether anything is wrong with the service itself."""
     failed, num_late = float(np.mean(window.failed)), int(window.late.sum())
-    late = num_late / max(len(window.rewarded) + num_late, 1)
+    late = num_late / max(len(rewarded(window)) + num_late, 1)
     unrewarded = float(np.mean(outcomes(window)["never rewarded"]))
     problems = {
         "the database does not answer": not database_answers,
@@ -183,14 +194,14 @@ def prior_pays(gains: Mapping[int, PriorGain | None]) -> Answer:
 
 def better_version(window: Window, versions: Sequence[Version]) -> Answer:
     """Which of the two newest versions earns more, while both served."""
-    question, known = "Which version is better?", window.rewarded
+    question, known = "Which version is better?", rewarded(window)
     listed = {version.version for version in versions}
-    present = [v for v in known.versions if v in listed][:2]
+    present = [v for v in versions_in(known) if v in listed][:2]
     if len(present) < 2:
         why = "Add a version with half of the traffic to compare."
         return Answer(question, "Only one serves", why)
     both = served_together(known, present[0], present[1])
-    owns = [both.of_version(version) for version in present]
+    owns = [of_version(both, version) for version in present]
     new, old = (task_mean(own.reward, own.task) for own in owns)
     gap = Mean(new.value - old.value, float(np.hypot(new.error, old.error)), new.count)
     why = (
@@ -204,15 +215,15 @@ def better_version(window: Window, versions: Sequence[Version]) -> Answer:
 
 def served_together(window: Window, first: int, second: int) -> Window:
     """Decisions of two versions from when both had begun until one of them stopped."""
-    times = [window.of_version(version).created for version in (first, second)]
+    times = [of_version(window, version).created for version in (first, second)]
     begin, end = max(t.min() for t in times), min(t.max() for t in times)
     own = np.isin(window.version, (first, second))
-    return window.where(own & (window.created >= begin) & (window.created <= end))
+    return window[own & (window.created >= begin) & (window.created <= end)]
 
 
 def calibrated(window: Window) -> Answer:
     """Whether rewards agree with predictions."""
-    question, known = "Are predictions right?", window.rewarded
+    question, known = "Are predictions right?", rewarded(window)
     gap = task_mean(known.reward - known.predicted, known.task)
     if not gap.error > 0:
         return Answer(question, "Too early to say", "It takes rewards of several tasks.")

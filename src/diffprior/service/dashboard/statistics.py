@@ -2,65 +2,33 @@
 
 import threading
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import sqlalchemy as sa
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 
 from ...reporting.tables import plus_minus
 from ..store import Database, decisions, observations, rewards, tasks
 
 WINDOW_SIZE = 10_000  # decisions that the dashboard looks at, however many there are
 CACHE_SECONDS = 2.0  # so that many readers cost no more than one
-
-
-@dataclass(frozen=True)
-class Window:
-    """The newest decisions, oldest first, one entry of every array each."""
-
-    model: Shaped[np.ndarray, " n"]
-    task: Int[np.ndarray, " n"]
-    number: Int[np.ndarray, " n"]
-    version: Int[np.ndarray, " n"]
-    created: Float[np.ndarray, " n"]
-    propensity: Float[np.ndarray, " n"]
-    predicted: Float[np.ndarray, " n"]
-    failed: Bool[np.ndarray, " n"]
-    settled: Bool[np.ndarray, " n"]
-    status: Shaped[np.ndarray, " n"]
-    reward: Float[np.ndarray, " n"]
-    by_default: Bool[np.ndarray, " n"]
-    late: Int[np.ndarray, " n"]
-
-    def __len__(self) -> int:
-        return len(self.task)
-
-    def where(self, chosen: Bool[np.ndarray, " n"]) -> "Window":
-        """Select some of the decisions."""
-        return Window(*(getattr(self, field.name)[chosen] for field in fields(self)))
-
-    def of_version(self, version: int) -> "Window":
-        """Select the decisions of one version."""
-        return self.where(self.version == version)
-
-    @property
-    def rewarded(self) -> "Window":
-        """Decisions with a reward that was learned from."""
-        return self.where(np.isfinite(self.reward))
-
-    @property
-    def explored(self) -> "Window":
-        """Decisions with a propensity."""
-        return self.where(np.isfinite(self.propensity))
-
-    @property
-    def versions(self) -> list[int]:
-        """Versions that made the decisions, newest first."""
-        return sorted(set(self.version.tolist()), reverse=True)
-
-
-TYPES = (object, int, int, int, float, float, float, bool, bool, object, float, bool, int)
+Window = np.recarray  # some of the newest decisions, oldest first, with these fields
+FIELDS = [
+    ("model", object),
+    ("task", int),  # id
+    ("number", int),  # decisions of the task before
+    ("version", int),
+    ("created", float),  # Unix time
+    ("propensity", float),  # NaN if not estimated
+    ("predicted", float),  # mean reward of the action taken
+    ("failed", bool),  # whether the draw did
+    ("settled", bool),  # whether no further reward is awaited
+    ("status", object),  # active, deferred or cancelled
+    ("reward", float),  # that was learned from; NaN if none was
+    ("by_default", bool),  # whether it is the default reward
+    ("late", int),  # number of rewards that arrived too late
+]
 
 
 def read_window(connection: sa.Connection, size: int = WINDOW_SIZE) -> Window:
@@ -76,9 +44,28 @@ def read_window(connection: sa.Connection, size: int = WINDOW_SIZE) -> Window:
         .outerjoin(observations, o.decision_id == newest.id)
         .order_by(newest.created)
     )
-    rows = connection.execute(query).all()
-    columns = zip(*rows, strict=True) if rows else [()] * len(TYPES)
-    return Window(*(np.array(one, kind) for one, kind in zip(columns, TYPES, strict=True)))
+    rows = [tuple(row) for row in connection.execute(query)]
+    return np.array(rows, FIELDS).view(np.recarray)
+
+
+def of_version(window: Window, version: int) -> Window:
+    """Decisions of one version."""
+    return window[window.version == version]
+
+
+def rewarded(window: Window) -> Window:
+    """Decisions with a reward that was learned from."""
+    return window[np.isfinite(window.reward)]
+
+
+def explored(window: Window) -> Window:
+    """Decisions with a propensity."""
+    return window[np.isfinite(window.propensity)]
+
+
+def versions_in(window: Window) -> list[int]:
+    """Versions that made the decisions, newest first."""
+    return sorted(set(window.version.tolist()), reverse=True)
 
 
 class WindowReader:
@@ -126,14 +113,10 @@ class Mean:
         return plus_minus(self.value, self.error) if self.count else "none yet"
 
     @property
-    def low(self) -> float:
-        """Two standard errors below."""
-        return self.value - 2 * float(np.nan_to_num(self.error))
-
-    @property
-    def high(self) -> float:
-        """Two standard errors above."""
-        return self.value + 2 * float(np.nan_to_num(self.error))
+    def ends(self) -> tuple[float, float]:
+        """Two standard errors below and above."""
+        room = 2 * float(np.nan_to_num(self.error))
+        return self.value - room, self.value + room
 
 
 def task_mean(values: Float[np.ndarray, " n"], tasks: Int[np.ndarray, " n"]) -> Mean:

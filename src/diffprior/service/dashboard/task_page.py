@@ -176,8 +176,8 @@ def parameters_chart(
     for i in range(shown):
         _half_density(plot, prior[:, i], -i, 1.0, "c3")
         _half_density(plot, posterior[:, i], -i, -1.0, "c0")
-        plot.line(before[::2, i].tolist(), [0.05 - i] * 2, "c3")
-        plot.line(after[::2, i].tolist(), [-0.05 - i] * 2, "c0")
+        plot.line(before[::2, i], [0.05 - i] * 2, "c3")
+        plot.line(after[::2, i], [-0.05 - i] * 2, "c0")
         plot.dots([after[1, i]], [-0.05 - i], "c0", 3.4)
     widths = (after[2] - after[0]) / np.maximum(before[2] - before[0], 1e-300)
     intervals = [[f"{m:.3g} ({a:.3g} to {b:.3g})" for a, m, b in q.T] for q in (before, after)]
@@ -196,12 +196,13 @@ def _half_density(
     plot: Plot, draws: Float[np.ndarray, " n"], y: int, side: float, kind: str
 ) -> None:
     """A kernel density on one side of a line, scaled to the height of its row."""
-    grid = np.linspace(max(plot.x.low, draws.min()), min(plot.x.high, draws.max()), GRID)
+    low, high = np.clip([draws.min(), draws.max()], *plot.x_range)
+    grid = np.linspace(low, high, GRID)
     spread = float(np.std(draws)) or 1e-9
     width = 0.6 * spread * len(draws) ** -0.2  # below Silverman's, which blurs two modes into one
     height = np.exp(-0.5 * ((grid[:, None] - draws) / width) ** 2).sum(axis=1)
     edge = y + side * HALF * height / max(float(height.max()), 1e-300)
-    plot.band(grid.tolist(), [y] * GRID, edge.tolist(), kind)
+    plot.band(grid, [y] * GRID, edge, kind)
 
 
 def history_chart(history: "Sequence[Row]") -> Chart:
