@@ -548,8 +548,10 @@ def k_means(
     Returns:
         The number of each point's cluster (n,).
     """
-    size = min(CENTERS_FROM, len(x))
-    some = rng.choice(len(x), size, p=weights / weights.sum())
+    if len(x) <= CENTERS_FROM:
+        some = rng.permutation(np.flatnonzero(weights > 0))
+    else:
+        some = rng.choice(len(x), CENTERS_FROM, p=weights / weights.sum())
     centers = _spread_centers(x[some], num_clusters, rng)
     counted = np.concatenate([np.ones_like(x[:, :1]), x], axis=1) * weights[:, None]
     for _ in range(LLOYD_STEPS):
