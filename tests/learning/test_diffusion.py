@@ -1,4 +1,4 @@
-"""The E-step of a diffusion model: which samplers may serve; shards do not change draws."""
+"""The E-step of a diffusion model: which samplers are exact enough; shards do not change draws."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from worlds_of_tasks import blobs, rows
 PRIOR = dp.MixturePrior([0.5, 0.5], [[1.5, 1.5], [-1.5, -1.5]], 0.09 * np.eye(2)[None].repeat(2, 0))
 
 
-def test_samplers_that_are_too_narrow_are_refused_with_the_reason() -> None:
+def test_samplers_that_are_too_narrow_are_rejected_with_the_reason() -> None:
     diffusion = dp.DiffusionPrior.from_prior(PRIOR)
     for sampler in (dp.LaplaceDPS(diffusion), dp.DPS(diffusion)):
         with pytest.raises(ValueError, match="half the variance.*the prior collapses"):
@@ -32,7 +32,7 @@ def test_draws_of_a_task_depend_on_its_label_and_the_round_alone() -> None:
 
 
 def test_an_e_step_with_half_the_variance_shrinks_the_prior() -> None:
-    """Why those samplers are refused: one round already loses variance where exact draws do not."""
+    """Why those samplers are rejected: one round loses variance where exact draws do not."""
     rng = np.random.default_rng(0)
     logs = dp.Logs(*rows(rng, rng.standard_normal((4000, 2)), 6.0))
     likelihood = dp.Linear(noise_std=1.0)
@@ -51,7 +51,7 @@ def test_an_e_step_with_half_the_variance_shrinks_the_prior() -> None:
 
 
 def test_draws_of_one_task_are_held_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several draws given a task are one label, so that none of them judges another."""
+    """Several draws given a task are one label, so that none of them scores another."""
     rng = np.random.default_rng(0)
     logs = dp.Logs(*rows(rng, blobs(rng, 30), 4.0))
     likelihood, sampler = dp.Linear(noise_std=1.0), dp.Exact(PRIOR)

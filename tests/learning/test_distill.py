@@ -1,12 +1,10 @@
-"""A closed form as a diffusion model: the same law, and a base that can learn on."""
+"""A closed form as a diffusion model: the same distribution."""
 
 import numpy as np
 
 import diffprior as dp
-from diffprior.learning.config import LearningConfig
-from diffprior.learning.distill import distill, em_round
+from diffprior.learning.distill import distill
 from diffprior.mixture import GaussianMixture
-from worlds_of_tasks import blobs, rows
 
 PARTS = GaussianMixture.from_covs(
     np.array([0.3, 0.5, 0.2]),
@@ -31,13 +29,3 @@ def test_a_hedge_widens_what_is_distilled() -> None:
     bare, hedged = (np.asarray(distill(PARTS, 0, share).moments().cov) for share in (0.0, 0.01))
     expected = 1 + 0.01 * (3.0**2 - 1)
     np.testing.assert_allclose(np.diagonal(hedged), expected * np.diagonal(bare), rtol=1e-4)
-
-
-def test_what_was_distilled_learns_on() -> None:
-    """A round of EM trains a network on the components, which stay."""
-    rng = np.random.default_rng(0)
-    logs = dp.Logs(*rows(rng, blobs(rng, 100), 4.0))
-    start = distill(PARTS, seed=0)
-    config = LearningConfig(round_steps=20, round_draws=200)
-    after = em_round(start, [logs], dp.Linear(noise_std=1.0), 0, config=config)
-    np.testing.assert_allclose(after.denoiser.base.means, start.denoiser.base.means)

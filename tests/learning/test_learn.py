@@ -1,8 +1,10 @@
-"""Learning from logs: what is chosen, what is held out, what is said, what a hedge costs."""
+"""Learning from logs: the choice, the held-out tasks, the report, the cost of a hedge."""
 
 import csv
+import dataclasses
 import inspect
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -11,7 +13,8 @@ import pytest
 
 import diffprior as dp
 from diffprior.fitting.em import log_evidence
-from diffprior.learning.tasks import LinearTasks, blocks_of
+from diffprior.learning.config import LearningConfig
+from diffprior.learning.tasks import LOGS_SEARCH, LinearTasks, blocks_of
 from diffprior.logs.labels import held_out
 from diffprior.mixture import GaussianMixture
 from worlds_of_tasks import blobs, rows
@@ -19,9 +22,14 @@ from worlds_of_tasks import blobs, rows
 SLEEP = Path(__file__).parent / "sleepstudy.csv"
 
 
-def quick(logs: dp.Logs | dp.TaskStatistics, likelihood: dp.AbstractLikelihood) -> dp.Learned:
+QUICK = LearningConfig(search=dataclasses.replace(LOGS_SEARCH, num_components=(2,), max_tied=0))
+
+
+def quick(
+    logs: dp.Logs | dp.TaskStatistics, families: Sequence[str] = ("gaussian", "mixture")
+) -> dp.Learned:
     return dp.learn(
-        logs, likelihood, families=("gaussian", "mixture"), simulate=False, progress=False
+        logs, dp.Linear(), families=families, simulate=False, progress=False, config=QUICK
     )
 
 
@@ -33,17 +41,17 @@ def blob_logs() -> dp.Logs:
 
 @pytest.fixture(scope="module")
 def learned(blob_logs: dp.Logs) -> dp.Learned:
-    return quick(blob_logs, dp.Linear())
+    return quick(blob_logs)
 
 
-def test_two_blobs_are_learned_from_five_rows_a_task(learned: dp.Learned) -> None:
+def test_two_blobs_are_learned_from_five_rows_per_task(learned: dp.Learned) -> None:
     report = learned.report
     assert report.chosen not in ("Gaussian", "naive estimates")
     assert isinstance(learned.prior, dp.MixturePrior)
     assert isinstance(learned.likelihood, dp.Linear) and learned.likelihood.noise_std is not None
     assert abs(float(learned.likelihood.noise_std) - 1) < 0.05
     rng = np.random.default_rng(9)
-    judge = blocks_of(dp.Logs(*rows(rng, blobs(rng, 1000), 5.0)), dp.Linear(noise_std=1.0))
+    new = blocks_of(dp.Logs(*rows(rng, blobs(rng, 1000), 5.0)), dp.Linear(noise_std=1.0))
     truth = GaussianMixture.from_covs(
         np.full(2, 0.5), np.array([[1.5, 1.5], [-1.5, -1.5]]), 0.09 * np.eye(2)[None].repeat(2, 0)
     )
@@ -51,7 +59,7 @@ def test_two_blobs_are_learned_from_five_rows_a_task(learned: dp.Learned) -> Non
     components = GaussianMixture.from_covs(
         *(np.asarray(a, float) for a in (ours.weights, ours.means, ours.covs))
     )
-    gap = log_evidence(judge, truth) - log_evidence(judge, components)
+    gap = log_evidence(new, truth) - log_evidence(new, components)
     assert gap.mean() < 0.05 + 2 * gap.std() / np.sqrt(1000)
 
 
@@ -76,7 +84,7 @@ def test_nothing_learned_depends_on_the_tasks_of_the_report(
     out = held_out(blob_logs.hashes, 0.1)[blob_logs.row_tasks]
     noise = 5 * np.random.default_rng(0).standard_normal(blob_logs.num_rows)
     other = dp.Logs(blob_logs.tasks, blob_logs.features, np.where(out, noise, blob_logs.rewards))
-    one, two = learned, quick(other, dp.Linear())
+    one, two = learned, quick(other)
     assert float(one.likelihood.noise_std) == float(two.likelihood.noise_std)
     assert one.report.chosen == two.report.chosen
     for name, prior in one.families.items():
@@ -87,14 +95,14 @@ def test_nothing_learned_depends_on_the_tasks_of_the_report(
     assert one.report.families[1].log_evidence != two.report.families[1].log_evidence
 
 
-def test_a_gaussian_is_kept_where_tasks_are_gaussian() -> None:
+def test_a_gaussian_is_chosen_where_tasks_are_gaussian() -> None:
     rng = np.random.default_rng(1)
     logs = dp.Logs(*rows(rng, rng.standard_normal((300, 2)), 5.0))
-    report = quick(logs, dp.Linear()).report
+    report = quick(logs).report
     assert report.chosen == "Gaussian" and "best mixture" in report.sentence
     naive = report.families[0]
     assert naive.name == "naive estimates" and naive.over_gaussian.mean < 0
-    alone = dp.learn(logs, dp.Linear(), families=("mixture",), simulate=False, progress=False)
+    alone = quick(logs, ("mixture",))
     assert isinstance(alone.prior, dp.MixturePrior) and "mixture" in alone.report.chosen
 
 
@@ -194,7 +202,7 @@ def test_hedging_costs_little_and_saves_a_task_unlike_any_other(
     assert miss(learned.prior) < 2 < miss(bare)
 
 
-def test_wrong_arguments_are_refused(blob_logs: dp.Logs) -> None:
+def test_wrong_arguments_are_rejected(blob_logs: dp.Logs) -> None:
     with pytest.raises(ValueError, match="`rewards`: expected 0 or 1"):
         dp.learn(blob_logs, dp.Logistic())
     unchecked = inspect.unwrap(dp.learn)  # by the type checker of the tests
@@ -216,6 +224,7 @@ def test_wrong_arguments_are_refused(blob_logs: dp.Logs) -> None:
 def test_fewer_tasks_than_parameters_are_learned_from() -> None:
     """Plug-in estimates then span fewer directions than there are, whatever the precision."""
     rng = np.random.default_rng(0)
-    logs = dp.Logs(np.repeat(np.arange(10), 4), rng.normal(size=(40, 12)), rng.normal(size=40))
-    learned = dp.learn(logs, dp.Linear(1.0), simulate=False, progress=False)
-    assert learned.report.chosen == "Gaussian" and learned.prior.dim == 12
+    logs = dp.Logs(np.repeat(np.arange(3), 4), rng.normal(size=(12, 4)), rng.normal(size=12))
+    config = LearningConfig(min_tasks=3)
+    learned = dp.learn(logs, dp.Linear(1.0), simulate=False, progress=False, config=config)
+    assert learned.report.chosen == "Gaussian" and learned.prior.dim == 4

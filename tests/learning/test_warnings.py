@@ -1,4 +1,4 @@
-"""Warnings: each planted fault is told, and honest logs draw none."""
+"""Warnings: each planted fault is reported, and sound logs draw none."""
 
 import numpy as np
 
@@ -25,7 +25,7 @@ def world(n: int = 600, shift: float = 0.5) -> tuple[np.ndarray, np.ndarray, np.
     return tasks, x, np.sum(x * thetas[tasks], axis=1) + rng.standard_normal(len(x))
 
 
-def test_honest_logs_draw_no_warning() -> None:
+def test_sound_logs_draw_no_warning() -> None:
     tasks, x, y = world()
     assert warned(dp.Logs(tasks, x, y)) == ""
 
@@ -38,7 +38,7 @@ def test_survivors_draw_a_warning() -> None:
 
 def test_survivors_of_a_policy_s_logs_draw_a_warning_and_all_of_them_do_not() -> None:
     """Thompson sampling makes mean rewards skewed, which is no selection."""
-    for seed in range(3):
+    for seed in range(2):
         rng = np.random.default_rng(seed)
         thetas = rng.standard_normal((1000, 2)) * np.array([1.5, 0.5])
         length = np.linalg.norm(thetas, axis=1)

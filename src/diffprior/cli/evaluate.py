@@ -1,10 +1,10 @@
 """`diffprior evaluate`: a prior evaluated on a user's own tasks, or on the service's log."""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from click import Context
 from typer.core import TyperGroup
 
 from .options import (
@@ -24,6 +24,7 @@ from .options import (
     load_prior,
     make_likelihood,
     say,
+    write_json,
 )
 
 NUM_SAMPLES = 5000  # of the prior, to which the Gaussian and the mixture beside it are fitted
@@ -32,7 +33,7 @@ NUM_SAMPLES = 5000  # of the prior, to which the Gaussian and the mixture beside
 class _PriorByDefault(TyperGroup):
     """Makes `evaluate PRIOR LOGS` mean `evaluate prior PRIOR LOGS`."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         known = args and (args[0] in self.commands or args[0] == "--help")
         return super().parse_args(ctx, args if not args or known else ["prior", *args])
 
@@ -71,13 +72,11 @@ def evaluate_prior(
     how well the next reward is predicted, by length of history.
     """
     with friendly_errors():
-        if json_file is not None:
-            check_output("json", json_file, prior, logs)
+        check_output("json", json_file, prior, logs)
         import jax
         import numpy as np
 
         from ..evaluate import compare, predictive_check
-        from ..files.atomic import write_atomic
         from ..logs.logs import Logs
         from ..progress import progress
 
@@ -99,10 +98,8 @@ def evaluate_prior(
             check = predictive_check(priors[prior.stem], table, model, seed=seed)
             shown.advance()
         typer.echo(f"{comparison}\n\nnext reward under {prior.stem}\n{check}")
-        if json_file is not None:
-            found = {"log_evidence": comparison.to_dict(), "next_reward": check.to_dict()}
-            write_atomic(json_file, json.dumps(found, indent=1) + "\n")
-            say(f"wrote {json_file}")
+        results = {"log_evidence": comparison.to_dict(), "next_reward": check.to_dict()}
+        write_json(json_file, results)
 
 
 @app.command("off-policy")
@@ -118,15 +115,11 @@ def evaluate_policy(
 ) -> None:
     """Estimate what a prior would have earned on the decisions of the service's log."""
     with friendly_errors():
-        if json_file is not None:
-            check_output("json", json_file, prior, log)
+        check_output("json", json_file, prior, log)
         from ..evaluate import LoggedDecisions, off_policy
-        from ..files.atomic import write_atomic
 
         model = make_likelihood(likelihood, noise_std, dispersion)
         decisions = LoggedDecisions.read(log)
         found = off_policy(load_prior(prior), decisions, model, num_draws=num_draws, seed=seed)
         typer.echo(str(found))
-        if json_file is not None:
-            write_atomic(json_file, json.dumps(found.to_dict(), indent=1) + "\n")
-            say(f"wrote {json_file}")
+        write_json(json_file, found.to_dict())

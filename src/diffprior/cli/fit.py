@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from .options import (
-    PICTURES,
     Output,
     Seed,
     check_ending,
@@ -22,6 +21,7 @@ from .options import (
 if TYPE_CHECKING:
     import numpy as np
 
+    from ..logs.tables import Frame
     from ..priors.diffusion import DiffusionPrior
 
 SHOWN_POINTS = 5000  # of a picture
@@ -61,7 +61,7 @@ def fit(
             from ..checks import require
 
             require("plot", "matplotlib")
-            check_ending("plot", plot, PICTURES)
+            check_ending("plot", plot, (".png", ".pdf", ".svg"))
             check_output("plot", plot, samples, output)
         table = read_parameters(samples, split_names(columns))
         for note in table.notes:
@@ -96,19 +96,10 @@ def sample(
 
 
 def read_parameters(path: Path, columns: Sequence[str] = ()) -> Parameters:
-    """Read parameters of past tasks from a file.
+    """Read parameters of past tasks from a .csv or .tsv (also .gz), .npy or .parquet file.
 
-    Args:
-        path: A .csv or .tsv file with or without a header (also .gz), .npy or .parquet.
-        columns: Names or patterns of the columns to read; all by default. Columns without names
-            are called 1, 2, ...
-
-    Returns:
-        The columns in double precision, with their names.
-
-    Raises:
-        ValueError: The file, a column or a cell is malformed; or, unless `columns` are given, a
-            column looks like a row number or an id.
+    Columns without names are called 1, 2, ...; unless `columns` are given, those that look like a
+    row number or an id are rejected.
     """
     import numpy as np
 
@@ -131,7 +122,8 @@ def read_parameters(path: Path, columns: Sequence[str] = ()) -> Parameters:
             raise ValueError(f"`samples`: expected a file, got the folder {path}; name a file")
         frame = read_table(path, "samples")
         if all(map(_is_number, frame.columns)):
-            if _counts_columns(frame.columns) and _is_header(frame):
+            numbered = [[str(i + k) for i in range(len(frame.columns))] for k in (0, 1)]
+            if list(frame.columns) in numbered and _is_header(frame):
                 shown = ",".join(frame.columns)
                 notes = (f"the first row, {shown}, counts the columns and is taken for a header",)
             else:
@@ -146,13 +138,7 @@ def read_parameters(path: Path, columns: Sequence[str] = ()) -> Parameters:
 
 
 def write_parameters(path: Path, rows: "np.ndarray", names: Sequence[str] = ()) -> None:
-    """Write rows of numbers to a .npy or .csv file, completely or not at all.
-
-    Args:
-        path: The file.
-        rows: The numbers (n, d).
-        names: Header of a .csv file.
-    """
+    """Write rows of numbers to a .npy or .csv file, completely or not at all."""
     import numpy as np
 
     from ..files.atomic import write_atomic
@@ -173,14 +159,9 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _counts_columns(names: Sequence[str]) -> bool:
-    """Whether the first row is 0, 1, 2, ... or 1, 2, 3, ..., as pandas names columns."""
-    return any(list(names) == [str(i + start) for i in range(len(names))] for start in (0, 1))
-
-
-def _is_header(frame: object) -> bool:
+def _is_header(frame: "Frame") -> bool:
     """A single column of whole numbers below such a row may be data as well."""
-    columns = [column.to_numpy() for column in frame.iter_columns()]  # type: ignore[attr-defined]
+    columns = [column.to_numpy() for column in frame.iter_columns()]
     return len(columns) > 1 or bool(columns and columns[0].dtype.kind == "f")
 
 

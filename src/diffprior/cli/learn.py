@@ -1,5 +1,7 @@
 """`diffprior learn`, and `shard` and `statistics`, which prepare large logs for it."""
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -72,8 +74,7 @@ def learn(
     with friendly_errors():
         check_cluster(ray)
         for name, path in (("output", output), ("report", report), ("json", json_file)):
-            if path is not None:
-                check_output(name, path, logs)
+            check_output(name, path, logs)
         from ..checks import choice, require
         from ..learning.learn import learn as learn_prior
         from ..logs.logs import Logs
@@ -85,18 +86,13 @@ def learn(
         table: Logs | ShardedLogs | TaskStatistics
         if choice("from", source, ("rows", "statistics")) == "statistics":
             table = TaskStatistics.read(logs, task=task)
-        elif is_sharded(logs) and max_rows is None:
-            table = ShardedLogs.read(
-                logs,
-                task=task,
-                reward=reward,
-                features=feature_names(features),
-                weight=weight,
-                time=time,
-                intercept=intercept,
-            )
         else:
-            table = Logs.read(
+            read: Callable[..., Logs | ShardedLogs]
+            if is_sharded(logs) and max_rows is None:
+                read = ShardedLogs.read
+            else:
+                read = functools.partial(Logs.read, max_rows=max_rows)
+            table = read(
                 logs,
                 task=task,
                 reward=reward,
@@ -104,7 +100,6 @@ def learn(
                 weight=weight,
                 time=time,
                 intercept=intercept,
-                max_rows=max_rows,
             )
         with executor_of(ray) as executor:
             learned = learn_prior(

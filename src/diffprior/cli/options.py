@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.metadata
+import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,7 +36,6 @@ NoiseStd = Annotated[
     float | None, typer.Option(help="Standard deviation of the noise of linear rewards.")
 ]
 Dispersion = Annotated[float | None, typer.Option(help="Of negative-binomial rewards.")]
-PICTURES = (".png", ".pdf", ".svg")
 
 
 def print_version(wanted: bool | None) -> None:
@@ -58,6 +58,15 @@ def say_table(table: "Table") -> None:
     typer.echo(f"\n{table.to_text(bold=True)}", err=True)  # strips escape codes from a file
 
 
+def write_json(path: Path | None, results: dict[str, object]) -> None:
+    """Write results as JSON, if a file was named."""
+    if path is not None:
+        from ..files.atomic import write_atomic
+
+        write_atomic(path, json.dumps(results, indent=1) + "\n")
+        say(f"wrote {path}")
+
+
 @contextlib.contextmanager
 def friendly_errors() -> Iterator[None]:
     """Turn an error that the user can fix into a message and exit code 2."""
@@ -74,11 +83,7 @@ def split_names(given: list[str] | None) -> list[str]:
 
 
 def feature_names(given: list[str] | None) -> list[str]:
-    """Names and patterns of features, at least one.
-
-    Raises:
-        ValueError: There are none.
-    """
+    """Names and patterns of features, at least one."""
     names = split_names(given)
     if not names:
         raise ValueError(
@@ -90,11 +95,7 @@ def feature_names(given: list[str] | None) -> list[str]:
 def make_likelihood(
     name: str, noise_std: float | None, dispersion: float | None, *, estimate_noise: bool = False
 ) -> "AbstractLikelihood":
-    """Make a likelihood from its name and options.
-
-    Raises:
-        ValueError: The name is unknown, or an option is missing.
-    """
+    """Make a likelihood from its name and options."""
     from ..checks import choice
     from ..evidence.families import LIKELIHOODS
 
@@ -111,11 +112,7 @@ def make_likelihood(
 
 
 def load_prior(path: Path) -> "AbstractPrior":
-    """Load the file of a prior.
-
-    Raises:
-        ValueError: The file is missing, damaged or of something else.
-    """
+    """Load the file of a prior."""
     from ..files.base import load
     from ..priors.base import AbstractPrior
 
@@ -129,11 +126,7 @@ def load_prior(path: Path) -> "AbstractPrior":
 
 
 def check_cluster(ray: str | None) -> None:
-    """Check that Ray is installed, if the address of a cluster was given.
-
-    Raises:
-        ImportError: Ray is not installed.
-    """
+    """Check that Ray is installed, if the address of a cluster was given."""
     if ray is not None:
         from ..checks import require
 
@@ -152,17 +145,10 @@ def executor_of(ray: str | None) -> "Iterator[AbstractExecutor | None]":
         yield executor
 
 
-def check_output(option: str, path: Path, *inputs: Path) -> None:
-    """Check that a file can be written, and that it is none of the inputs.
-
-    Args:
-        option: Option that named it, for the message.
-        path: File to be written.
-        inputs: Files that are read, and must not be overwritten.
-
-    Raises:
-        ValueError: The folder is missing or cannot be written to, or the file is an input.
-    """
+def check_output(option: str, path: Path | None, *inputs: Path) -> None:
+    """Check that a file can be written, and that it is none of the inputs."""
+    if path is None:
+        return
     folder = path.parent
     if not folder.is_dir():
         raise ValueError(
@@ -181,11 +167,7 @@ def check_output(option: str, path: Path, *inputs: Path) -> None:
 
 
 def check_ending(option: str, path: Path, endings: Sequence[str]) -> None:
-    """Check that the name of a file has one of these endings.
-
-    Raises:
-        ValueError: It has another.
-    """
+    """Check that the name of a file has one of these endings."""
     if path.suffix.lower() not in endings:
         raise ValueError(
             f"`{option}`: expected one of {', '.join(endings)}, got {path.name}; rename it"

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from ..fitting.search import SearchConfig
+from .tasks import LOGS_SEARCH
+
 
 @dataclass(frozen=True)
 class LearningConfig:
@@ -14,6 +17,7 @@ class LearningConfig:
         report_share: Share of tasks that only the report sees.
         min_order: Smallest learnable order of structure, ln n / ln(1 / B), at which mixtures are
             tried; two modes need about 4.
+        search: Mixtures that are tried.
         sample_tasks: Tasks of shards in memory, by which families are chosen and scored.
         sample_numbers: Most numbers in the rows of that sample.
         num_folds: Of the tasks learned from, one fold scores the diffusion model.
@@ -33,6 +37,7 @@ class LearningConfig:
     min_held_out_tasks: int = 200
     report_share: float = 0.1
     min_order: float = 4.0
+    search: SearchConfig = LOGS_SEARCH
     sample_tasks: int = 50_000
     sample_numbers: int = 50_000_000
     num_folds: int = 9

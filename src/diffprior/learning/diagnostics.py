@@ -76,7 +76,8 @@ def certificate(
     weights = np.concatenate([[0.5], np.full(len(points), 0.5 / len(points))])
     bound = np.inf
     for _ in range(6):
-        ratios = _ratios(blocks, evidence, points)
+        likelihoods = np.concatenate([log_likelihoods(block, points) for block in blocks])
+        ratios = np.exp(np.minimum(likelihoods - evidence[:, None], 50.0))
         gain, weights = _improved(ratios, weights)
         means = np.mean(ratios / gain[:, None], axis=0)
         starts = points[np.argsort(means)[-5:]]
@@ -88,13 +89,6 @@ def certificate(
         points = np.concatenate([points, [theta for _, theta in found]])
         weights = np.concatenate([0.9 * weights, np.full(len(found), 0.1 / len(found))])
     return bound
-
-
-def _ratios(
-    blocks: list[AbstractTasks], evidence: Float[np.ndarray, " n"], points: np.ndarray
-) -> Float[np.ndarray, "n m"]:
-    likelihoods = np.concatenate([log_likelihoods(block, points) for block in blocks])
-    return np.asarray(np.exp(np.minimum(likelihoods - evidence[:, None], 50.0)))
 
 
 def _improved(
@@ -195,33 +189,31 @@ def data_warnings(
 ) -> tuple[str, ...]:
     """Warnings about data that may mislead whatever is learned."""
     found = [
-        _few_tasks(logs),
-        _few_residuals(noise),
         _unseen(seen, logs.feature_names),
-        _threshold(logs),
         _survivors(logs),
         _informative_lengths(logs),
         _drift(logs, likelihood, gaussian),
     ]
+    least = np.min(logs.counts)
+    if least >= 5 and np.max(logs.counts) > least and logs.num_tasks >= 50:
+        found.insert(
+            1,
+            f"selection: no task has fewer than {least:.0f} rows; if short or abandoned tasks were "
+            "left out, the prior is that of the survivors; add them, also those with one row",
+        )
+    if noise is not None and noise.how == "joint":
+        found.insert(
+            0,
+            f"the noise rests on {noise.degrees_of_freedom:.0f} residual degrees of freedom, so it "
+            "was estimated jointly with a Gaussian prior; give noise_std if you know it",
+        )
+    if logs.num_tasks < MIN_TASKS:
+        found.insert(
+            0,
+            f"too few tasks: {logs.num_tasks}; below {MIN_TASKS} only a Gaussian is learned, and "
+            "its covariance is rough",
+        )
     return tuple(text for text in found if text)
-
-
-def _few_tasks(logs: AnyLogs) -> str:
-    if logs.num_tasks >= MIN_TASKS:
-        return ""
-    return (
-        f"too few tasks: {logs.num_tasks}; below {MIN_TASKS} only a Gaussian is learned, and its "
-        "covariance is rough"
-    )
-
-
-def _few_residuals(noise: Noise | None) -> str:
-    if noise is None or noise.how != "joint":
-        return ""
-    return (
-        f"the noise rests on {noise.degrees_of_freedom:.0f} residual degrees of freedom, so it was "
-        "estimated jointly with a Gaussian prior; give noise_std if you know it"
-    )
 
 
 def _unseen(seen: Reliability, names: tuple[str, ...]) -> str:
@@ -230,25 +222,12 @@ def _unseen(seen: Reliability, names: tuple[str, ...]) -> str:
         return ""
     mostly = [
         " and ".join(names[j] for j in np.argsort(-np.abs(seen.directions[i]))[:2])
-        if len(names) > 1
-        else names[0]
         for i in hidden[:3]
     ]
     return (
         f"unseen directions: one task says next to nothing about {len(hidden)} of "
         f"{len(seen.values)} directions (mostly {'; '.join(mostly)}); there the prior is little "
         "more than its Gaussian start"
-    )
-
-
-def _threshold(logs: AnyLogs) -> str:
-    counts = np.asarray(logs.counts)
-    least = counts.min()
-    if least < 5 or counts.max() == least or logs.num_tasks < 50:
-        return ""
-    return (
-        f"selection: no task has fewer than {least:.0f} rows; if short or abandoned tasks were "
-        "left out, the prior is that of the survivors; keep all tasks, also those with one row"
     )
 
 

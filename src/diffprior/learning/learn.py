@@ -50,7 +50,7 @@ from .scoring import (
     task_log_evidence,
 )
 from .source import Passes, Source
-from .tasks import CACHE, LOGS_SEARCH, AnyLogs, blocks_of, resolve, search_logs
+from .tasks import CACHE, AnyLogs, blocks_of, resolve, search_logs
 
 FAMILIES = ("gaussian", "mixture", "diffusion")
 GAUSSIAN, NAIVE = "Gaussian", "naive estimates"  # their names in the report
@@ -245,9 +245,10 @@ class _Run:
             return search_logs(
                 self.rest,
                 self.likelihood,
+                config=self.config.search,
                 seed=self.seed,
                 executor=self.passes,
-                everything=blocks if larger or num_tasks > LOGS_SEARCH.max_tasks else None,
+                everything=blocks if larger or num_tasks > self.config.search.max_tasks else None,
                 advance=self.advance,
             )
 

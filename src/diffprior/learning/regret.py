@@ -71,37 +71,21 @@ def simulate_regret(
         thetas, actions, likelihood, num_actions=min(ACTIONS_PER_ROUND, len(actions))
     )
     priors = {f.name: f.prior if f.components is None else _light(f.components) for f in families}
-    agents = {
-        _key(name, temperature): best_sampler(prior, temperature)
-        for name, prior in priors.items()
-        for temperature in TEMPERATURES
-    }
+    keys = {(name, t): f"{name} at {t:g}" for name in priors for t in TEMPERATURES}
+    agents = {key: best_sampler(priors[name], t) for (name, t), key in keys.items()}
     result = simulate(
         problem, agents, num_runs=num_runs, num_rounds=num_rounds, seed=seed,
         progress=False, throw=False,
     )  # fmt: skip
     regrets = []
-    for name in priors:
-        for temperature in TEMPERATURES:
-            key, base = _key(name, temperature), _key("Gaussian", temperature)
-            difference, error = result.paired_difference(key, base)
-            regrets.append(
-                Regret(
-                    name,
-                    temperature,
-                    float(result.mean(key)[-1]),
-                    float(result.standard_error(key)[-1]),
-                    float(difference[-1]),
-                    float(error[-1]),
-                )
-            )
-    return Simulation(tuple(regrets), num_rounds, num_runs, _recommended(regrets, chosen_name))
-
-
-def _recommended(regrets: Sequence[Regret], chosen: str) -> float:
-    own = [r for r in regrets if r.family == chosen]
-    least = min(own, key=lambda r: r.mean)
-    return max(r.temperature for r in own if r.mean <= least.mean + least.error)
+    for (name, temperature), key in keys.items():
+        difference, error = result.paired_difference(key, keys["Gaussian", temperature])
+        figures = (result.mean(key), result.standard_error(key), difference, error)
+        regrets.append(Regret(name, temperature, *(float(figure[-1]) for figure in figures)))
+    own = [regret for regret in regrets if regret.family == chosen_name]
+    least = min(own, key=lambda regret: regret.mean)
+    recommended = max(r.temperature for r in own if r.mean <= least.mean + least.error)
+    return Simulation(tuple(regrets), num_rounds, num_runs, recommended)
 
 
 def _actions(logs: Logs, seed: int) -> np.ndarray:
@@ -129,7 +113,3 @@ def _light(components: GaussianMixture) -> AbstractPrior:
             parts.weights, mean + (parts.means - own_mean) * stretch, parts.covs
         )
     )
-
-
-def _key(name: str, temperature: float) -> str:
-    return f"{name} at {temperature:g}"

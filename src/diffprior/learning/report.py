@@ -5,7 +5,6 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -71,13 +70,11 @@ class LearningReport:
     seconds: dict[str, float]
     pictures: Pictures | None = dataclasses.field(default=None, repr=False, compare=False)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the report as plain numbers and text, without the pictures."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        fields.pop("pictures")
-        fields["families"] = [dataclasses.asdict(f) for f in self.families]
-        fields["simulation"] = self.simulation and dataclasses.asdict(self.simulation)
-        return _plain(fields)
+        fields = dataclasses.asdict(dataclasses.replace(self, pictures=None))
+        del fields["pictures"]
+        return {name: _plain(value) for name, value in fields.items()}
 
     def to_json(self, path: str | Path) -> None:
         """Write `to_dict` to the file at `path`."""
@@ -94,19 +91,16 @@ class LearningReport:
 
     def __str__(self) -> str:
         """The report for a terminal."""
-        return "\n\n".join(section for section in sections(self) if section)
-
-
-def sections(report: LearningReport) -> list[str]:
-    """Sections of the text."""
-    return [
-        _about_logs(report),
-        str(family_table(report)),
-        f"{report.sentence}",
-        _limits(report),
-        _regret_text(report),
-        "\n".join(f"warning: {text}" for text in report.warnings),
-    ]
+        simulation, regret = self.simulation, ""
+        if simulation is not None:
+            regret = (
+                f"{regret_table(simulation)}\n({_simulated(simulation)})\n"
+                "recommended temperature for the chosen prior: "
+                f"{simulation.recommended_temperature:g}"
+            )
+        warnings = "\n".join(f"warning: {text}" for text in self.warnings)
+        sections = (_about_logs(self), str(family_table(self)), self.sentence, _limits(self))
+        return "\n\n".join(section for section in (*sections, regret, warnings) if section)
 
 
 def _about_logs(report: LearningReport) -> str:
@@ -134,18 +128,17 @@ def family_table(report: LearningReport) -> Table:
         "next rows",
         "choice",
     )
-    rows = []
-    for family in report.families:
-        rows.append(
-            (
-                family.name,
-                f"{family.log_evidence:.3f}",
-                _gain(family.over_gaussian),
-                *(_gain(gain) for gain in family.by_length[: len(lengths)]),
-                "" if family.next_rows is None else _gain(family.next_rows),
-                "chosen" if family.chosen else "",
-            )
+    rows = [
+        (
+            family.name,
+            f"{family.log_evidence:.3f}",
+            _gain(family.over_gaussian),
+            *(_gain(gain) for gain in family.by_length[: len(lengths)]),
+            "" if family.next_rows is None else _gain(family.next_rows),
+            "chosen" if family.chosen else "",
         )
+        for family in report.families
+    ]
     return Table(columns, rows, marked=_row_of(report.chosen, rows))
 
 
@@ -154,11 +147,8 @@ def regret_table(simulation: Simulation, chosen: str = "") -> Table:
     temperatures = sorted({r.temperature for r in simulation.regrets}, reverse=True)
     names = list(dict.fromkeys(r.family for r in simulation.regrets))
     by = {(r.family, r.temperature): r for r in simulation.regrets}
-    columns = (
-        "expected regret",
-        *(f"temperature {t:g}" for t in temperatures),
-        "over the Gaussian",
-    )
+    headings = (f"temperature {t:g}" for t in temperatures)
+    columns = ("expected regret", *headings, "over the Gaussian")
     rows = [
         (
             name,
@@ -195,16 +185,6 @@ def _limits(report: LearningReport) -> str:
     return "\n".join(lines)
 
 
-def _regret_text(report: LearningReport) -> str:
-    simulation = report.simulation
-    if simulation is None:
-        return ""
-    return (
-        f"{regret_table(simulation)}\n({_simulated(simulation)})\n"
-        f"recommended temperature for the chosen prior: {simulation.recommended_temperature:g}"
-    )
-
-
 def _simulated(simulation: Simulation) -> str:
     return (
         f"Thompson sampling over {simulation.num_rounds} rounds, {simulation.num_runs} runs, in "
@@ -214,7 +194,7 @@ def _simulated(simulation: Simulation) -> str:
 
 
 def _gain(gain: Gain) -> str:
-    if gain.num_tasks == 0 or (gain.mean == 0.0 and gain.error in (0.0,)):
+    if gain.num_tasks == 0 or (gain.mean == gain.error == 0.0):
         return "0"
     return plus_minus(gain.mean, gain.error, signed=True)
 
@@ -262,14 +242,11 @@ def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """JSON's own types; numbers that are not finite become null."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
-    return value
+    plain = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(plain, float) and not math.isfinite(plain) else plain
