@@ -1,7 +1,7 @@
 """Tables of text, printed in a terminal or on a page, and numbers with their standard errors."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +31,12 @@ class Table:
     caption: str = ""
     marked: frozenset[tuple[int, int]] = frozenset()
     words: bool = False
+
+    @staticmethod
+    def of(records: Sequence[Mapping[str, str]], caption: str = "") -> "Table":
+        """A table with a row for each record, whose keys are the columns."""
+        columns = tuple(next(iter(records), ()))
+        return Table(columns, [tuple(record.values()) for record in records], caption)
 
     def __str__(self) -> str:
         return self.to_text()

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from .batch import Batch
 from .metrics import Metrics
-from .models import Catalog
+from .models import REFRESH_SECONDS, Catalog
 from .requests import Request, ServiceError, Settle, unavailable
 from .store import Database
 from .tasks import TaskCache
@@ -128,18 +128,19 @@ class Engine:
             log.exception("request failed")
             failed = ServiceError(500, "the request failed; see the service's log")
             results = [(requests[0], failed)]
-        self.metrics.batch(len(requests), time.perf_counter() - begin)
+        self.metrics.batch_size.observe(len(requests))
+        self.metrics.batch_seconds.observe(time.perf_counter() - begin)
         for request, result in results:
             self._reply(request, result)
 
     def _in_one_transaction(self, requests: list[Request]) -> list[tuple[Request, object]]:
         self._clock = max(self._clock, time.time())
         with self.database.transaction() as connection:
-            self.catalog.refresh_if_old(connection)
+            self.catalog.refresh_in(connection, REFRESH_SECONDS)
             batch = Batch(connection, self.database, self.catalog, self.task_cache, self._clock)
             batch.run(requests)
         batch.commit_cache()
-        self.metrics.tasks_in_memory(len(self.task_cache))
+        self.metrics.tasks_in_memory.set(len(self.task_cache))
         self.metrics.learned(batch.learned)
         return batch.results
 

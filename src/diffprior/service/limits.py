@@ -17,13 +17,13 @@ access_log = logging.getLogger("diffprior.access")
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on one request."""
+    """Limits on one request, in bytes and seconds."""
 
     body: int = 2 * 2**20
-    model_body: int = 64 * 2**20
-    seconds: float = 30.0
-    head_bytes: int = 64 * 1024
-    head_seconds: float = 20.0
+    model_body: int = 64 * 2**20  # of a PUT, which may hold a prior
+    seconds: float = 30.0  # for reading the body, and for the engine to answer
+    head_bytes: int = 64 * 1024  # of the request line and headers
+    head_seconds: float = 20.0  # for reading them
 
     def wrap(self, app: ASGIApp, metrics: Metrics) -> ASGIApp:
         """The application with these limits; its requests are counted and logged."""

@@ -33,11 +33,11 @@ class Metrics:
         self._settled = counter("settled", "Decisions whose wait for a reward has ended")
         self._http = counter("http_requests", "HTTP requests", "method", "status")
         self._latency = histogram("http_seconds", "Seconds from request to reply", LATENCY)
-        self._batch_seconds = histogram("batch_seconds", "Seconds per transaction", LATENCY)
+        self.batch_seconds = histogram("batch_seconds", "Seconds per transaction", LATENCY)
         sizes = tuple(2.0**i for i in range(8))
-        self._batch_size = histogram("batch_size", "Requests per transaction", sizes)
+        self.batch_size = histogram("batch_size", "Requests per transaction", sizes)
         self._propensity = histogram("propensity", "Propensity of the action taken", PROPENSITY)
-        self._tasks = gauge("tasks_in_memory", "Tasks in memory")
+        self.tasks_in_memory = gauge("tasks_in_memory", "Tasks in memory")
         sizes = tuple(4.0**i for i in range(10))
         self._evidence = histogram("evidence_size", "Rewards that a task has learned from", sizes)
         # Gauges, because rewards may be negative. The two grow alike if predictions are calibrated.
@@ -52,15 +52,6 @@ class Metrics:
         """Record one HTTP request."""
         self._http.labels(method if method in METHODS else "other", str(status)).inc()
         self._latency.observe(seconds)
-
-    def batch(self, size: int, seconds: float) -> None:
-        """Record one transaction."""
-        self._batch_size.observe(size)
-        self._batch_seconds.observe(seconds)
-
-    def tasks_in_memory(self, count: int) -> None:
-        """Record the number of tasks whose evidence is in memory."""
-        self._tasks.set(count)
 
     def learned(self, observations: Iterable[tuple[float, float, int]]) -> None:
         """Record rewards, their predictions, and the numbers that their tasks have learned from."""

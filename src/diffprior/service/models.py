@@ -5,7 +5,7 @@ import json
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ from ..gaussian import Gaussian
 from ..priors.base import AbstractPrior
 from .requests import ServiceError, not_found
 from .settings import Settings, check_rewards
-from .store import Database, models, versions
+from .store import Database, Row, models, versions
 
 REFRESH_SECONDS = 1.0  # until a version that another process has added is seen
 
@@ -55,15 +55,6 @@ class EvidenceArrays(NamedTuple):
     def evidence(self) -> AbstractEvidence:
         """The evidence as one object."""
         return self.structure.combine([on_device(leaf) for leaf in self.leaves])
-
-    def warm_up_cases(self, max_rows: int) -> Iterator["EvidenceArrays"]:
-        """This evidence, and if it has rows, evidence that is full, for compiling both."""
-        yield self
-        if self.places is not None:
-            evidence = self.evidence.with_capacity(max_rows)
-            features = np.random.default_rng(0).standard_normal((max_rows, evidence.dim))
-            rows = (features, np.zeros(max_rows), np.ones(max_rows))
-            yield EvidenceArrays.of(evidence.add(*map(on_device, rows)))
 
     def faded(self, temperature: float) -> "EvidenceArrays":
         """Evidence tempered by a temperature."""
@@ -129,8 +120,8 @@ class Version:
         )
 
     def _policy_of(self, agent: AbstractAgent) -> TaskPolicy:
-        nothing, settings = self.likelihood.empty(self.dim), self.settings
-        return TaskPolicy(agent, nothing, settings.max_rows, settings.propensity_draws)
+        sizes = (self.settings.max_rows, self.settings.propensity_draws)
+        return TaskPolicy(agent, self.likelihood.empty(self.dim), *sizes)
 
     @property
     def at_random(self) -> bool:
@@ -174,7 +165,11 @@ class Version:
 
     def learn(self, arrays: EvidenceArrays, phi: np.ndarray, reward: float) -> EvidenceArrays:
         """Evidence with one more observation, in at most `max_rows` rows."""
-        new = self._checked(phi, reward)
+        try:
+            new = Observations(phi, reward, self.dim, np.dtype(self.moments.mean.dtype))
+            check_rewards(self.likelihood, new.rewards)
+        except ValueError as error:
+            raise ServiceError(422, str(error)) from error
         after = arrays.add(new, self.settings.max_rows, self.moments)
         stds, limit = self._scales
         if new.largest(stds) > limit and self._fails(after):
@@ -188,25 +183,20 @@ class Version:
     def warm_up(self) -> None:
         """Compile what decisions and rewards need, with made-up ones."""
         self.policy([TaskRequest(self.empty.leaves, self.empty.structure, 0, 0)])
+        most, cases = self.settings.max_rows, [self.empty]
+        if self.empty.places is not None:  # evidence in rows, empty and full
+            features = np.random.default_rng(0).standard_normal((most, self.dim))
+            rows = (features, np.zeros(most), np.ones(most))
+            full = self.empty.evidence.with_capacity(most).add(*map(on_device, rows))
+            cases.append(EvidenceArrays.of(full))
         new = Observations(np.ones(self.dim), 0.0, self.dim, np.dtype(self.moments.mean.dtype))
-        for arrays in self.empty.warm_up_cases(self.settings.max_rows):
-            arrays.add(new, self.settings.max_rows, self.moments)
-        for capacity in self._capacities():
-            EvidenceArrays.of(self.likelihood.empty(self.dim, capacity)).faded(2.0)
+        for arrays in cases:
+            arrays.add(new, most, self.moments)
+        capacities = [2**power for power in range(most.bit_length() + 1)]
+        for capacity in capacities if self._forgetting is not None else ():
+            if 128 <= capacity < 2 * most:  # which fading evidence may have
+                EvidenceArrays.of(self.likelihood.empty(self.dim, capacity)).faded(2.0)
         self.ready = True
-
-    def _capacities(self) -> list[int]:
-        """Capacities that fading evidence may have."""
-        most = 0 if self._forgetting is None else self.settings.max_rows
-        return [2**power for power in range(most.bit_length() + 1) if 128 <= 2**power < 2 * most]
-
-    def _checked(self, phi: np.ndarray, reward: float) -> Observations:
-        try:
-            new = Observations(phi, reward, self.dim, np.dtype(self.moments.mean.dtype))
-            check_rewards(self.likelihood, new.rewards)
-        except ValueError as error:
-            raise ServiceError(422, str(error)) from error
-        return new
 
     def _fails(self, arrays: EvidenceArrays) -> bool:
         """Whether draws given this evidence fail."""
@@ -234,13 +224,10 @@ class Catalog:
         with self._database.transaction() as connection:
             self.refresh_in(connection)
 
-    def refresh_if_old(self, connection: sa.Connection) -> None:
-        """Read new versions if the last time is a while ago."""
-        if time.monotonic() - self._read > REFRESH_SECONDS:
-            self.refresh_in(connection)
-
-    def refresh_in(self, connection: sa.Connection) -> None:
-        """Read new versions in this transaction."""
+    def refresh_in(self, connection: sa.Connection, max_age: float = 0.0) -> None:
+        """Read new versions in this transaction, if the last time is a while ago."""
+        if time.monotonic() - self._read < max_age:
+            return
         light = [c for c in versions.c if c.name not in ("prior", "settings")]
         seeds = {row.name: row.seed for row in connection.execute(sa.select(models))}
         found = {}
@@ -312,7 +299,7 @@ class Catalog:
         content = _checked_prior(settings, prior).to_bytes()
         with self._database.transaction() as connection:
             now = time.time()
-            new = {"name": model, "seed": secrets.randbits(62), "created": now}
+            new: Row = {"name": model, "seed": secrets.randbits(62), "created": now}
             connection.execute(self._database.insert_if_absent(models).values(**new))
             locked = sa.select(models).where(models.c.name == model).with_for_update()
             connection.execute(locked).one()
@@ -323,16 +310,9 @@ class Catalog:
             connection.execute(
                 versions.update().where(versions.c.model == model).values(share=scaled)
             )
-            connection.execute(
-                versions.insert().values(
-                    model=model,
-                    version=number,
-                    settings=settings.model_dump_json(),
-                    prior=content,
-                    share=share,
-                    created=now,
-                )
-            )
+            new = {"model": model, "version": number, "share": share, "created": now}
+            new |= {"settings": settings.model_dump_json(), "prior": content}
+            connection.execute(versions.insert().values(**new))
         self.refresh()
         return self.version(model, number)
 

@@ -50,26 +50,27 @@ class Decide:
 
     def check(self, dim: int) -> None:
         """Check that features, mask, `top_k` and the action taken fit a model."""
-        k = len(self.features)
+        wrong = self._wrong(dim)
+        if wrong:
+            raise ServiceError(422, wrong)
+
+    def _wrong(self, dim: int) -> str | None:
+        k, mask = len(self.features), self.mask
         if self.features.ndim != 2 or self.features.shape[1] != dim or k == 0:
-            raise ServiceError(
-                422,
+            return (
                 f"`features`: expected one row of {dim} numbers for each action, "
-                f"got shape {self.features.shape}; use the features that the model learned from",
+                f"got shape {self.features.shape}; use the features that the model learned from"
             )
         if not np.all(np.isfinite(self.features)) or np.max(np.abs(self.features)) > 1e12:
-            raise ServiceError(422, "`features`: expected numbers of moderate size; rescale them")
-        if self.mask is not None and (len(self.mask) != k or not np.any(self.mask)):
-            raise ServiceError(
-                422, f"`mask`: expected {k} booleans, one of them true; allow an action"
-            )
-        allowed = k if self.mask is None else int(np.sum(self.mask))
+            return "`features`: expected numbers of moderate size; rescale them"
+        if mask is not None and (len(mask) != k or not np.any(mask)):
+            return f"`mask`: expected {k} booleans, one of them true; allow an action"
+        allowed = k if mask is None else int(np.sum(mask))
         if self.top_k is not None and not 1 <= self.top_k <= allowed:
-            raise ServiceError(
-                422, f"`top_k`: expected 1 to {allowed}, the allowed actions, got {self.top_k}"
-            )
+            return f"`top_k`: expected 1 to {allowed}, the allowed actions, got {self.top_k}"
         if self.taken is not None and not 0 <= self.taken < k:
-            raise ServiceError(422, "`action_taken`: expected one of the actions; check it")
+            return "`action_taken`: expected one of the actions; check it"
+        return None
 
 
 @dataclass
@@ -85,7 +86,7 @@ class Reward:
 
 @dataclass
 class Change:
-    """Activate or cancel a decision. `models` are those that the caller may see; None for all."""
+    """Activate or cancel a decision; `models` as of `Reward`."""
 
     decision_id: str
     status: str

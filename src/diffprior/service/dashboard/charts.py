@@ -34,7 +34,7 @@ COLORS = ("c0", "c1", "c2", "c3", "c4")  # classes, in the order of a legend
 TIME_BARS, TIME_POINTS, CALIBRATION_BINS, PROPENSITY_BINS = 40, 12, 10, 10
 Range = tuple[float, float]
 Tick = tuple[float, str]
-Row = tuple[str, ...]
+Record = dict[str, str]  # a row of a chart's numbers, by column
 
 
 def _scale(values: Range, start: float, end: float) -> Callable[[ArrayLike], Any]:
@@ -162,23 +162,19 @@ class Chart:
     title: str
     summary: str
     plot: Plot | None = None
-    columns: Row = ()
-    rows: Sequence[Row] = ()
+    rows: Sequence[Record] = ()
     legend: Sequence[tuple[str, str]] = ()
 
     @property
     def table(self) -> Table:
         """The numbers of the chart."""
-        return Table(self.columns, self.rows, self.title)
+        return Table.of(self.rows, self.title)
 
     @property
     def svg(self) -> Markup:
         """The picture, labeled with its numbers."""
         step = -(-len(self.rows) // MAX_SPOKEN) or 1
-        spoken = [
-            ", ".join(f"{name} {cell}" for name, cell in zip(self.columns, row, strict=True))
-            for row in self.rows[::step]
-        ]
+        spoken = [", ".join(map(" ".join, row.items())) for row in self.rows[::step]]
         label = f"{self.title}. {self.summary} {'; '.join(spoken)}"
         return Markup("") if self.plot is None else self.plot.svg(label)
 
@@ -234,8 +230,7 @@ def decisions_over_time(window: Window) -> Chart:
         f"{len(window):,} decisions since {utc(axis.edges[0])} UTC; "
         f"{len(known) / len(window):.1%} have a reward.",
         plot,
-        ("from", "decisions", "with a reward"),
-        [(utc(t), str(n), str(r)) for t, n, r in listed],
+        [{"from": utc(t), "decisions": str(n), "with a reward": str(r)} for t, n, r in listed],
         (("c0", "with a reward"), ("c3", "without one so far")),
     )
 
@@ -283,8 +278,7 @@ def reward_over_time(window: Window) -> Chart:
         return Chart(title, "No rewards yet.")
     mean = task_mean(known.reward, known.task)
     summary = f"{mean} per decision; bands are two standard errors over tasks."
-    axis = time_axis(window, TIME_POINTS)
-    found = _by_version(known, known.reward, axis)
+    found = _by_version(known, known.reward, axis := time_axis(window, TIME_POINTS))
     return _version_chart(title, summary, axis, found, "mean reward", _range(found))
 
 
@@ -293,8 +287,7 @@ def reward_by_age(window: Window) -> Chart:
     known, title = rewarded(window), "Cold start: mean reward by age of the task"
     if not len(known):
         return Chart(title, "No rewards yet.")
-    axis = age_axis(window)
-    found = _by_version(known, known.reward, axis)
+    found = _by_version(known, known.reward, axis := age_axis(window))
     trends = [
         f"version {v} from {bins[0].mean.value:.3g} at the first decision to "
         f"{bins[-1].mean.value:.3g} at {age_label(bins[-1].key)}"
@@ -313,8 +306,7 @@ def exploration(window: Window) -> Chart:
         f"The same policy would have chosen another action {np.mean(1 - known.propensity):.1%} of "
         "the time (mean of 1 - propensity); it should fall as tasks learn."
     )
-    axis = age_axis(known)
-    found = _by_version(known, 1 - known.propensity, axis)
+    found = _by_version(known, 1 - known.propensity, axis := age_axis(known))
     return _version_chart(title, summary, axis, found, "mean of 1 - propensity", (0.0, 1.0))
 
 
@@ -334,20 +326,19 @@ def _version_chart(
     y: Range,
 ) -> Chart:
     """A line in a band of two standard errors per version, the newest in front."""
-    plot, legend = axis.plot(y), [(color(i), f"version {v}") for i, v in enumerate(found)]
+    plot, legend = axis.plot(y), [(COLORS[min(i, 4)], f"version {v}") for i, v in enumerate(found)]
     for (kind, _), bins in reversed(list(zip(legend, found.values(), strict=True))):
         xs, ys = [b.key for b in bins], [b.mean.value for b in bins]
         lows, highs = zip(*(b.mean.ends for b in bins), strict=True)
         plot.band(xs, lows, highs, kind)
         plot.line(xs, ys, kind)
         plot.dots(xs, ys, kind, 2.4)
-    rows = [(axis.label(b), str(v), str(b.mean)) for v, bins in found.items() for b in bins]
-    return Chart(title, summary, plot, (axis.column, "version", value), rows, legend)
-
-
-def color(place: int) -> str:
-    """The class of the color of the entry at a place of a legend."""
-    return COLORS[min(place, len(COLORS) - 1)]
+    rows = [
+        {axis.column: axis.label(b), "version": str(version), value: str(b.mean)}
+        for version, bins in found.items()
+        for b in bins
+    ]
+    return Chart(title, summary, plot, rows, legend)
 
 
 def _range(found: Mapping[int, Sequence[Bin]]) -> Range:
@@ -375,8 +366,10 @@ def calibration(window: Window) -> Chart:
         f"Obtained minus predicted: {task_mean(known.reward - known.predicted, known.task)}. "
         "On the dashed line predictions are right; bars are two standard errors.",
         plot,
-        ("predicted", "obtained", "decisions"),
-        [(f"{b.key:.3g}", str(b.mean), str(b.mean.count)) for b in bins],
+        [
+            {"predicted": f"{b.key:.3g}", "obtained": str(b.mean), "decisions": str(b.mean.count)}
+            for b in bins
+        ],
     )
 
 
@@ -394,8 +387,10 @@ def outcomes_chart(window: Window) -> Chart:
         f"waiting, {counts['never rewarded']:,} never rewarded; {late:,} rewards arrived too late "
         "or for settled decisions and were not learned from.",
         plot,
-        ("outcome", "decisions"),
-        [*((name, str(count)) for name, count in counts.items()), ("late rewards", str(late))],
+        [
+            {"outcome": name, "decisions": str(count)}
+            for name, count in (counts | {"late rewards": late}).items()
+        ],
     )
 
 
@@ -412,8 +407,10 @@ def propensities(window: Window) -> Chart:
         f"Median {np.median(known):.2f}; {np.mean(known < 0.1):.1%} below 0.1, which get large "
         "weights in off-policy estimates.",
         plot,
-        ("propensity", "decisions"),
-        [(f"{a:.1f} to {a + 0.1:.1f}", str(n)) for a, n in zip(edges, counts, strict=False)],
+        [
+            {"propensity": f"{a:.1f} to {a + 0.1:.1f}", "decisions": str(n)}
+            for a, n in zip(edges, counts, strict=False)
+        ],
     )
 
 
@@ -421,8 +418,8 @@ def gains_chart(gains: Mapping[int, PriorGain | None]) -> Chart:
     """Log evidence of every version's prior over a Gaussian of the same moments."""
     title = "Benefit of the prior: log evidence over its Gaussian"
     known = {v: g for v, g in gains.items() if g is not None and not g.problem}
-    rows = [(str(v), str(g) if g else "being computed") for v, g in gains.items()]
-    listed = "; ".join(f"version {version}: {words}" for version, words in rows)
+    words = {v: str(g) if g else "being computed" for v, g in gains.items()}
+    listed = "; ".join(f"version {version}: {text}" for version, text in words.items())
     if not known:
         return Chart(title, f"{listed}." if listed else "No version serves.")
     means = [Mean(g.gain, g.error, g.num_tasks) for g in known.values()]
@@ -439,7 +436,6 @@ def gains_chart(gains: Mapping[int, PriorGain | None]) -> Chart:
         f"Over a Gaussian of the same moments, {listed}. One nat makes the rewards e = 2.7 times "
         "as probable.",
         plot,
-        ("version", "gain"),
-        rows,
+        [{"version": str(version), "gain": text} for version, text in words.items()],
         (("c0", "mean over tasks"), ("c1", "two standard errors")),
     )

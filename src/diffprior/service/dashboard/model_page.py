@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -31,25 +30,11 @@ Content = tuple[str, dict[str, Any]]  # the name of a template, and its variable
 MAX_TASKS = 12  # in the list of recent tasks
 MAX_GAINS = 4  # versions whose prior is evaluated
 MAX_LATE, MAX_FAILED, MAX_UNREWARDED = 0.05, 0.01, 0.5  # shares of a healthy service
-VERSION_COLUMNS = (
-    "version",
-    "prior",
-    "likelihood",
-    "sampler",
-    "share of tasks",
-    "decisions",
-    "with a reward",
-    "mean reward",
-    "exploration",
-    "over its Gaussian",
-)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A question with a short answer and the reason; `status` is good, bad or empty."""
+class Answer(NamedTuple):
+    """A short answer to a question, and its reason; `status` is good, bad or empty."""
 
-    question: str
     short: str
     why: str
     status: str = ""
@@ -89,12 +74,12 @@ class ModelPage:
             "versions": _versions_table(versions, window, gains),
         }
         if len(window):
-            content["answers"] = [
-                health(window, database_answers),
-                prior_pays(gains),
-                better_version(window, versions),
-                calibrated(predicted),
-            ]
+            content["answers"] = {
+                "Is it healthy?": health(window, database_answers),
+                "Does the prior pay?": prior_pays(gains),
+                "Which version is better?": better_version(window, versions),
+                "Are predictions right?": calibrated(predicted),
+            }
             content["charts"] = model_charts(window, predicted, gains)
             content["tasks"] = self._tasks_table(model, window)
         return "model.html", content
@@ -126,25 +111,25 @@ def task_address(model: str, task: str) -> str:
 def _versions_table(
     versions: Sequence[Version], window: Window, gains: Mapping[int, PriorGain | None]
 ) -> Table:
-    rows = []
+    records = []
     for version in versions:
         own = of_version(window, version.version)
         earned, drawn = rewarded(own), explored(own)
-        rows.append(
-            (
-                str(version.version),
-                type(version.prior).__name__,
-                version.settings.likelihood,
-                version.settings.sampler,
-                f"{version.share:.0%}",
-                f"{len(own):,}",
-                f"{len(earned):,}",
-                str(task_mean(earned.reward, earned.task)),
-                str(task_mean(1 - drawn.propensity, drawn.task)),
-                str(gains.get(version.version) or ""),
-            )
+        records.append(
+            {
+                "version": str(version.version),
+                "prior": type(version.prior).__name__,
+                "likelihood": version.settings.likelihood,
+                "sampler": version.settings.sampler,
+                "share of tasks": f"{version.share:.0%}",
+                "decisions": f"{len(own):,}",
+                "with a reward": f"{len(earned):,}",
+                "mean reward": str(task_mean(earned.reward, earned.task)),
+                "exploration": str(task_mean(1 - drawn.propensity, drawn.task)),
+                "over its Gaussian": str(gains.get(version.version) or ""),
+            }
         )
-    return Table(VERSION_COLUMNS, rows, "Versions of the model, newest first")
+    return Table.of(records, "Versions of the model, newest first")
 
 
 def health(window: Window, database_answers: bool) -> Answer:
@@ -164,42 +149,41 @@ def health(window: Window, database_answers: bool) -> Answer:
     }
     found = [problem for problem, present in problems.items() if present]
     if found:
-        return Answer("Is it healthy?", "Needs attention", f"{'; '.join(found)}.", "bad")
+        return Answer("Needs attention", f"{'; '.join(found)}.", "bad")
     why = (
         f"Last decision {_duration(time.time() - window.created[-1])} ago; {late:.1%} of rewards "
         f"were late, {failed:.1%} of draws failed."
     )
-    return Answer("Is it healthy?", "Yes", why, "good")
+    return Answer("Yes", why, "good")
 
 
 def prior_pays(gains: Mapping[int, PriorGain | None]) -> Answer:
     """Whether the newest prior with a known gain beats its Gaussian."""
-    question = "Does the prior pay?"
     known = {v: g for v, g in gains.items() if g is not None and not g.problem}
     if not known:
         reasons = [f"Version {v}: {g.problem}." for v, g in gains.items() if g is not None]
         if len(reasons) < len(gains):
             reasons = ["It is being computed; reload the page."]
-        return Answer(question, "Not known yet", " ".join(reasons))
+        return Answer("Not known yet", " ".join(reasons))
     version, gain = next(iter(known.items()))
     why = (
         f"Version {version}: {gain} over a Gaussian of the same moments, on {gain.num_tasks} tasks "
         f"with {gain.num_rows:,} rewards."
     )
     if abs(gain.gain) <= 2 * gain.error:
-        return Answer(question, "No difference so far", why)
+        return Answer("No difference so far", why)
     short, status = ("Yes", "good") if gain.gain > 0 else ("It costs", "bad")
-    return Answer(question, short, why, status)
+    return Answer(short, why, status)
 
 
 def better_version(window: Window, versions: Sequence[Version]) -> Answer:
     """Which of the two newest versions earns more, while both served."""
-    question, known = "Which version is better?", rewarded(window)
+    known = rewarded(window)
     listed = {version.version for version in versions}
     present = [v for v in versions_in(known) if v in listed][:2]
     if len(present) < 2:
         why = "Add a version with half of the traffic to compare."
-        return Answer(question, "Only one serves", why)
+        return Answer("Only one serves", why)
     both = served_together(known, present[0], present[1])
     owns = [of_version(both, version) for version in present]
     new, old = (task_mean(own.reward, own.task) for own in owns)
@@ -209,8 +193,8 @@ def better_version(window: Window, versions: Sequence[Version]) -> Answer:
         f"served; the difference is {gap}."
     )
     if not gap.error > 0 or abs(gap.value) <= 2 * gap.error:
-        return Answer(question, "No difference so far", why)
-    return Answer(question, f"Version {present[0 if gap.value > 0 else 1]}", why, "good")
+        return Answer("No difference so far", why)
+    return Answer(f"Version {present[0 if gap.value > 0 else 1]}", why, "good")
 
 
 def served_together(window: Window, first: int, second: int) -> Window:
@@ -223,18 +207,18 @@ def served_together(window: Window, first: int, second: int) -> Window:
 
 def calibrated(window: Window) -> Answer:
     """Whether rewards agree with predictions."""
-    question, known = "Are predictions right?", rewarded(window)
+    known = rewarded(window)
     gap = task_mean(known.reward - known.predicted, known.task)
     if not gap.error > 0:
-        return Answer(question, "Too early to say", "It takes rewards of several tasks.")
+        return Answer("Too early to say", "It takes rewards of several tasks.")
     why = (
         f"Obtained {np.mean(known.reward):.3g}, predicted {np.mean(known.predicted):.3g} per "
         f"decision; the difference is {gap}."
     )
     if abs(gap.value) <= 3 * gap.error:
-        return Answer(question, "Yes", why, "good")
+        return Answer("Yes", why, "good")
     short = "Too low" if gap.value > 0 else "Too high"
-    return Answer(question, short, f"{why} Learn a new prior from the log.", "bad")
+    return Answer(short, f"{why} Learn a new prior from the log.", "bad")
 
 
 def _duration(seconds: float) -> str:

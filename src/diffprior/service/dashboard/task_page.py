@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -29,49 +28,43 @@ HALF = 0.42  # height of the highest density, in rows
 NEXT_DECISION = "Next decision, if the last actions were offered again"
 
 
-class TaskPage:
-    """Makes the page of any task."""
-
-    def __init__(self, database: Database, reader: Reader) -> None:
-        self._database, self._reader = database, reader
-
-    def content(self, model: str, name: str) -> Content:
-        """Make the page."""
-        row, state = self._reader.task_state(model, name)
-        version = state.version
-        num_calls = -(-MIN_DRAWS // (1 + version.settings.propensity_draws))
-        prior = TaskState.empty(row, version).posterior_draws(0, num_calls)
-        posterior = state.posterior_draws(row["num_decisions"], num_calls)
-        history, last = self._history(row["id"])
-        return "task.html", {
-            "title": f"Task {name}",
-            "links": [Link(f"Model {model}", model_address(model))],
-            "about": f"{row['num_decisions']:,} decisions and {row['num_learned']:,} rewards since "
-            f"{utc(row['created'])} UTC. Version {version.version} of the model serves it.",
-            "charts": [
-                next_decision_chart(version, posterior, last),
-                parameters_chart(prior, posterior, state.num_learned),
-                history_chart(history),
-            ],
-            "history": _history_table(history[: -MAX_LISTED - 1 : -1]),
-        }
-
-    def _history(self, task_id: int) -> "tuple[list[Row], Row | None]":
-        """The newest decisions with what was learned, oldest first, and the last one in full."""
-        d, o = decisions.c, observations.c
-        columns = (d.number, d.version, d.names, d.taken, d.propensity, d.predicted, d.status)
-        newest = sa.select(*columns, d.settled, d.created, o.reward, o.source).outerjoin(
-            observations, o.decision_id == d.id
-        )
-        whole = sa.select(decisions).where(d.task_id == task_id).order_by(d.number.desc())
-        query = newest.where(d.task_id == task_id).order_by(d.number.desc()).limit(MAX_HISTORY)
-        with self._database.reading() as connection:
-            rows = list(connection.execute(query))[::-1]
-            return rows, connection.execute(whole.limit(1)).one_or_none()
+def task_content(database: Database, reader: Reader, model: str, name: str) -> Content:
+    """Template and variables of the page of a task."""
+    row, state = reader.task_state(model, name)
+    version = state.version
+    num_calls = -(-MIN_DRAWS // (1 + version.settings.propensity_draws))
+    prior = TaskState.empty(row, version).posterior_draws(0, num_calls)
+    posterior = state.posterior_draws(row["num_decisions"], num_calls)
+    history, last = _history(database, row["id"])
+    return "task.html", {
+        "title": f"Task {name}",
+        "links": [Link(f"Model {model}", model_address(model))],
+        "about": f"{row['num_decisions']:,} decisions and {row['num_learned']:,} rewards since "
+        f"{utc(row['created'])} UTC. Version {version.version} of the model serves it.",
+        "charts": [
+            next_decision_chart(version, posterior, last),
+            parameters_chart(prior, posterior, state.num_learned),
+            history_chart(history),
+        ],
+        "history": _history_table(history[: -MAX_LISTED - 1 : -1]),
+    }
 
 
-@dataclass(frozen=True)
-class Action:
+def _history(database: Database, task_id: int) -> "tuple[list[Row], Row | None]":
+    """The newest decisions with what was learned, oldest first, and the last one in full."""
+    d, o = decisions.c, observations.c
+    columns = (d.number, d.version, d.names, d.taken, d.propensity, d.predicted, d.status)
+    newest = sa.select(*columns, d.settled, d.created, o.reward, o.source).outerjoin(
+        observations, o.decision_id == d.id
+    )
+    whole = sa.select(decisions).where(d.task_id == task_id).order_by(d.number.desc())
+    query = newest.where(d.task_id == task_id).order_by(d.number.desc()).limit(MAX_HISTORY)
+    with database.reading() as connection:
+        rows = list(connection.execute(query))[::-1]
+        return rows, connection.execute(whole.limit(1)).one_or_none()
+
+
+class Action(NamedTuple):
     """An action with its mean reward over the posterior, 90 % interval and propensity."""
 
     name: str
@@ -136,9 +129,13 @@ def next_decision_chart(
         NEXT_DECISION,
         "This version chooses at random, as a control." if version.at_random else _reason(actions),
         plot,
-        ("action", "mean reward", "90 % interval", "propensity"),
         [
-            (a.name, f"{a.mean:.3g}", f"{a.low:.3g} to {a.high:.3g}", f"{a.propensity:.3f}")
+            {
+                "action": a.name,
+                "mean reward": f"{a.mean:.3g}",
+                "90 % interval": f"{a.low:.3g} to {a.high:.3g}",
+                "propensity": f"{a.propensity:.3f}",
+            }
             for a in actions
         ],
         (("c0", "chosen most often"), ("c3", "others; on the right, how often each is chosen")),
@@ -181,13 +178,13 @@ def parameters_chart(
         plot.dots([after[1, i]], [-0.05 - i], "c0", 3.4)
     widths = (after[2] - after[0]) / np.maximum(before[2] - before[0], 1e-300)
     intervals = [[f"{m:.3g} ({a:.3g} to {b:.3g})" for a, m, b in q.T] for q in (before, after)]
+    columns = ("parameter", "prior: median and 90 % interval", "posterior")
     return Chart(
         "Posterior against prior",
         f"{num_rewards:,} rewards have narrowed the 90 % intervals to {np.median(widths):.0%} of "
         "the prior's (median over parameters).",
         plot,
-        ("parameter", "prior: median and 90 % interval", "posterior"),
-        list(zip(names, *intervals, strict=True)),
+        [dict(zip(columns, row, strict=True)) for row in zip(names, *intervals, strict=True)],
         (("c3", "prior"), ("c0", "posterior: density, 90 % interval, median")),
     )
 
@@ -210,7 +207,7 @@ def history_chart(history: "Sequence[Row]") -> Chart:
     title = "Predicted and obtained rewards"
     if not history:
         return Chart(title, "No decisions yet.")
-    numbers = [row.number + 1.0 for row in history]
+    numbers = [row.number + 1 for row in history]
     predicted = [float(row.predicted) for row in history]
     rewarded = [row for row in history if row.reward is not None]
     rewards = [float(row.reward) for row in rewarded]
@@ -225,27 +222,28 @@ def history_chart(history: "Sequence[Row]") -> Chart:
         f"Last {len(history)} decisions: mean reward {mean}, mean prediction "
         f"{np.mean(predicted):.3g}.",
         plot,
-        ("decision", "predicted", "obtained"),
-        [(str(row.number + 1), f"{row.predicted:.3g}", _outcome(row)) for row in history],
+        [
+            {"decision": str(n), "predicted": f"{p:.3g}", "obtained": _outcome(row)}
+            for n, p, row in zip(numbers, predicted, history, strict=True)
+        ],
         (("c0", "obtained reward"), ("c1", "predicted")),
     )
 
 
 def _history_table(rows: "Sequence[Row]") -> Table:
-    columns = ("decision", "time, UTC", "version", "action", "propensity", "predicted", "reward")
-    listed = [
-        (
-            str(row.number + 1),
-            utc(row.created),
-            str(row.version),
-            action_name(row.names, row.taken),
-            "" if row.propensity is None else f"{row.propensity:.2f}",
-            f"{row.predicted:.3g}",
-            _outcome(row),
-        )
+    records = [
+        {
+            "decision": str(row.number + 1),
+            "time, UTC": utc(row.created),
+            "version": str(row.version),
+            "action": action_name(row.names, row.taken),
+            "propensity": "" if row.propensity is None else f"{row.propensity:.2f}",
+            "predicted": f"{row.predicted:.3g}",
+            "reward": _outcome(row),
+        }
         for row in rows
     ]
-    return Table(columns, listed, "Newest decisions, the last one first")
+    return Table.of(records, "Newest decisions, the last one first")
 
 
 def _outcome(row: "Row") -> str:

@@ -22,7 +22,7 @@ from ..engine import Engine
 from ..reading import Reader
 from ..requests import ServiceError
 from .model_page import Content, ModelPage, task_address
-from .task_page import TaskPage
+from .task_page import task_content
 
 TEMPLATES = Path(__file__).parent / "templates"
 COOKIE = "diffprior_token"
@@ -45,7 +45,6 @@ def dashboard_router(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.
     """Create the routes of the dashboard, the pages of tasks and the sign-in form."""
     router = fastapi.APIRouter(include_in_schema=False)
     models = ModelPage(engine.database, engine.catalog)
-    tasks = TaskPage(engine.database, reader)
 
     @router.get("/")
     def home(request: fastapi.Request, model: Query = None) -> Response:
@@ -57,7 +56,9 @@ def dashboard_router(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.
     @router.get("/tasks/{model}/{task:path}")
     def task_page(request: fastapi.Request, model: str, task: str) -> Response:
         """The page of a task."""
-        return _show(request, tokens, model, lambda _: tasks.content(model, task))
+        return _show(
+            request, tokens, model, lambda _: task_content(engine.database, reader, model, task)
+        )
 
     @router.get("/tasks")
     def find(model: str, task: str) -> Response:
