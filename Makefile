@@ -29,7 +29,7 @@ lint: $(STAMP) ## check format, lint and types
 
 test: lint chromium ## check format, lint and types, then test in double and single precision
 	JAX_ENABLE_X64=1 $(PYTEST)
-	JAX_ENABLE_X64=0 $(PYTEST) -m float32
+	JAX_ENABLE_X64=0 $(BIN)/python -m pytest -m float32
 
 coverage: $(STAMP) chromium ## measure which lines the tests reach; the page is build/coverage/index.html
 	JAX_ENABLE_X64=1 $(PYTEST) --cov --cov-report=term --cov-report=html:build/coverage

@@ -240,4 +240,4 @@ def case_name(case: LikelihoodCase | PriorCase | SamplerCase) -> str:
 def unusable_evidence(dim: int) -> dp.AbstractEvidence:
     """What no rows give: evidence of infinite precision, given which no draw is finite."""
     one = dp.Linear(1.0).observe(np.eye(dim), np.ones(dim))
-    return eqx.tree_at(lambda e: e.precision, one, jnp.full((dim, dim), jnp.inf))
+    return eqx.tree_at(lambda e: e.precision, one, jnp.full_like(one.precision, jnp.inf))

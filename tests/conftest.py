@@ -35,12 +35,14 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 from jaxtyping import install_import_hook  # noqa: E402
 
-jax.config.update("jax_enable_x64", os.environ.get("JAX_ENABLE_X64", "1") != "0")
+DOUBLE = os.environ.get("JAX_ENABLE_X64", "1") != "0"
+jax.config.update("jax_enable_x64", DOUBLE)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Before the first import of the package: every annotation in it is checked from here on.
-if "FUZZ_EXAMPLES" not in os.environ:  # strangers pass whatever they like
+# Before the first import of the package: every annotation in it is checked from here on. In single
+# precision they are those that were checked in double; fuzzed calls pass whatever they like.
+if DOUBLE and "FUZZ_EXAMPLES" not in os.environ:
     install_import_hook(["diffprior", "experiments", "benchmarks"], "typechecking.checked")
 
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -67,6 +69,13 @@ LONGEST = ("test_docs", "test_crashes", "test_walk", "test_compilation", "test_c
 # after every so many tests, and programs forgotten when most are taken.
 MOST_MAPS, COUNT_AFTER = 25_000, 10
 _tests_done = itertools.count(1)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """In single precision files are not even imported unless they have a test for it."""
+    if DOUBLE or not collection_path.name.startswith("test_"):
+        return None
+    return "mark.float32" not in collection_path.read_text(encoding="utf-8") or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -17,22 +17,22 @@ import pytest
 import diffprior as dp
 
 ROOT = Path(__file__).parents[1]
-LEARNS = ("README.md",)  # in a process of its own, beside the others
 PAGES = tuple(
     page.relative_to(ROOT).as_posix()
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     if "```python" in page.read_text(encoding="utf-8")
 )
-QUICK = tuple(page for page in PAGES if page not in LEARNS)
+EXAMPLE = "examples/exact_inference.py"
 
 # Runs the blocks that it reads, each on its own, and prints what each of them printed. Priors are
-# learned in fewer steps than a reader's, which moves no figure that a page shows.
+# learned in fewer steps than a reader's, and processes are threads, which moves no figure shown.
 RUNNER = """
 import contextlib, functools, io, json, sys
-import diffprior
+import diffprior, diffprior.executors as executors
 fit = diffprior.DiffusionPrior.fit
-config = diffprior.FitConfig(num_steps=400)
+config = diffprior.FitConfig.tiny()
 diffprior.DiffusionPrior.fit = staticmethod(functools.partial(fit, config=config))
+executors.Processes = executors.InProcess
 printed = []
 for block in json.load(sys.stdin):
     with contextlib.redirect_stdout(io.StringIO()) as text:
@@ -67,17 +67,20 @@ def run(*command: str, given: str = "", folder: Path = ROOT) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("pages", [LEARNS, QUICK], ids=["learning", "others"])
-def test_examples_print_what_the_pages_say(
-    pages: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_print_what_the_pages_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All in one process, which shares their programs; the example last."""
     monkeypatch.delenv("JAX_ENABLE_X64", raising=False)
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-    examples = [(page, *block) for page in pages for block in blocks(page)]
-    given = json.dumps([code for _, code, _ in examples])
-    printed = json.loads(run("-c", RUNNER, given=given, folder=tmp_path))
+    examples = [(page, *block) for page in PAGES for block in blocks(page)]
+    codes = [code for _, code, _ in examples]
+    given = json.dumps([*codes, (ROOT / EXAMPLE).read_text(encoding="utf-8")])
+    *printed, table = json.loads(run("-c", RUNNER, given=given, folder=tmp_path))
     for (page, code, expected), got in zip(examples, printed, strict=True):
         assert got == expected, f"{page}\n{code}"
+    rows = re.findall(r"^(linear|logistic) +(\S.*?)  +([\d.]+) +(\d+)%$", table, re.MULTILINE)
+    errors = {(model, prior): float(error) for model, prior, error, _ in rows}
+    for model in ("linear", "logistic"):
+        assert errors[model, "mixture"] < errors[model, "Gaussian"] < errors[model, "N(0, I)"]
 
 
 def test_the_hedge_of_the_page_takes_a_learned_prior() -> None:
@@ -94,16 +97,6 @@ def test_the_hedge_of_the_page_takes_a_learned_prior() -> None:
     law = page["Hedged"](learned, wide, 0.01).denoise(precision, precision @ theta)
     assert np.max(np.abs(np.asarray(law.mean) - theta)) < 0.2
     assert np.all(np.isfinite(law.cov)) and np.all(np.diagonal(law.cov) < 0.05)
-
-
-def test_the_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JAX_ENABLE_X64", raising=False)
-    monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-    printed = run("examples/exact_inference.py")
-    rows = re.findall(r"^(linear|logistic) +(\S.*?)  +([\d.]+) +(\d+)%$", printed, re.MULTILINE)
-    errors = {(model, prior): float(error) for model, prior, error, _ in rows}
-    for model in ("linear", "logistic"):
-        assert errors[model, "mixture"] < errors[model, "Gaussian"] < errors[model, "N(0, I)"]
 
 
 def build_site(folder: Path, site: Path) -> subprocess.CompletedProcess[str]:

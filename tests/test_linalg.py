@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 from cases import random_cov, representable, tolerance
 from diffprior import linalg
 
-DIMS = (1, 2, 5, 8, 9, 32)  # written out up to 8, by LAPACK beyond
+DIMS = (1, 3, 8, 9)  # written out up to 8, by LAPACK beyond
 pytestmark = pytest.mark.float32
 
 cholesky = jax.jit(linalg.cholesky)

@@ -120,7 +120,6 @@ def test_fractional_weights_are_the_twins(case: LikelihoodCase) -> None:
     assert_same(got, (mean, cov, reference.laplace_log_evidence(*twin)), double=1e-10)
 
 
-@both_precisions
 def test_temperature_divides_the_log_likelihood(case: LikelihoodCase) -> None:
     p = problem(7, DIM, N, case)
     evidence, theta = p.evidence(case.make()), p.gaussian().mean
@@ -129,7 +128,6 @@ def test_temperature_divides_the_log_likelihood(case: LikelihoodCase) -> None:
     assert_same(evidence.temper(0.5).condition(p.gaussian()), twice.condition(p.gaussian()))
 
 
-@both_precisions
 def test_expansion_at_a_point_is_that_of_the_log_likelihood(case: LikelihoodCase) -> None:
     p = problem(8, DIM, N, case)
     evidence, theta = p.evidence(case.make()), p.gaussian().mean
@@ -163,7 +161,6 @@ def test_expansion_under_a_belief_differs_from_that_at_its_mean(case: Likelihood
     assert np.allclose(wide[0], narrow[0], rtol=1e-3) == same
 
 
-@both_precisions
 def test_squared_error_and_its_gradient(case: LikelihoodCase) -> None:
     p = problem(12, DIM, N, case)
     evidence, theta = p.evidence(case.make()), p.gaussian().mean
@@ -228,7 +225,6 @@ def test_temperature_may_be_traced(case: LikelihoodCase) -> None:
     assert_same(traced(jnp.asarray(0.5)), 2 * evidence.log_likelihood(theta))
 
 
-@both_precisions
 def test_reparameterized_evidence_is_the_same_function(case: LikelihoodCase) -> None:
     p = problem(9, DIM, N, case)
     evidence, rng = p.evidence(case.make()), np.random.default_rng(9)

@@ -83,7 +83,7 @@ def test_glm_stages_equal_the_twin() -> None:
     assert_allclose(sampler.sample(KEY, p.evidence(LOGISTIC.make())), expected, atol=1e-7)
 
 
-@pytest.mark.parametrize(("steps", "dim"), [(3, 3), (8, 1), (20, 2)])
+@pytest.mark.parametrize(("steps", "dim"), [(3, 3), (20, 1)])
 def test_a_gaussian_prior_gives_exact_bayes(steps: int, dim: int) -> None:
     for num_rows in (0, 1, 5, 100):
         p = problem(num_rows, dim, num_rows)

@@ -51,21 +51,15 @@ def test_linear_draws_have_the_exact_moments(case: PriorCase, num_rows: int) -> 
     assert_moments(draws, *case.denoise(*evidence))
 
 
-WIDE = {
-    "gaussian": ([1.0], [[0.0, 0.0]], [9.0 * np.eye(2)]),
-    "mixture": ([0.7, 0.3], [[-2.0, 0.0], [3.0, 1.0]], [2.0 * np.eye(2), 4.0 * np.eye(2)]),
-}
+WIDE = ([0.7, 0.3], [[-2.0, 0.0], [3.0, 1.0]], [2.0 * np.eye(2), 4.0 * np.eye(2)])
 
 
-@pytest.mark.parametrize("name", WIDE)
 @pytest.mark.parametrize("case", [LOGISTIC, NEGATIVE_BINOMIAL], ids=case_name)
-def test_generalized_linear_draws_have_the_moments_of_a_grid(
-    name: str, case: LikelihoodCase
-) -> None:
-    """Wide priors, whose posterior is skew: Laplace's approximation is off by a fifth of a standard
+def test_generalized_linear_draws_have_the_moments_of_a_grid(case: LikelihoodCase) -> None:
+    """A wide prior, whose posterior is skew: Laplace is off by a fifth of a standard
     deviation. The estimates of p(h) are unbiased."""
     shrink = 1.0 if case is LOGISTIC else 0.25
-    weights, means, covs = (np.array(a) for a in WIDE[name])
+    weights, means, covs = (np.array(a) for a in WIDE)
     means, covs = np.sqrt(shrink) * means, shrink * covs
     p = problem(3, 2, 6, case)
 
@@ -116,6 +110,15 @@ def many_parameters(dim: int, thinnest: float) -> tuple[np.ndarray, np.ndarray, 
     return np.array([3.0, 0.0, 1.0, 1.0, 2.0, 1.0, 1.0]) / 9.0, means, covs
 
 
+@eqx.filter_jit
+def from_the_posterior(
+    prior: dp.MixturePrior, evidence: dp.AbstractEvidence, keys: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """One draw by each key, all components conditioned, and the log evidence."""
+    posterior, total = prior.posterior(evidence)
+    return jnp.concatenate([posterior.sample(key, 1) for key in keys]), total
+
+
 def rows_of(dim: int, num_rows: int, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Features of which the last never varies, and rewards."""
     rng = np.random.default_rng(num_rows)
@@ -124,10 +127,10 @@ def rows_of(dim: int, num_rows: int, theta: np.ndarray) -> tuple[np.ndarray, np.
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 9, 10_000])
-@pytest.mark.parametrize("dim", [9, 16])
-def test_draws_are_those_of_the_posterior_of_all_components(dim: int, num_rows: int) -> None:
+def test_draws_are_those_of_the_posterior_of_all_components(num_rows: int) -> None:
     """Of many parameters only the component drawn is conditioned: same numbers, same draw, for one
     history and for one of each draw's own."""
+    dim = 9
     weights, means, covs = many_parameters(dim, 0.01)
     prior, likelihood = dp.MixturePrior(weights, means, covs), dp.Linear(0.5)
     rows = [rows_of(dim, num_rows, theta) for theta in means[:3]]
@@ -139,8 +142,7 @@ def test_draws_are_those_of_the_posterior_of_all_components(dim: int, num_rows: 
     for own, draws, log_evidence, of_task, evidence in zip(
         rows, thetas, info.log_evidence, keys, histories, strict=True
     ):
-        posterior, total = prior.posterior(evidence)
-        expected = jnp.concatenate([posterior.sample(key, 1) for key in of_task])
+        expected, total = from_the_posterior(prior, evidence, of_task)
         assert_allclose(draws, expected, rtol=1e-9, atol=1e-9)
         assert_allclose(log_evidence, np.full(4, total), rtol=1e-9, atol=1e-9)
         if num_rows <= dim:

@@ -103,17 +103,16 @@ def test_linear_passes_equal_the_twin(passes: int) -> None:
 
 
 @pytest.mark.float32
-@pytest.mark.parametrize("passes", NOISE)
-def test_a_gaussian_prior_gives_exact_bayes(passes: int) -> None:
+def test_a_gaussian_prior_gives_exact_bayes() -> None:
     for num_rows in (0, 1, 5, 100):
         p = problem(num_rows, 3, num_rows)
-        sampler = dp.FewPasses(gaussian(p.mean, p.cov), passes=passes)
+        sampler = dp.FewPasses(gaussian(p.mean, p.cov), passes=4)
         draws, info = sampler.sample_many(KEY, p.evidence(LINEAR.make()), N)
         assert not np.any(info.failed)
         assert_moments(draws, *reference.linear_posterior(*p.for_twin(), NOISE_STD))
 
 
-@pytest.mark.parametrize("passes", NOISE)
+@pytest.mark.parametrize("passes", [1, 3])
 def test_a_mixture_is_exact_in_any_number_of_passes(passes: int) -> None:
     sampler = dp.FewPasses(blobs(), passes=passes)
     for num_rows in (0, 1, 5):
@@ -124,11 +123,10 @@ def test_a_mixture_is_exact_in_any_number_of_passes(passes: int) -> None:
         assert_near(blob_features(np.asarray(draws), exact), expected, allowance=1e-6)
 
 
-@pytest.mark.parametrize("passes", [1, 2])
-def test_the_identity_link_gives_what_linear_rewards_give(passes: int) -> None:
+def test_the_identity_link_gives_what_linear_rewards_give() -> None:
     p = problem(25, DIM, 5, IDENTITY)
     exact = reference.mixture_posterior(*BLOBS, p.features, p.rewards, NOISE_STD)
-    draws, _ = dp.FewPasses(blobs(), passes=passes).sample_many(KEY, p.evidence(IDENTITY.make()), N)
+    draws, _ = dp.FewPasses(blobs(), passes=2).sample_many(KEY, p.evidence(IDENTITY.make()), N)
     assert_near(
         blob_features(np.asarray(draws), exact), blob_posterior_features(exact), allowance=1e-6
     )

@@ -65,12 +65,12 @@ def test_extreme_linear_evidence(name: str) -> None:
             assert np.max(np.abs(error)) < Z * np.sqrt(np.max(np.diagonal(cov)) / 1024) + 2e-3
 
 
-@pytest.mark.parametrize("name", ["laplace", "evidence", "twisted"])
+@pytest.mark.parametrize("name", ["laplace", "evidence"])
 def test_separable_logistic_rows(name: str) -> None:
     """Every reward follows the sign of the first feature: the likelihood has no maximum.
 
-    Where the truth is skew, EvidenceDPS is off by a fraction of the spread; the others use too few
-    particles, or Eq. (6), to be near.
+    Where the truth is skew, EvidenceDPS is off by a fraction of the spread; LaplaceDPS uses
+    Eq. (6), and is not near.
     """
     features = np.random.default_rng(5).standard_normal((60, 2))
     rewards = (features[:, 0] > 0).astype(float)
@@ -85,7 +85,7 @@ def test_separable_logistic_rows(name: str) -> None:
 
     mean, cov, _ = reference.grid_moments_2d(log_posterior, -6.0, 6.0, 200)
     error = (np.mean(draws, axis=0) - mean) / np.sqrt(np.diagonal(cov))
-    assert np.max(np.abs(error)) < {"laplace": 2.0, "evidence": 0.2, "twisted": 0.5}[name]
+    assert np.max(np.abs(error)) < {"laplace": 2.0, "evidence": 0.2}[name]
 
 
 @pytest.mark.float32
@@ -97,9 +97,8 @@ def test_many_parameters() -> None:
     rewards = features @ rng.standard_normal(dim)
     evidence = dp.Linear(0.5).observe(features, rewards)
     prior = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(dim), cov))
-    for name in ("laplace", "evidence"):
-        draws, info = SAMPLERS[name](prior).sample_many(KEY, evidence, 128)
-        assert np.all(np.isfinite(draws)) and not np.any(info.failed)
+    draws, info = SAMPLERS["evidence"](prior).sample_many(KEY, evidence, 128)
+    assert np.all(np.isfinite(draws)) and not np.any(info.failed)
     mean, cov = reference.linear_posterior(np.zeros(dim), cov, features, rewards, 0.5)
     z = np.linalg.solve(np.linalg.cholesky(cov), (np.asarray(draws, float) - mean).T).T
     assert_mean(z, np.zeros(dim))

@@ -28,7 +28,7 @@ DIM = 2
 KEY = jax.random.key(9)
 
 
-@pytest.mark.parametrize(("num_particles", "steps", "dim"), [(1, 3, 3), (4, 8, 1), (3, 20, 2)])
+@pytest.mark.parametrize(("num_particles", "steps", "dim"), [(1, 3, 3), (4, 8, 1)])
 def test_a_gaussian_prior_gives_exact_bayes(num_particles: int, steps: int, dim: int) -> None:
     """The law, and the expectation of the estimated evidence over the exact one, which is 1."""
     for num_rows in (0, 1, 5, 100):

@@ -21,7 +21,7 @@ BOX = 3.0  # rays, triangles, H and corners are uniform on parts of [-3, 3]^2
 class Synthetic(AbstractProblem):
     """K actions, uniform in the unit ball and fixed per run; theta_* of two parameters.
 
-    Args:
+    Attributes:
         name: Of the distribution of the parameters.
         likelihood: How rewards arise.
         dim: 2.
