@@ -71,15 +71,6 @@ def test_rescale_is_the_law_of_a_multiple() -> None:
     assert_allclose(gaussian.rescale(-2.0).cov, 4 * cov)
 
 
-@pytest.mark.parametrize("dim", DIMS)
-def test_natural_parameters_round_trip(dim: int) -> None:
-    (mean, cov, *_), _ = pair(dim, dim)
-    precision = np.linalg.inv(cov)
-    back = jax.jit(dp.Gaussian.from_natural)(jnp.asarray(precision), jnp.asarray(precision @ mean))
-    assert_allclose(back.mean, mean, atol=tolerance(1e-11, 1e-3))
-    assert_allclose(back.cov, cov, atol=tolerance(1e-11, 1e-3))
-
-
 def test_standard() -> None:
     standard = dp.Gaussian.standard(4)
     assert_allclose(standard.mean, np.zeros(4))

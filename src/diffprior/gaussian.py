@@ -1,15 +1,13 @@
 """Multivariate normal distributions: Lemmas 5 and 6, and conditioning in natural parameters."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, ArrayLike, Float, Key
 
 from .checks import describe, is_traced, plausible_covariance, positive_int, real_array
 from .files.base import Serializable
-from .linalg import cholesky, inverse_from_tril, log_det_from_tril, solve_lower, symmetrize
+from .linalg import cholesky, log_det_from_tril, solve_lower, symmetrize
 from .threefry import unrolled
 
 
@@ -28,7 +26,7 @@ class Gaussian(eqx.Module, Serializable):
     mean: Float[Array, " d"]
     cov: Float[Array, "d d"]
 
-    def __init__(self, mean: Any, cov: Any) -> None:
+    def __init__(self, mean: ArrayLike, cov: ArrayLike) -> None:
         self.mean = real_array("mean", mean, ("d",), "pass one number for each parameter")
         dim = positive_int("mean", self.mean.shape[0], "pass one number for each parameter")
         self.cov = real_array("cov", cov, (dim, dim), "pass one row for each parameter")
@@ -67,20 +65,6 @@ class Gaussian(eqx.Module, Serializable):
             A point, as a Gaussian of zero covariance.
         """
         return Gaussian(mean, jnp.zeros((mean.shape[0], mean.shape[0]), mean.dtype))
-
-    @staticmethod
-    def from_natural(precision: Float[Array, "d d"], shift: Float[Array, " d"]) -> "Gaussian":
-        """The density proportional to exp(-x' precision x / 2 + shift' x).
-
-        Args:
-            precision: Inverse covariance (d, d).
-            shift: Precision times mean (d,).
-
-        Returns:
-            The Gaussian.
-        """
-        cov = inverse_from_tril(cholesky(precision))
-        return Gaussian(cov @ shift, cov)
 
     @eqx.filter_jit
     def sample(self, key: Key[Array, ""]) -> Float[Array, " d"]:

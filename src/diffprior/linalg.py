@@ -130,14 +130,6 @@ def _with_axis(size: int, batched: list[bool], args: tuple[Array, ...]) -> list[
     return [a if own else jnp.broadcast_to(a, (size, *a.shape)) for a, own in pairs]
 
 
-def of_many(function: Callable[..., Any], *stacks: Float[Array, "k d m"]) -> Any:
-    """JAX's own batched routine for stacks of matrices, on a CPU some of them at a time: of calls
-    that are shared out among threads, two at once may wait for each other for ever."""
-    if stacks[0].shape[0] <= _at_once(stacks):
-        return function(*stacks)
-    return jax.vmap(_some_at_a_time(function))(*stacks)
-
-
 def _at_once(stacks: tuple[Array, ...]) -> int:
     """Matrices of which LAPACK's work is not shared out."""
     d = stacks[0].shape[1]
@@ -267,12 +259,6 @@ def _solve_half(
     return lapack_solve_lower(tril, rhs), log_det
 
 
-def inverse_from_tril(tril: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """The inverse of L L'."""
-    inverse_tril = solve_lower(tril, jnp.eye(tril.shape[0], dtype=tril.dtype))
-    return inverse_tril.T @ inverse_tril
-
-
 def log_det_from_tril(tril: Float[Array, "d d"]) -> Float[Array, ""]:
     """log det(L L')."""
     return 2.0 * jnp.sum(jnp.log(jnp.diagonal(tril)))
@@ -285,11 +271,6 @@ def eigh(matrix: Float[Array, "d d"]) -> Spectral:
         return Spectral(jnp.ones_like(matrix), matrix[0])
     if d <= MAX_UNROLLED:
         return _jacobi(matrix)
-    return lapack_eigh(matrix)
-
-
-def lapack_eigh(matrix: Float[Array, "d d"]) -> Spectral:
-    """As `eigh`, eigenvalues in ascending order, for a caller whose matrices are few."""
     return Spectral(*one_at_a_time(_eigh)(matrix))
 
 

@@ -107,17 +107,7 @@ class GaussianMixture(eqx.Module, Serializable):
         covs: Float[np.ndarray, "k d d"],
         min_variance: float = 0.0,
     ) -> "GaussianMixture":
-        """A mixture of NumPy arrays from covariance matrices.
-
-        Args:
-            weights: Probability of each component (k,).
-            means: (k, d).
-            covs: (k, d, d), symmetric.
-            min_variance: Eigenvalues below it are set to it.
-
-        Returns:
-            The mixture, in the precision of `covs`.
-        """
+        """A mixture of NumPy arrays from covariance matrices."""
         variances, vectors = np.linalg.eigh(covs)
         smallest = np.maximum(min_variance, np.finfo(covs.dtype).eps * variances[:, -1:])
         variances = np.maximum(variances, smallest.astype(covs.dtype))
@@ -127,30 +117,14 @@ class GaussianMixture(eqx.Module, Serializable):
 
     @staticmethod
     def single(mean: Float[np.ndarray, " d"], cov: Float[np.ndarray, "d d"]) -> "GaussianMixture":
-        """One Gaussian.
-
-        Args:
-            mean: (d,).
-            cov: (d, d).
-
-        Returns:
-            A mixture of one component.
-        """
+        """One Gaussian."""
         return GaussianMixture.from_covs(np.ones(1), mean[None], cov[None])
 
     @staticmethod
     def average(
         mixtures: "Sequence[GaussianMixture]", shares: Sequence[float]
     ) -> "GaussianMixture":
-        """The mixture whose density is an average of others'.
-
-        Args:
-            mixtures: Of NumPy arrays.
-            shares: Weight of each.
-
-        Returns:
-            All of their components.
-        """
+        """The mixture whose density is an average of others'."""
         pairs = zip(mixtures, shares, strict=True)
         log_weights = [one.log_weights + np.log(share) for one, share in pairs]
         names = ("means", "vectors", "variances")
@@ -158,35 +132,17 @@ class GaussianMixture(eqx.Module, Serializable):
         return GaussianMixture(np.concatenate(log_weights), *parts)
 
     def select(self, which: slice | np.ndarray) -> "GaussianMixture":
-        """Some of the components, with their weights as they are.
-
-        Args:
-            which: A slice, a mask or indices.
-
-        Returns:
-            Those components.
-        """
+        """Some of the components, with their weights as they are."""
         return jax.tree.map(lambda leaf: leaf[which], self)
 
     def on_device(self, dtype: Any = None) -> "GaussianMixture":
-        """The mixture of JAX arrays.
-
-        Args:
-            dtype: Of the numbers; JAX's default float by default.
-
-        Returns:
-            The same mixture.
-        """
+        """The mixture of JAX arrays."""
         if dtype is not None:
             return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), self)
         return jax.tree.map(lambda leaf: on_device(np.asarray(leaf)), self)
 
     def standard_like(self) -> "GaussianMixture":
-        """N(0, I) in arrays of the same shape: the other components weigh nothing.
-
-        Returns:
-            The mixture, which the same compiled programs serve.
-        """
+        """N(0, I) in arrays of the same shape: the other components weigh nothing."""
         k, d = self.means.shape
         others = np.where(np.arange(k) == 0, 0.0, -1e9)
         arrays = (others, np.zeros((k, d)), np.tile(np.eye(d), (k, 1, 1)), np.ones((k, d)))
@@ -219,11 +175,7 @@ class GaussianMixture(eqx.Module, Serializable):
         return _numpy_of(scaled).einsum("kij,klj->kil", scaled, self.vectors)
 
     def moments(self) -> tuple[Float[AnyArray, " d"], Float[AnyArray, "d d"]]:
-        """Mean and covariance of the mixture.
-
-        Returns:
-            (d,) and (d, d).
-        """
+        """Mean and covariance of the mixture."""
         weights = self.weights
         mean = weights @ self.means
         away = self.means - mean[None]
@@ -233,15 +185,7 @@ class GaussianMixture(eqx.Module, Serializable):
     def transform(
         self, offset: Float[np.ndarray, " d"], scale: Float[np.ndarray, "d d"]
     ) -> "GaussianMixture":
-        """The distribution of offset + scale x.
-
-        Args:
-            offset: (d,).
-            scale: (d, d).
-
-        Returns:
-            The mixture, of NumPy arrays in double precision.
-        """
+        """The distribution of offset + scale x."""
         parts = (self.log_weights, self.means, self.factors)
         log_weights, means, factors = (np.asarray(part, np.float64) for part in parts)
         half = scale @ factors
@@ -249,14 +193,7 @@ class GaussianMixture(eqx.Module, Serializable):
         return GaussianMixture.from_covs(np.exp(log_weights), offset + means @ scale.T, covs)
 
     def log_joint(self, x: Float[AnyArray, "n d"]) -> Float[AnyArray, "n k"]:
-        """log w_k N(x; mean_k, cov_k) of each point and component.
-
-        Args:
-            x: Points (n, d).
-
-        Returns:
-            In nats, (n, k).
-        """
+        """log w_k N(x; mean_k, cov_k) of each point and component."""
         xp = _numpy_of(self.means)
         whitening = self.vectors / xp.sqrt(self.variances)[:, None, :]
         z = xp.einsum("nki,kij->nkj", x[:, None] - self.means[None], whitening)
@@ -264,28 +201,13 @@ class GaussianMixture(eqx.Module, Serializable):
         return self.log_weights[None] - 0.5 * (xp.sum(z**2, axis=2) + constant)
 
     def log_density(self, x: Float[AnyArray, "n d"]) -> Float[AnyArray, " n"]:
-        """log p(x) of each point.
-
-        Args:
-            x: Points (n, d).
-
-        Returns:
-            In nats, (n,).
-        """
+        """log p(x) of each point."""
         joint, xp = self.log_joint(x), _numpy_of(self.means)
         top = xp.max(joint, axis=1)
         return top + xp.log(xp.sum(xp.exp(joint - top[:, None]), axis=1))
 
     def draw(self, rng: np.random.Generator, num_draws: int) -> Float[np.ndarray, "n d"]:
-        """Independent draws, of a mixture of NumPy arrays.
-
-        Args:
-            rng: Of the random numbers.
-            num_draws: How many.
-
-        Returns:
-            (n, d).
-        """
+        """Independent draws, of a mixture of NumPy arrays."""
         weights = np.asarray(self.weights, np.float64)
         which = rng.choice(len(weights), size=num_draws, p=weights / weights.sum())
         noise = rng.standard_normal((num_draws, self.dim))
@@ -295,12 +217,6 @@ class GaussianMixture(eqx.Module, Serializable):
         """The mixture under evidence of this precision.
 
         With S = F F', one factorization of I + F' P F per component.
-
-        Args:
-            precision: (d, d), not negative; may be singular.
-
-        Returns:
-            What serves any shift.
         """
         identity = jnp.eye(precision.shape[0], dtype=precision.dtype)
 
@@ -312,30 +228,14 @@ class GaussianMixture(eqx.Module, Serializable):
         return Factored(precision, covs, self.means @ precision, log_dets, factors)
 
     def posterior(self, precision: Spectral, shift: Float[Array, " d"]) -> Conditioned:
-        """The mixture under evidence of this precision and shift.
-
-        Args:
-            precision: (d, d), not negative.
-            shift: (d,).
-
-        Returns:
-            Moments and draws.
-        """
+        """The mixture under evidence of this precision and shift."""
         factored = self.factor(precision.matrix())
         log_weights, means = factored.given(self, gaussian_mean(precision, shift))
         assert factored.factors is not None
         return Conditioned(jax.nn.softmax(log_weights), means, factored.covs, factored.factors)
 
     def condition(self, precision: Spectral, shift: Float[Array, " d"]) -> "GaussianMixture":
-        """The mixture given the evidence of a task, for all stages of a chain.
-
-        Args:
-            precision: (d, d), not negative.
-            shift: (d,).
-
-        Returns:
-            A mixture whose weights are known up to a factor.
-        """
+        """The mixture given the evidence of a task, for all stages of a chain."""
         factored = self.factor(precision.matrix())
         log_weights, means = factored.given(self, gaussian_mean(precision, shift))
         spectral = jax.vmap(eigh)(factored.covs)
@@ -343,15 +243,7 @@ class GaussianMixture(eqx.Module, Serializable):
         return GaussianMixture(log_weights, means, spectral.vectors, variances)
 
     def posterior_at(self, snr: Float[Array, ""], noisy_shift: Float[Array, " d"]) -> Conditioned:
-        """The mixture given a noisy sample: evidence of precision snr I.
-
-        Args:
-            snr: Its precision.
-            noisy_shift: Precision times the sample (d,).
-
-        Returns:
-            Moments and draws.
-        """
+        """The mixture given a noisy sample: evidence of precision snr I."""
         snr = jnp.maximum(snr, MIN_SNR)
         left = 1.0 + snr * self.variances
         away = noisy_shift[None] - snr * self.means
@@ -364,40 +256,17 @@ class GaussianMixture(eqx.Module, Serializable):
         return Conditioned(jax.nn.softmax(log_weights), means, given.covs, given.factors)
 
     def variances_at(self, snr: Float[Array, ""]) -> Float[Array, "k d"]:
-        """Variances of each component along its eigenvectors, given a noisy sample.
-
-        Args:
-            snr: The precision of the sample.
-
-        Returns:
-            (k, d).
-        """
+        """Variances of each component along its eigenvectors, given a noisy sample."""
         return self.variances / (1.0 + jnp.maximum(snr, MIN_SNR) * self.variances)
 
 
 def gaussian_mean(precision: Spectral, shift: Float[Array, " d"]) -> Float[Array, " d"]:
-    """(I + P)^-1 q: the mean under a unit Gaussian prior.
-
-    Args:
-        precision: P (d, d).
-        shift: q (d,).
-
-    Returns:
-        (d,).
-    """
+    """(I + P)^-1 q: the mean under a unit Gaussian prior."""
     return precision.unrotate(precision.rotate(shift) / (1.0 + precision.values))
 
 
 def pick(weights: Float[Array, " k"], uniforms: Float[Array, " n"]) -> Int[Array, " n"]:
-    """Indices by inverting the distribution function of the weights at numbers from [0, 1).
-
-    Args:
-        weights: Not negative, up to a factor (k,).
-        uniforms: (n,).
-
-    Returns:
-        (n,); never that of a weight of zero.
-    """
+    """Indices by inverting the distribution function of the weights at numbers from [0, 1)."""
     numbers = jnp.arange(weights.shape[0], dtype=jnp.int32)
     cumulative = _cumulative(weights)
     places = uniforms * cumulative[-1]
@@ -420,14 +289,7 @@ def _cumulative(weights: Float[Array, " k"]) -> Float[Array, " k"]:
 
 
 def log_normalize(log_weights: Float[Array, " k"]) -> tuple[Float[Array, " k"], Float[Array, ""]]:
-    """Weights that sum to one, from their logarithms, and the log of what they summed to.
-
-    Args:
-        log_weights: (k,).
-
-    Returns:
-        Weights (k,), and the log of the sum before.
-    """
+    """Weights that sum to one, from their logarithms, and the log of what they summed to."""
     largest = jnp.max(log_weights)
     largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
     weights = jnp.exp(log_weights - largest)

@@ -158,14 +158,7 @@ class Schedule(Serializable):
         Returns:
             Coefficients stacked over stages.
         """
-        columns = (
-            self._alpha_bar[:-1],
-            self.weight_clean,
-            self.weight_noisy,
-            self.beta_tilde,
-            self.snr,
-            self.shift_scale,
-        )
+        columns = (self._alpha_bar[:-1], *(getattr(self, name) for name in Stages._fields[1:]))
         return Stages(*(jnp.asarray(column[::-1].copy(), dtype) for column in columns))
 
     @cached_property

@@ -13,10 +13,9 @@ import diffprior as dp
 import reference
 from diffprior.denoisers.base import RESIDUAL_STAGES, held_out_residual
 from diffprior.denoisers.corrected import CorrectedDenoiser
-from diffprior.fitting.fit import Data, Start, split_data
 from diffprior.fitting.loss import CorrectionLoss, pool_size, random_rotations
 from diffprior.fitting.report import Candidate
-from diffprior.fitting.samples import whitening
+from diffprior.fitting.samples import split_rows, to_unit, whitening
 from diffprior.fitting.selection import (
     Scored,
     select_denoiser,
@@ -103,8 +102,8 @@ def test_a_mixture_that_stays_alone_is_fitted_to_all_samples_and_scored_on_unsee
     The residual of the prior is that of the mixture that has not seen the held-out rows.
     """
     samples, config = blobs.samples[:400], dataclasses.replace(TINY, num_steps=0)
-    start = Start(*whitening(samples), None)
-    train, held_out, _ = split_data(Data(samples, None, None), start, seed=0)
+    unit = to_unit(samples, *whitening(samples))
+    train, held_out, _ = split_rows(unit, None, None, seed=0)
     found = select_denoiser(train, held_out, config, seed=0, progress=False)
     means = [np.exp(one.base.log_weights) @ one.base.means for one in found[:2]]
     assert found.denoiser.correction is None and found.candidates[found.chosen].base == "mixture"
@@ -139,16 +138,15 @@ def test_rows_come_with_the_labels_of_their_tasks(blobs: Any, labeled: bool) -> 
     """By pairs along the first parameter: labels are in order where rows are."""
     samples = blobs.samples[:400]
     groups = np.argsort(np.argsort(samples[:, 0])) // 2 if labeled else None
-    start = Start(samples.mean(axis=0), np.eye(2), None)
-    parts = split_data(Data(samples, None, groups), start, seed=3)
-    rows = np.concatenate([parts.train.samples, parts.held_out.samples]) + samples.mean(axis=0)
+    train, held_out, tasks = split_rows(samples, None, groups, seed=3)
+    rows = np.concatenate([train.samples, held_out.samples])
     order = np.argsort(rows[:, 0])
     assert_allclose(rows[order], samples[np.argsort(samples[:, 0])], atol=1e-5)
-    assert len(parts.held_out.samples) == 80
+    assert len(held_out.samples) == 80
     if labeled:
-        assert np.all(np.diff(parts.groups[order]) >= 0)
-        assert not set(parts.groups[:320]) & set(parts.groups[320:])
+        assert np.all(np.diff(tasks[order]) >= 0)
+        assert not set(tasks[:320]) & set(tasks[320:])
     else:
-        assert parts.groups is None
-        other = split_data(Data(samples, None, None), start, seed=4)
-        assert np.any(np.asarray(other.train.samples) != np.asarray(parts.train.samples))
+        assert tasks is None
+        other, _, _ = split_rows(samples, None, None, seed=4)
+        assert np.any(np.asarray(other.samples) != np.asarray(train.samples))

@@ -92,17 +92,26 @@ class AbstractDenoiser(eqx.Module, Serializable):
         given = reverse_distribution(stage, s_t, self.denoise_at(stage_inputs, s_t))
         return given.mean + cholesky(given.cov) @ noise
 
-    @abc.abstractmethod
     def stages(self, schedule: Schedule) -> PyTree:
-        """Inputs of `mean_at` and `denoise_at` at each stage, stacked in the order T, ..., 1."""
+        """Inputs of `mean_at` and `denoise_at` at each stage, stacked in the order T, ..., 1; by
+        default the coefficients of the schedule."""
+        return schedule.stages(jnp.result_type(float))
 
-    @abc.abstractmethod
     def mean_at(self, stage: PyTree, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
         """E[s_0 | s_t]."""
+        return self.denoise_at(stage, s_t).mean
 
-    @abc.abstractmethod
     def denoise_at(self, stage: PyTree, s_t: Float[Array, " d"]) -> Gaussian:
-        """Mean and covariance of s_0 given s_t."""
+        """Mean and covariance of s_0 given s_t; by default those under isotropic evidence."""
+        return self.denoise(*isotropic_evidence(stage, s_t))
+
+
+def isotropic_evidence(
+    stage: PyTree, s_t: Float[Array, " d"]
+) -> tuple[Spectral, Float[Array, " d"]]:
+    """Precision and shift that the noisy sample of a stage lends to s_0."""
+    identity = jnp.eye(s_t.shape[0], dtype=s_t.dtype)
+    return Spectral(identity, stage.snr * jnp.ones_like(s_t)), stage.shift_scale * s_t
 
 
 def reverse_distribution(stage: Stages, s_t: Float[Array, " d"], s_0: Gaussian) -> Gaussian:
@@ -147,18 +156,14 @@ def held_out_residual(
     share = np.ones(len(held_out)) if weights is None else np.asarray(weights)
     tiled = (np.tile(held_out, (repeats, 1)), np.tile(share / np.sum(share), repeats) / repeats)
     s_0, shares = (jax.device_put(part.astype(np.float32)) for part in tiled)
-    return np.asarray(_residual(denoiser, grid, s_0, shares, _seed(seed)))
+    return np.asarray(_residual(denoiser, grid, s_0, shares, jax.device_put(np.uint32(seed))))
 
 
 def exact_residual(
     denoiser: AbstractDenoiser, grid: Schedule, s_0: Float[Array, "m d"]
 ) -> Float[Array, " r"]:
     """Mean variance of s_0 given s_t per coordinate at each stage of the grid."""
-    return _residual(denoiser, grid, s_0, None, _seed(0))
-
-
-def _seed(number: int) -> UInt32[Array, ""]:
-    return jax.device_put(np.asarray(number, np.uint32))
+    return _residual(denoiser, grid, s_0, None, jax.device_put(np.uint32(0)))
 
 
 @eqx.filter_jit

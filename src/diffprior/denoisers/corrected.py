@@ -19,7 +19,7 @@ from ..linalg import Spectral, cholesky, eigh
 from ..mixture import MIN_SNR, Conditioned, GaussianMixture, gaussian_mean, pick
 from ..schedule import Schedule, Stages
 from ..threefry import unrolled
-from .base import AbstractDenoiser, derivative_moments
+from .base import AbstractDenoiser, derivative_moments, isotropic_evidence
 
 LOG_PRECISION = (-7.0, 9.0)  # the evidence that a network is trained on
 MAX_INPUT = 3.0  # lengths that inputs and output are bounded by, in units of sqrt(d)
@@ -50,11 +50,27 @@ class Correction(eqx.Module, Serializable):
     bias_out: Float[Array, " d"]
 
     @staticmethod
+    @eqx.filter_jit
     def initialize(
         key: Key[Array, ""], dim: int, num_components: int, *, width: int, depth: int
     ) -> "Correction":
         """Random weights, and F = 0: the base alone."""
-        return _initial(key, dim, num_components, width, depth)
+        keys = jax.random.split(unrolled(key), 5)
+
+        def normal(index: int, *shape: int, scale: float) -> Array:
+            return scale * jax.random.normal(keys[index], shape, jnp.float32)
+
+        return Correction(
+            normal(0, dim, width, scale=dim**-0.5),
+            normal(1, dim, width, scale=dim**-0.5),
+            normal(2, num_components, width, scale=1.0),
+            normal(3, dim * (dim + 1), width, scale=(2 * dim) ** -0.5),
+            jnp.zeros(width, jnp.float32),
+            normal(4, depth - 1, width, width, scale=width**-0.5),
+            jnp.zeros((depth - 1, width), jnp.float32),
+            jnp.zeros((width, dim), jnp.float32),
+            jnp.zeros(dim, jnp.float32),
+        )
 
     def evidence_bias(self, precision: Spectral) -> Float[Array, " width"]:
         """The first layer's response to the precision of the evidence."""
@@ -104,29 +120,6 @@ def correction_scale(p: Float[Array, "..."]) -> Float[Array, "..."]:
 def bounded(x: Float[Array, " d"], longest: float) -> Float[Array, " d"]:
     """x where it is short; never longer than `longest` sqrt(d)."""
     return x * jax.lax.rsqrt(1.0 + jnp.sum(x**2) / (longest**2 * x.shape[0]))
-
-
-@eqx.filter_jit
-def _initial(
-    key: Key[Array, ""], dim: int, num_components: int, width: int, depth: int
-) -> Correction:
-    """Random weights, and F = 0."""
-    keys = jax.random.split(unrolled(key), 5)
-
-    def normal(index: int, *shape: int, scale: float) -> Array:
-        return scale * jax.random.normal(keys[index], shape, jnp.float32)
-
-    return Correction(
-        normal(0, dim, width, scale=dim**-0.5),
-        normal(1, dim, width, scale=dim**-0.5),
-        normal(2, num_components, width, scale=1.0),
-        normal(3, dim * (dim + 1), width, scale=(2 * dim) ** -0.5),
-        jnp.zeros(width, jnp.float32),
-        normal(4, depth - 1, width, width, scale=width**-0.5),
-        jnp.zeros((depth - 1, width), jnp.float32),
-        jnp.zeros((width, dim), jnp.float32),
-        jnp.zeros(dim, jnp.float32),
-    )
 
 
 class ComponentPlan(NamedTuple):
@@ -416,8 +409,7 @@ class CorrectedDenoiser(AbstractDenoiser):
         return self._moments(precision, shift, mixed, stage.bias)
 
     def _at(self, stage: Stage, s_t: Array) -> tuple[Conditioned, Spectral, Array]:
-        precision = Spectral(jnp.eye(self.size, dtype=s_t.dtype), stage.snr * jnp.ones_like(s_t))
-        shift = stage.shift_scale * s_t
+        precision, shift = isotropic_evidence(stage, s_t)
         return self._alone(s_t.dtype).posterior_at(stage.snr, shift), precision, shift
 
     def _alone(self, dtype: jnp.dtype) -> GaussianMixture:

@@ -6,14 +6,13 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from ..gaussian import Gaussian
 from ..linalg import Spectral
 from ..mixture import gaussian_mean
-from ..schedule import Schedule
-from .base import AbstractDenoiser, derivative_moments
-from .corrected import LOG_PRECISION, Stage, correction_scale, evidence_features
+from .base import AbstractDenoiser, derivative_moments, isotropic_evidence
+from .corrected import LOG_PRECISION, correction_scale, evidence_features
 
 
 class NetworkDenoiser(AbstractDenoiser):
@@ -52,26 +51,14 @@ class NetworkDenoiser(AbstractDenoiser):
                 "prior of this kind denoises isotropic evidence only. Use TwistedSMC, "
                 "LaplaceDPS or DPS with it"
             )
-        precision = precision.nonnegative()
-        return self._moments(precision, self._evidence_bias(precision), shift)
+        return self._moments(precision.nonnegative(), shift)
 
-    def stages(self, schedule: Schedule) -> Stage:
-        dtype = self.weights_in.dtype
-        stages = schedule.stages(dtype)
-        identity, ones = jnp.eye(self.dim, dtype=dtype), jnp.ones(self.dim, dtype)
-        bias = jax.vmap(lambda snr: self._evidence_bias(Spectral(identity, snr * ones)))(stages.snr)
-        return Stage(stages.snr, stages.shift_scale, bias)
+    def denoise_at(self, stage: PyTree, s_t: Float[Array, " d"]) -> Gaussian:
+        return self._moments(*isotropic_evidence(stage, s_t))
 
-    def mean_at(self, stage: Stage, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
-        x = stage.shift_scale * s_t / (1.0 + stage.snr)
-        return x + correction_scale(stage.snr) * self._correction(x, stage.bias)
+    def _moments(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
+        bias = self._evidence_bias(precision)
 
-    def denoise_at(self, stage: Stage, s_t: Float[Array, " d"]) -> Gaussian:
-        identity = jnp.eye(self.dim, dtype=s_t.dtype)
-        precision = Spectral(identity, stage.snr * jnp.ones_like(s_t))
-        return self._moments(precision, stage.bias, stage.shift_scale * s_t)
-
-    def _moments(self, precision: Spectral, bias: Array, shift: Array) -> Gaussian:
         def mean(shift: Float[Array, " d"]) -> Float[Array, " d"]:
             x = gaussian_mean(precision, shift)
             f = precision.rotate(self._correction(x, bias))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ..denoisers.base import RESIDUAL_STAGES, AbstractDenoiser, held_out_residual
@@ -16,11 +16,10 @@ from ..schedule import Schedule
 from .config import FitConfig
 from .report import FitReport, StageLoss, screen_samples
 from .samples import (
-    Rows,
     checked_groups,
     checked_samples,
     checked_weights,
-    split,
+    split_rows,
     to_device,
     to_unit,
     whitening,
@@ -40,26 +39,9 @@ class Start(NamedTuple):
     denoiser: AbstractDenoiser | None
 
 
-class Data(NamedTuple):
-    """Samples of positive weight, how often each counts, and the tasks that they belong to."""
-
-    samples: Float[np.ndarray, "n d"]
-    weights: Float[np.ndarray, " n"] | None
-    groups: Int[np.ndarray, " n"] | None
-
-
-class Parts(NamedTuple):
-    """Rows in unit coordinates to train on and to hold out, and the tasks of both in this order."""
-
-    train: Rows
-    held_out: Rows
-    groups: Int[np.ndarray, " n"] | None
-
-
 def fit_model(
     samples: ArrayLike,
     config: FitConfig,
-    *,
     seed: int,
     progress: bool | None,
     sample_weights: ArrayLike | None,
@@ -75,19 +57,29 @@ def fit_model(
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
         raise ValueError(f"`seed`: expected a whole number from 0 to 2^32 - 1, got {seed!r}; try 0")
     seed, schedule = int(seed), config.reverse_schedule()
-    data = checked_data(samples, sample_weights, groups, hedge, seed)
+    array, weights, tasks = checked_data(samples, sample_weights, groups, hedge, seed)
     begin = time.perf_counter()
-    found_warnings = screen_samples(data.samples)
-    start = _checked_start(initial, data, config, schedule)
-    parts = split_data(data, start, seed)
-    selected = _learn(parts, start.denoiser, config, schedule, seed, progress)
+    found_warnings = screen_samples(array)
+    if initial is None:
+        start = Start(*whitening(array, weights), None)
+    else:
+        start = _checked_start(initial, array.shape[1], config, schedule)
+    unit = to_unit(array, start.offset, start.scale)
+    train, held_out, tasks = split_rows(unit, weights, tasks, seed)
+    denoiser = jax.tree.map(to_device, start.denoiser)
+    how: dict[str, Any] = {"seed": seed, "progress": progress, "initial": denoiser}
+    if config.stagewise:
+        regressors, training = fit_stagewise(train, held_out, config, schedule, **how)
+        selected = Selected(regressors, regressors, training)
+    else:
+        selected = select_denoiser(train, held_out, config, groups=tasks, **how)
     grid = schedule if config.stagewise else Schedule.log_snr(RESIDUAL_STAGES)
     log_snr = np.log(grid.snr[::-1])
-    draws = config.residual_draws
-    residual = held_out_residual(selected.validated, grid, *parts.held_out, draws, seed)
+    sizes = (config.residual_draws, seed)
+    residual = held_out_residual(selected.validated, grid, *held_out, *sizes)
     report = FitReport(
-        len(data.samples),
-        len(parts.held_out.samples),
+        len(array),
+        len(held_out.samples),
         time.perf_counter() - begin,
         selected.training.losses,
         selected.training.best,
@@ -97,7 +89,6 @@ def fit_model(
         selected.chosen,
         selected.mixture_gain,
     )
-    dtype = jnp.result_type(float)
     fields = {
         "offset": start.offset,
         "scale": start.scale,
@@ -105,6 +96,7 @@ def fit_model(
         "residual_log_snr": log_snr,
         "residual": residual,
     }
+    dtype = jnp.result_type(float)
     found = jax.tree.map(lambda leaf: to_device(leaf, dtype), fields)
     return found | {"schedule": schedule}, report
 
@@ -115,7 +107,8 @@ def checked_data(
     groups: ArrayLike | None,
     hedge: float,
     seed: int,
-) -> Data:
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """Samples of positive weight, how often each counts, and the tasks that they belong to."""
     array = checked_samples(samples, at_least=MIN_SAMPLES)
     if hedge:
         if sample_weights is not None or groups is not None:
@@ -124,45 +117,20 @@ def checked_data(
                 "out"
             )
         array = with_hedge(array, hedge, seed)
-    numbers = None if groups is None else checked_groups(groups, len(array))
-    if sample_weights is None:
-        return Data(array, None, numbers)
-    weights = checked_weights(sample_weights, len(array))
-    counted = weights > 0
+    weights = None if sample_weights is None else checked_weights(sample_weights, len(array))
+    counted = np.ones(len(array), bool) if weights is None else weights > 0
     if np.sum(counted) < MIN_SAMPLES:
         raise ValueError(
             f"`sample_weights`: expected at least {MIN_SAMPLES} that are positive, got "
             f"{np.sum(counted)}; give weight to more rows, or use a GaussianPrior"
         )
-    if numbers is not None:
-        numbers = np.unique(numbers[counted], return_inverse=True)[1]
-        if not np.any(numbers):
-            raise ValueError(
-                "`groups`: expected at least two different labels among rows of positive weight, "
-                "got one; without a second task nothing can be held out"
-            )
-    return Data(array[counted], weights[counted], numbers)
+    tasks = None if groups is None else checked_groups(groups, counted)
+    return array[counted], None if weights is None else weights[counted], tasks
 
 
-def split_data(data: Data, start: Start, seed: int) -> Parts:
-    """The samples in the coordinates of `start`, in two parts."""
-    unit = to_unit(data.samples, start.offset, start.scale)
-    parts = split(len(unit), seed, data.groups)
-    weights = data.weights
-    train, held_out = (
-        Rows.of(unit[part], None if weights is None else weights[part]) for part in parts
-    )
-    ordered = None if data.groups is None else data.groups[np.concatenate(parts)]
-    return Parts(train, held_out, ordered)
-
-
-def _checked_start(
-    initial: Start | None, data: Data, config: FitConfig, schedule: Schedule
-) -> Start:
-    """The given start, if it fits the samples and settings, or one made from the samples."""
-    if initial is None:
-        return Start(*whitening(data.samples, data.weights), None)
-    start, dim = initial.denoiser, data.samples.shape[1]
+def _checked_start(initial: Start, dim: int, config: FitConfig, schedule: Schedule) -> Start:
+    """The given start, if it fits the samples and settings."""
+    start = initial.denoiser
     if config.stagewise:
         fits = isinstance(start, StagewiseDenoiser) and start.grid == schedule
     else:
@@ -180,22 +148,6 @@ def _checked_start(
             "the network keeps its size"
         )
     return initial
-
-
-def _learn(
-    parts: Parts,
-    start: AbstractDenoiser | None,
-    config: FitConfig,
-    schedule: Schedule,
-    seed: int,
-    progress: bool | None,
-) -> Selected:
-    start = jax.tree.map(to_device, start)
-    how: dict[str, Any] = {"seed": seed, "progress": progress, "initial": start}
-    if config.stagewise:
-        denoiser, training = fit_stagewise(parts.train, parts.held_out, config, schedule, **how)
-        return Selected(denoiser, denoiser, training)
-    return select_denoiser(parts.train, parts.held_out, config, groups=parts.groups, **how)
 
 
 def _stage_losses(log_snr: np.ndarray, residual: np.ndarray) -> tuple[StageLoss, ...]:

@@ -53,11 +53,9 @@ class Batch(NamedTuple):
 class Errors(NamedTuple):
     """Per sample, the products of target t and correction F that make up squared errors."""
 
-    alone: (
-        Float[Array, " b"] | Float[np.ndarray, " b"]
-    )  # t't, the error of the base without a correction
-    along: Float[Array, " b"] | Float[np.ndarray, " b"]  # t'F
-    square: Float[Array, " b"] | Float[np.ndarray, " b"]  # F'F
+    alone: Float[AnyArray, " b"]  # t't, the error of the base without a correction
+    along: Float[AnyArray, " b"]  # t'F
+    square: Float[AnyArray, " b"]  # F'F
 
     def on_host(self) -> "Errors":
         """The same in NumPy and double precision."""
@@ -71,15 +69,6 @@ class Errors(NamedTuple):
         """The factor, from 0 to 1, of the least error."""
         along, square = float(np.sum(self.along)), float(np.sum(self.square))
         return min(max(along / max(square, 1e-12), 0.0), 1.0)
-
-
-class Spread(NamedTuple):
-    """Along the eigenvectors of the evidence: log precisions, distances of samples from the base's
-    mean in units of the deviation under a unit Gaussian prior, and moves of the correction."""
-
-    log_precision: Float[Array, "b d"]
-    gap: Float[Array, "b d"]
-    moved: Float[Array, "b d"]
 
 
 class CorrectionLoss(AbstractLoss):
@@ -105,11 +94,6 @@ class CorrectionLoss(AbstractLoss):
         in_range = to_device(log_precision_range)
         pool = _random_pool(base, rotations, key, pool_size, in_range)
         return CorrectionLoss(base, rotations, pool, in_range, target_samples)
-
-    @property
-    def dim(self) -> int:
-        """Number of parameters d."""
-        return self.rotations.shape[-1]
 
     def first(self, pool_size: int) -> "CorrectionLoss":
         """The same under the first pieces of evidence only."""
@@ -144,15 +128,18 @@ class CorrectionLoss(AbstractLoss):
         products = ((batch.target, batch.target), (batch.target, f), (f, f))
         return Errors(*(jnp.sum(a * b, axis=-1).reshape(-1) for a, b in products))
 
-    def spread(self, correction: Correction, pool: Pool, batch: Batch, rows: Rows) -> Spread:
-        """Distances of the samples of a batch from the mean of a unit Gaussian base."""
+    def spread(
+        self, correction: Correction, pool: Pool, batch: Batch, rows: Rows
+    ) -> tuple[Float[Array, "g s d"], ...]:
+        """Along the eigenvectors of the evidence: log precisions, distances of samples from the
+        mean of a unit Gaussian base in units of its deviation, and moves of the correction."""
         f = _corrections(correction, pool, batch)
         precisions = jnp.exp(pool.log_precision)[:, None]
         rotate = lambda a: jnp.einsum("gsi,gij->gsj", a, pool.vectors)  # noqa: E731
         gap = jnp.sqrt(1.0 + precisions) * rotate(rows.samples[batch.drawn] - batch.x)
         gap = gap - rotate(batch.y)
         logs = jnp.broadcast_to(pool.log_precision[:, None], gap.shape)
-        return Spread(*(a.reshape(-1, self.dim) for a in (logs, gap, rotate(f))))
+        return logs, gap, rotate(f)
 
     def batch(self, key: Key[Array, ""], rows: Rows, size: int) -> tuple[Pool, Batch]:
         """Samples hidden in noise, in groups under one piece of evidence each."""
@@ -338,18 +325,19 @@ def posterior_means(
     log_others = shift @ others.T - _half_squares(precision, others)[:, None] + log_counts
     pulled = jnp.einsum("gij,gsj->gsi", precision, s_0)
     log_own = jnp.sum((shift - 0.5 * pulled) * s_0, axis=-1, keepdims=True)
-    if near is None:
-        top = jnp.max(log_others, axis=-1, keepdims=True, initial=-jnp.inf)  # there may be none
-        top = jnp.maximum(log_own, top)
-        move, total = jnp.zeros_like(s_0), jnp.zeros_like(log_own)
-    else:
+    log_near = None
+    if near is not None:
         farthest = jnp.max(_squares(near.away), axis=-1, keepdims=True)
-        beyond = _squared_distances(s_0, others) >= farthest
+        to_others = jnp.moveaxis(s_0, -1, 0)[..., None] - others.T[:, None, None]
+        beyond = _squares(to_others) >= farthest
         log_others = jnp.where(beyond, log_others + near.log_drawn, -jnp.inf)
         gain = _gain(near.away, shift - pulled, precision) + near.log_weights
         log_near = jnp.where(_squares(near.away) < farthest, log_own + gain, -jnp.inf)
-        top = jnp.max(log_others, axis=-1, keepdims=True, initial=-jnp.inf)
-        top = jnp.maximum(log_own, jnp.maximum(top, jnp.max(log_near, axis=-1, keepdims=True)))
+    top = jnp.max(log_others, axis=-1, keepdims=True, initial=-jnp.inf)  # there may be none
+    top = jnp.maximum(log_own, top)
+    move, total = jnp.zeros_like(s_0), jnp.zeros_like(log_own)
+    if near is not None and log_near is not None:
+        top = jnp.maximum(top, jnp.max(log_near, axis=-1, keepdims=True))
         shares = jnp.exp(log_near - top)
         move = jnp.stack([jnp.sum(shares * a, axis=-1) for a in near.away], axis=-1)
         total = jnp.sum(shares, axis=-1, keepdims=True)
@@ -369,10 +357,6 @@ def _half_squares(precision: Float[Array, "g d d"], points: Float[Array, "m d"])
 
 def _squares(away: Float[Array, "d g s m"]) -> Float[Array, "g s m"]:
     return sum((a**2 for a in away[1:]), away[0] ** 2)
-
-
-def _squared_distances(s_0: Float[Array, "g s d"], points: Float[Array, "m d"]) -> Array:
-    return _squares(jnp.moveaxis(s_0, -1, 0)[..., None] - points.T[:, None, None])
 
 
 def _gain(

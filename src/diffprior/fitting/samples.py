@@ -83,19 +83,19 @@ def checked_weights(sample_weights: ArrayLike | None, num_samples: int) -> Float
     return weights
 
 
-def checked_groups(groups: ArrayLike, num_samples: int) -> Int[np.ndarray, " n"]:
-    """Labels of the tasks that rows belong to, as numbers from 0."""
+def checked_groups(groups: ArrayLike, counted: Bool[np.ndarray, " n"]) -> Int[np.ndarray, " m"]:
+    """Labels of the tasks that the rows that count belong to, as numbers from 0."""
     labels = np.asarray(groups)
-    if labels.shape != (num_samples,):
+    if labels.shape != counted.shape:
         raise ValueError(
-            f"`groups`: expected shape ({num_samples},), got {labels.shape}; "
+            f"`groups`: expected shape {counted.shape}, got {labels.shape}; "
             "pass one label for each row of samples"
         )
-    numbers = np.unique(labels, return_inverse=True)[1]
+    numbers = np.unique(labels[counted], return_inverse=True)[1]
     if not np.any(numbers):
         raise ValueError(
-            "`groups`: expected at least two different labels, got one; without a second task "
-            "nothing can be held out"
+            "`groups`: expected at least two different labels among rows of positive weight, "
+            "got one; without a second task nothing can be held out"
         )
     return numbers
 
@@ -141,6 +141,20 @@ def to_unit(
 ) -> Float[np.ndarray, "n d"]:
     """z of every row, where theta = offset + scale z."""
     return np.linalg.solve(scale, (samples - offset).T).T
+
+
+def split_rows(
+    unit: Float[np.ndarray, "n d"],
+    weights: Float[np.ndarray, " n"] | None,
+    groups: Int[np.ndarray, " n"] | None,
+    seed: int,
+) -> tuple[Rows, Rows, Int[np.ndarray, " n"] | None]:
+    """Rows to train on and to hold out, and the tasks of both in this order."""
+    parts = split(len(unit), seed, groups)
+    train, held_out = (
+        Rows.of(unit[part], None if weights is None else weights[part]) for part in parts
+    )
+    return train, held_out, None if groups is None else groups[np.concatenate(parts)]
 
 
 def split(

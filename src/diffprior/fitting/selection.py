@@ -16,7 +16,6 @@ from .loss import (
     NEIGHBORS_MAX_ROWS,
     CorrectionLoss,
     Errors,
-    Spread,
     pool_size,
     random_rotations,
 )
@@ -67,23 +66,11 @@ def select_denoiser(
     only the mixture is corrected (a large one not even then), where it takes little, only the
     Gaussian: the other has not been seen to win there. A mixture is scored and corrected as fitted
     to `train`; one that stays alone is fitted to all samples.
-
-    Args:
-        train: Samples to learn from.
-        held_out: Samples to score by.
-        config: Settings.
-        seed: Of all random numbers.
-        progress: Whether to show a bar.
-        initial: A denoiser to train further.
-        groups: Numbers of the tasks that the rows of `train`, then those of `held_out`, belong to.
-
-    Returns:
-        The selected denoiser.
     """
-    found = None if initial is not None else _mixture(train, held_out, config, groups, seed)
-    bases: list[GaussianMixture | None] = [None if initial is None else initial.base]
-    if found is not None:
-        bases.append(_fitted_to(train, held_out, found, seed))
+    found, bases = None, [None if initial is None else initial.base]
+    if initial is None and (mixtures := _mixtures(train, held_out, config, groups, seed)):
+        found = mixtures[0]
+        bases.append(mixtures[1])
     tasks = np.arange(len(held_out.samples)) if groups is None else groups[len(train.samples) :]
     trainer = _Trainer(
         config,
@@ -149,26 +136,24 @@ def _too_large(base: GaussianMixture | None, config: FitConfig) -> bool:
     return base.vectors.size > config.max_base_size or base.num_components > MAX_COMPONENTS
 
 
-def _mixture(
+def _mixtures(
     train: Rows, held_out: Rows, config: FitConfig, groups: np.ndarray | None, seed: int
-) -> Search | None:
-    """The mixture that cross-validated likelihood prefers to one Gaussian, if there is one."""
-    samples, weights = _both(train, held_out)
-    usual = MAX_COMPONENTS_2D if train.dim <= 2 else MAX_COMPONENTS
-    largest = config.max_components or usual
+) -> tuple[Search, GaussianMixture] | None:
+    """The mixture that cross-validated likelihood prefers to one Gaussian, if there is one; and the
+    same fitted without what is held out, which counts zero times."""
+    largest = config.max_components or (MAX_COMPONENTS_2D if train.dim <= 2 else MAX_COMPONENTS)
     if largest == 1:
         return None
+    samples, weights = np.concatenate([train.samples, held_out.samples]), None
+    if train.weights is not None and held_out.weights is not None:
+        weights = np.concatenate([train.weights, held_out.weights])
     limits = dataclasses.replace(config.search, max_components=largest)
     found = search_samples(samples, weights, seed=seed, config=limits, groups=groups)
-    return found if found.pays else None
-
-
-def _fitted_to(train: Rows, held_out: Rows, found: Search, seed: int) -> GaussianMixture:
-    """The mixture fitted without what is held out, which counts zero times."""
-    samples, weights = _both(train, held_out)
-    weights = np.ones(len(samples)) if weights is None else weights
-    seen = np.where(np.arange(len(samples)) < len(train.samples), weights, 0.0)
-    return _on_device(fit_samples(samples, seen, found.candidate, seed=seed))
+    if not found.pays:
+        return None
+    seen = np.ones(len(samples)) if weights is None else weights
+    seen = np.where(np.arange(len(samples)) < len(train.samples), seen, 0.0)
+    return found, _on_device(fit_samples(samples, seen, found.candidate, seed=seed))
 
 
 def _on_device(mixture: GaussianMixture) -> GaussianMixture:
@@ -177,19 +162,12 @@ def _on_device(mixture: GaussianMixture) -> GaussianMixture:
     return dataclasses.replace(mixture, variances=variances).on_device(np.float32)
 
 
-def _both(train: Rows, held_out: Rows) -> tuple[np.ndarray, np.ndarray | None]:
-    samples = np.concatenate([train.samples, held_out.samples])
-    if train.weights is None or held_out.weights is None:
-        return samples, None
-    return samples, np.concatenate([train.weights, held_out.weights])
-
-
 class _Scores(NamedTuple):
     """Errors of held-out draws, the rows that they are, and their spread under a Gaussian base."""
 
     errors: Errors
     drawn: Int[Array, "g s"]
-    spread: Spread | None
+    spread: tuple[Array, ...] | None
 
 
 class _Trainer(NamedTuple):
@@ -273,9 +251,8 @@ class _Trainer(NamedTuple):
         squares = np.asarray(scores.errors.shrunk(factor))
         loss = float(np.mean(squares))
         little = loss >= (1.0 - self.config.negligible_gain) * float(np.mean(scores.errors.alone))
-        table = None
-        if base is None and correction is not None and scores.spread is not None:
-            table = _spread_table(scores.spread, factor)
+        uses_table = correction is not None and scores.spread is not None
+        table = _spread_table(scores.spread, factor) if uses_table else None
         denoiser = CorrectedDenoiser(base, correction, table, self.train.dim, little)
         kind, components = ("Gaussian", 1) if base is None else ("mixture", base.num_components)
         losses = () if result is None else result.losses
@@ -299,17 +276,15 @@ def _compute_scores(
 ) -> _Scores:
     pool, batch = validation.batch(key, held_out, size)
     errors = validation.errors(correction, pool, batch)
-    if validation.base is not None:
-        return _Scores(errors, batch.drawn, None)
-    return _Scores(errors, batch.drawn, validation.spread(correction, pool, batch, held_out))
+    spread = None if validation.base else validation.spread(correction, pool, batch, held_out)
+    return _Scores(errors, batch.drawn, spread)
 
 
-def _spread_table(spread: Spread, factor: float) -> Float[Array, " s"]:
+def _spread_table(spread: tuple[Array, ...], factor: float) -> Float[Array, " s"]:
     """Mean squared distances from the mean that `factor` times the correction gives, at each of
     `SPREAD_AT`, from those near it."""
     logs, gaps, moved = (np.asarray(a, np.float64).reshape(-1) for a in spread)
     values = (gaps - factor * moved) ** 2
     at = np.asarray(SPREAD_AT)
     near = np.maximum(1.0 - np.abs(logs[None] - at[:, None]) / (at[1] - at[0]), 0.0)
-    table = (near @ values + 1e-3) / (np.sum(near, axis=1) + 1e-3)
-    return to_device(table)
+    return to_device((near @ values + 1e-3) / (np.sum(near, axis=1) + 1e-3))

@@ -18,6 +18,8 @@ from .config import FitConfig, Training
 from .samples import Rows, to_device
 
 Params = TypeVar("Params")
+Rates = dict[str, Float[Array, ""]]  # numbers that the compiled programs take as arguments
+Optimizer = tuple[str, float]  # its name and weight decay, constants of the programs
 
 
 class AbstractLoss(eqx.Module):
@@ -41,22 +43,6 @@ class TrainingResult(NamedTuple):
     best: int
 
 
-class _Rates(NamedTuple):
-    """Numbers of the optimizer that programs take as arguments."""
-
-    num_steps: Float[Array, ""]
-    learning_rate: Float[Array, ""]
-    warm_up_steps: Float[Array, ""]
-    averaging: Float[Array, ""]
-
-
-class _Optimizer(NamedTuple):
-    """Constants of the compiled programs."""
-
-    name: str
-    weight_decay: float
-
-
 def optimize(
     params: Params,
     loss: AbstractLoss,
@@ -74,9 +60,9 @@ def optimize(
     """
     key, pool_key = keys
     num_steps, chunk = training.num_steps, training.evaluate_every
-    numbers = (num_steps, training.learning_rate, training.warm_up_steps, training.averaging)
-    rates = _Rates(*(to_device(number) for number in numbers))
-    optimizer = _Optimizer(training.optimizer, training.weight_decay)
+    names = ("num_steps", "learning_rate", "warm_up_steps", "averaging")
+    rates = {name: to_device(getattr(training, name)) for name in names}
+    optimizer = (training.optimizer, training.weight_decay)
     bar = show_progress("learning the prior", num_steps, visible=progress)
     with jax.numpy_dtype_promotion("standard"), bar as shown:
         state = _initial(optimizer, rates, params)
@@ -122,7 +108,7 @@ def as_good(
 
 
 @eqx.filter_jit
-def _initial(optimizer: _Optimizer, rates: _Rates, params: Params) -> tuple[Params, Params, PyTree]:
+def _initial(optimizer: Optimizer, rates: Rates, params: Params) -> tuple[Params, Params, PyTree]:
     """Weights in single precision, their running mean, and the optimizer's state."""
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
     return params, params, _transformation(optimizer, rates).init(params)
@@ -131,8 +117,8 @@ def _initial(optimizer: _Optimizer, rates: _Rates, params: Params) -> tuple[Para
 @eqx.filter_jit
 def _descend(
     loss: AbstractLoss,
-    optimizer: _Optimizer,
-    rates: _Rates,
+    optimizer: Optimizer,
+    rates: Rates,
     rows: Rows,
     state: tuple[Params, Params, PyTree],
     key: Key[Array, ""],
@@ -150,33 +136,34 @@ def _descend(
         gradient = jax.grad(loss)(params, keys[index], rows, batch_size)
         updates, moments = transformation.update(gradient, moments, params)
         params = optax.apply_updates(params, updates)
-        return params, optax.incremental_update(params, mean, 1 - rates.averaging), moments
+        return params, optax.incremental_update(params, mean, 1 - rates["averaging"]), moments
 
     return jax.lax.fori_loop(0, count, step, state)
 
 
-def _transformation(optimizer: _Optimizer, rates: _Rates) -> Any:
+def _transformation(optimizer: Optimizer, rates: Rates) -> Any:
     """Adam or Muon, warmed up and then decayed along a cosine to a hundredth."""
     import optax
 
     def rate(step: Int[Array, ""]) -> Float[Array, ""]:
-        warm_up = rates.warm_up_steps
+        warm_up = rates["warm_up_steps"]
         warm = jnp.minimum(step / warm_up, 1.0)
-        left = jnp.clip((step - warm_up) / jnp.maximum(rates.num_steps - warm_up, 1), 0.0, 1.0)
+        left = jnp.clip((step - warm_up) / jnp.maximum(rates["num_steps"] - warm_up, 1), 0.0, 1.0)
         decay = 0.01 + 0.99 * 0.5 * (1.0 + jnp.cos(jnp.pi * left))
-        return (rates.learning_rate * warm * decay).astype(jnp.float32)
+        return (rates["learning_rate"] * warm * decay).astype(jnp.float32)
 
     def axes(weights: Array) -> Any:
         """The axes of the matrix of a layer; those before them only stack layers."""
         last = (weights.ndim - 2, weights.ndim - 1)
         return optax.contrib.MuonDimensionNumbers(*last) if weights.ndim >= 2 else None
 
-    if optimizer.name == "adam":
+    name, weight_decay = optimizer
+    if name == "adam":
         return optax.adam(rate, b2=0.99)
     return optax.contrib.muon(
         rate,
         adam_b2=0.99,
-        weight_decay=optimizer.weight_decay,
+        weight_decay=weight_decay,
         muon_weight_dimension_numbers=lambda params: jax.tree.map(axes, params),
     )
 

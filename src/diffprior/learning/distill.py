@@ -10,24 +10,22 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt64
 
-from ..denoisers.base import RESIDUAL_STAGES, exact_residual
 from ..denoisers.corrected import CorrectedDenoiser
 from ..evaluate.tasks import as_tasks
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..executors import InProcess
 from ..files.cache import array_digest
-from ..fitting.config import PRIOR_STAGES, FitConfig
+from ..fitting.config import FitConfig
 from ..fitting.samples import with_hedge
 from ..logs.labels import Selection, uniforms
 from ..logs.logs import Logs
 from ..logs.shards import Shard
 from ..mixture import GaussianMixture
-from ..priors.diffusion import EXACT_DRAWS, DiffusionPrior, Metadata
+from ..priors.diffusion import EXACT_DRAWS, DiffusionPrior, exact_model
 from ..samplers.base import AbstractSampler
 from ..samplers.dps import DPS
 from ..samplers.laplace_dps import LaplaceDPS
 from ..samplers.twisted_smc import TwistedSMC
-from ..schedule import Schedule
 from .config import LearningConfig
 from .scoring import hedged
 from .source import Passes
@@ -74,16 +72,8 @@ def on_components(components: GaussianMixture) -> DiffusionPrior:
     denoiser = CorrectedDenoiser(base, None, None, components.dim)
     denoiser = jax.tree.map(lambda leaf: leaf.astype(dtype), denoiser)
     draws = (components.draw(np.random.default_rng(0), EXACT_DRAWS) - offset) @ inverse.T
-    grid = Schedule.log_snr(RESIDUAL_STAGES)
-    return DiffusionPrior(
-        jnp.asarray(offset, dtype),
-        jnp.asarray(scale, dtype),
-        denoiser,
-        jnp.asarray(np.log(grid.snr[::-1]), dtype),
-        exact_residual(denoiser, grid, jnp.asarray(draws, dtype)),
-        Schedule.log_snr(PRIOR_STAGES),
-        Metadata(None),
-    )
+    coordinates = (jnp.asarray(array, dtype) for array in (offset, scale))
+    return exact_model(*coordinates, denoiser, jnp.asarray(draws, dtype))
 
 
 def em_round(

@@ -5,14 +5,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
 from ..checks import describe
 from ..denoisers.base import AbstractDenoiser
 from ..gaussian import Gaussian
 from ..linalg import Spectral, cholesky, eigh, solve_lower, symmetrize
-from ..schedule import Schedule
 from .base import AbstractPrior
 
 MEMBERS = ("dim", "sample", "denoise", "moments")
@@ -58,22 +57,8 @@ class PriorDenoiser(AbstractDenoiser):
         return True
 
     def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
-        return self._moments(precision.matrix(), shift)
-
-    def stages(self, schedule: Schedule) -> PyTree:
-        stages = schedule.stages(jnp.result_type(float))
-        return stages.snr, stages.shift_scale
-
-    def mean_at(self, stage: PyTree, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
-        return self.denoise_at(stage, s_t).mean
-
-    def denoise_at(self, stage: PyTree, s_t: Float[Array, " d"]) -> Gaussian:
-        snr, shift_scale = stage
-        return self._moments(snr * jnp.eye(s_t.shape[0], dtype=s_t.dtype), shift_scale * s_t)
-
-    def _moments(self, precision: Float[Array, "d d"], shift: Float[Array, " d"]) -> Gaussian:
         inverse = self.inverse_scale
-        there = symmetrize(inverse.T @ precision @ inverse)
+        there = symmetrize(inverse.T @ precision.matrix() @ inverse)
         theta = self.prior.denoise(there, inverse.T @ shift + there @ self.offset)
         mean, cov = (jnp.asarray(x).astype(shift.dtype) for x in (theta.mean, theta.cov))
         return Gaussian(inverse @ (mean - self.offset), symmetrize(inverse @ cov @ inverse.T))

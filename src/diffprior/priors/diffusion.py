@@ -143,16 +143,8 @@ class DiffusionPrior(AbstractPrior):
             start = Start(offset, scale, initial.denoiser)
             if config.schedule is None:
                 config = dataclasses.replace(config, schedule=initial.schedule)
-        fields, report = fit_model(
-            samples,
-            config,
-            seed=seed,
-            progress=progress,
-            sample_weights=sample_weights,
-            groups=groups,
-            hedge=hedge,
-            initial=start,
-        )
+        weights = sample_weights
+        fields, report = fit_model(samples, config, seed, progress, weights, groups, hedge, start)
         return DiffusionPrior(**fields, metadata=Metadata(report))
 
     @staticmethod
@@ -177,13 +169,9 @@ class DiffusionPrior(AbstractPrior):
             return prior if schedule is None else dataclasses.replace(prior, schedule=schedule)
         offset, scale = unit_coordinates(prior.moments())
         denoiser = PriorDenoiser.of(prior, offset, scale)
-        grid = Schedule.log_snr(RESIDUAL_STAGES)
         draws = prior.sample(jax.random.key(0), EXACT_DRAWS)
         unit = solve_lower(scale, (jnp.asarray(draws, offset.dtype) - offset[None]).T).T
-        residual = exact_residual(denoiser, grid, unit)
-        log_snr = jnp.asarray(np.log(grid.snr[::-1]))
-        schedule = schedule or Schedule.log_snr(PRIOR_STAGES)
-        return DiffusionPrior(offset, scale, denoiser, log_snr, residual, schedule, Metadata(None))
+        return exact_model(offset, scale, denoiser, unit, schedule)
 
     def validate(self) -> None:
         super().validate()
@@ -228,6 +216,7 @@ class DiffusionPrior(AbstractPrior):
         """Whether the prior can be followed only on the stages it was learned for."""
         return self.denoiser.has_own_grid
 
+    @eqx.filter_jit
     def sample_unit(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
         """Draws of z, where theta = offset + scale z; for use inside compiled programs.
 
@@ -238,7 +227,19 @@ class DiffusionPrior(AbstractPrior):
         Returns:
             Draws (n, d).
         """
-        return _sample_unit(self, key, num_samples)
+        process = self.reverse_process()
+        start_key, chain_key = jax.random.split(unrolled(key))
+        s_T = jax.random.normal(start_key, (num_samples, self.dim), self.offset.dtype)
+        keys = jax.random.split(chain_key, process.residual.shape[0])
+        step = jax.vmap(self.denoiser.step_at, in_axes=(None, None, 0, 0, 0))
+
+        def all_chains(s: Float[Array, "n d"], inputs: Any) -> tuple[Float[Array, "n d"], None]:
+            stage, stage_inputs, key = inputs
+            noise = jax.random.normal(key, s.shape, s.dtype)
+            uniforms = jax.random.uniform(jax.random.fold_in(key, 1), s.shape[:1], s.dtype)
+            return step(stage_inputs, stage, s, noise, uniforms), None
+
+        return jax.lax.scan(all_chains, s_T, (process.stages, process.denoiser_stages, keys))[0]
 
     def reverse_process(self, schedule: Schedule | None = None) -> ReverseProcess:
         """The reverse process on the stages of `schedule`, by default the prior's own.
@@ -262,6 +263,21 @@ class DiffusionPrior(AbstractPrior):
         return ReverseProcess(stages, self.denoiser.stages(schedule), jnp.exp(log_residual))
 
 
+def exact_model(
+    offset: Float[Array, " d"],
+    scale: Float[Array, "d d"],
+    denoiser: AbstractDenoiser,
+    draws: Float[Array, "n d"],
+    schedule: Schedule | None = None,
+) -> DiffusionPrior:
+    """The diffusion model of a denoiser that needs no training, given draws in unit coordinates."""
+    grid = Schedule.log_snr(RESIDUAL_STAGES)
+    log_snr = jnp.asarray(np.log(grid.snr[::-1]))
+    residual = exact_residual(denoiser, grid, draws)
+    schedule = schedule or Schedule.log_snr(PRIOR_STAGES)
+    return DiffusionPrior(offset, scale, denoiser, log_snr, residual, schedule, Metadata(None))
+
+
 def _config(preset: str, config: FitConfig | None) -> FitConfig:
     choice("preset", preset, ("default", "paper"))
     if config is None:
@@ -281,23 +297,4 @@ def _config(preset: str, config: FitConfig | None) -> FitConfig:
 
 @eqx.filter_jit
 def _sample(prior: DiffusionPrior, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
-    return prior.offset[None] + _sample_unit(prior, key, num_samples) @ prior.scale.T
-
-
-@eqx.filter_jit
-def _sample_unit(
-    prior: DiffusionPrior, key: Key[Array, ""], num_samples: int
-) -> Float[Array, "n d"]:
-    process = prior.reverse_process()
-    start_key, chain_key = jax.random.split(unrolled(key))
-    s_T = jax.random.normal(start_key, (num_samples, prior.dim), prior.offset.dtype)
-    keys = jax.random.split(chain_key, process.residual.shape[0])
-    step = jax.vmap(prior.denoiser.step_at, in_axes=(None, None, 0, 0, 0))
-
-    def all_chains(s: Float[Array, "n d"], inputs: Any) -> tuple[Float[Array, "n d"], None]:
-        stage, stage_inputs, key = inputs
-        noise = jax.random.normal(key, s.shape, s.dtype)
-        uniforms = jax.random.uniform(jax.random.fold_in(key, 1), s.shape[:1], s.dtype)
-        return step(stage_inputs, stage, s, noise, uniforms), None
-
-    return jax.lax.scan(all_chains, s_T, (process.stages, process.denoiser_stages, keys))[0]
+    return prior.offset[None] + prior.sample_unit(key, num_samples) @ prior.scale.T

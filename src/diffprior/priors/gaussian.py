@@ -102,10 +102,8 @@ class GaussianPrior(AbstractClosedFormPrior):
             Kveton et al. (2024), Eq. (3) and Algorithm 1.
         """
         gaussian, log_evidence = evidence.condition(self.moments())
-        return self._with(gaussian.mean, gaussian.cov), log_evidence
-
-    def _with(self, mean: Float[Array, " d"], cov: Float[Array, "d d"]) -> "GaussianPrior":
-        return eqx.tree_at(lambda p: (p.mean, p.cov), self, (mean, cov))
+        moments = (gaussian.mean, gaussian.cov)
+        return eqx.tree_at(lambda p: (p.mean, p.cov), self, moments), log_evidence
 
 
 @eqx.filter_jit
