@@ -35,14 +35,9 @@ class AbstractDenoiser(eqx.Module, Serializable):
         """Number of parameters d."""
 
     @property
-    @abc.abstractmethod
     def general(self) -> bool:
         """Whether `denoise` takes any Gaussian evidence, not just isotropic."""
-
-    @property
-    def has_own_grid(self) -> bool:
-        """Whether only the stages that it was learned for can be denoised."""
-        return False
+        return True
 
     @abc.abstractmethod
     def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:

@@ -1,7 +1,7 @@
 """A denoiser that is exact for a mixture, and corrects it by a network.
 
 A chain for one decision takes small steps, so that calling a product costs more than computing it.
-All that does not depend on s_t is therefore computed for all stages at once (`Plan`), and what is
+All that does not depend on s_t is therefore computed for all stages at once (`plan`), and what is
 left of a step is put into as few products as there can be.
 """
 
@@ -183,13 +183,6 @@ class CorrectionPlan(NamedTuple):
         )
 
 
-class Plan(NamedTuple):
-    """Both, stacked over the stages; no correction where there is none."""
-
-    components: ComponentPlan
-    correction: CorrectionPlan | None
-
-
 class Prepared(NamedTuple):
     """A task's evidence as this denoiser wants it, for all stages of a chain."""
 
@@ -236,10 +229,6 @@ class CorrectedDenoiser(AbstractDenoiser):
         return self.size
 
     @property
-    def general(self) -> bool:
-        return True
-
-    @property
     def draws_components(self) -> bool:
         """Whether a reverse step draws a component and moves by its covariance."""
         return self.base is not None or self.size > DERIVATIVE_UP_TO or self.correction is None
@@ -281,13 +270,13 @@ class CorrectedDenoiser(AbstractDenoiser):
         if not self.draws_components:
             return super().plan(prepared, stages)
 
-        def one(stage: Stages) -> Plan:
+        def one(stage: Stages) -> tuple[ComponentPlan, CorrectionPlan | None]:
             precision = prepared.precision.shifted(stage.snr)
             ratio = self._ratio(precision.values)
             components = ComponentPlan.of(prepared.components, stage, ratio)
             if self.correction is None:
-                return Plan(components, None)
-            return Plan(components, CorrectionPlan.of(self.correction, precision, prepared.shift))
+                return components, None
+            return components, CorrectionPlan.of(self.correction, precision, prepared.shift)
 
         return jax.vmap(one)(stages)
 
@@ -302,25 +291,26 @@ class CorrectedDenoiser(AbstractDenoiser):
     ) -> Float[Array, " d"]:
         if not self.draws_components:
             return super().step(prepared, plan, stage, s_t, noise, uniform)
-        components, own = prepared.components, plan.components
+        components, (own, correction_plan) = prepared.components, plan
         noisy_shift = stage.shift_scale * s_t
         responsibilities, moved = own.given(components, noisy_shift)
         index = pick(responsibilities, uniform[None])[0]
         random = stage.weight_clean * moved[index] + own.stds[index] * noise
         mean = _mixture_mean(components, responsibilities, moved)
-        move = self._move(plan.correction, noisy_shift, responsibilities, mean)
+        move = self._move(correction_plan, noisy_shift, responsibilities, mean)
         clean = components.means[index] + move
         drawn = _times(components.vectors[index], random)
         return stage.weight_clean * clean + stage.weight_noisy * s_t + drawn
 
     def planned_mean(
-        self, prepared: Prepared, plan: Plan, stage: Stages, s_t: Float[Array, " d"]
+        self, prepared: Prepared, plan: PyTree, stage: Stages, s_t: Float[Array, " d"]
     ) -> Float[Array, " d"]:
         """E[s_0 | s_t] under a task's evidence."""
         noisy_shift = stage.shift_scale * s_t
-        responsibilities, moved = plan.components.given(prepared.components, noisy_shift)
+        own, correction_plan = plan
+        responsibilities, moved = own.given(prepared.components, noisy_shift)
         mean = _mixture_mean(prepared.components, responsibilities, moved)
-        return mean + self._move(plan.correction, noisy_shift, responsibilities, mean)
+        return mean + self._move(correction_plan, noisy_shift, responsibilities, mean)
 
     def _move(
         self, plan: CorrectionPlan | None, noisy_shift: Array, responsibilities: Array, mean: Array

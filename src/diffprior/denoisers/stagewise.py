@@ -54,10 +54,6 @@ class StagewiseDenoiser(AbstractDenoiser):
     def general(self) -> bool:
         return False
 
-    @property
-    def has_own_grid(self) -> bool:
-        return True
-
     def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
         raise ValueError(
             "`precision`: expected a stage of the prior's own grid, got general evidence; a prior "

@@ -1,7 +1,6 @@
 """The settings of a fit: how a network is trained, and what decides between the candidates."""
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -10,11 +9,7 @@ from ..schedule import Schedule
 from .search import SearchConfig
 
 PRIOR_STAGES, PAPER_STAGES = 64, 100  # of the reverse process, where a schedule is given by name
-SCHEDULES: dict[str, Callable[[int], Schedule]] = {
-    "log_snr": Schedule.log_snr,
-    "cosine": Schedule.cosine,
-    "constant": Schedule.constant,
-}
+SCHEDULES = {name: getattr(Schedule, name) for name in ("log_snr", "cosine", "constant")}
 MAY_BE_ZERO = ("num_steps", "target_samples", "warm_up_steps")
 
 
@@ -195,9 +190,6 @@ class FitConfig:
 
         Returns:
             The schedule itself, or the one of that name.
-
-        Raises:
-            ValueError: If there is no schedule of that name.
         """
         if isinstance(self.schedule, Schedule):
             return self.schedule

@@ -35,10 +35,6 @@ class Pool(NamedTuple):
     log_precision: Float[Array, "e d"]
     factored: Factored | None
 
-    def pick(self, index: Array) -> "Pool":
-        """Some of them."""
-        return jax.tree.map(lambda leaf: leaf[index], self)
-
 
 class Batch(NamedTuple):
     """Inputs of the network, and its target (I + P)^(1/2) (E[s_0 | u] - m)."""
@@ -146,7 +142,7 @@ class CorrectionLoss(AbstractLoss):
         rows_key, others_key, pool_key, noise_key = jax.random.split(key, 4)
         groups = size // GROUP
         index = jax.random.randint(pool_key, (groups,), 0, self.pool.log_precision.shape[0])
-        pool = self.pool.pick(index)
+        pool = jax.tree.map(lambda leaf: leaf[index], self.pool)
         drawn = rows.indices(rows_key, groups * GROUP).reshape(groups, GROUP)
         s_0 = rows.samples[drawn]
         near = None if self.neighbors is None else self.neighbors.pick(drawn)

@@ -36,24 +36,14 @@ class StageLoss(Serializable):
 
 @dataclass(frozen=True)
 class Candidate(Serializable):
-    """A denoiser that was tried: its base, and whether a network corrects it.
+    """A denoiser that was tried: its base, and whether a network corrects it."""
 
-    Attributes:
-        base: "Gaussian" or "mixture".
-        num_components: K of the mixture; 1 of the Gaussian.
-        corrected: whether a network corrects it.
-        shrinkage: the share of the network's correction that held-out samples justify, 0 to 1.
-        loss: mean squared error on held-out samples under random evidence, in units in which the
-            posterior of a unit Gaussian has variance 1.
-        losses: that loss at each evaluation of training.
-    """
-
-    base: str
-    num_components: int
-    corrected: bool
-    shrinkage: float
-    loss: float
-    losses: tuple[float, ...] = ()
+    base: str  # "Gaussian" or "mixture"
+    num_components: int  # K of the mixture; 1 of the Gaussian
+    corrected: bool  # by a network
+    shrinkage: float  # share of the network's correction that held-out samples justify, 0 to 1
+    loss: float  # mean squared error on held-out samples under random evidence; see `FitConfig`
+    losses: tuple[float, ...] = ()  # that loss at each evaluation of training
 
     def __str__(self) -> str:
         base = "one Gaussian" if self.base == "Gaussian" else f"a mixture of {self.num_components}"

@@ -185,21 +185,13 @@ def fit_stagewise(
         init_key, train.dim, grid, width=training.width
     )
     alpha_bar = np.asarray(grid.alpha_bar[1:])[:, None, None]
-    scales = (to_device(np.sqrt(a)) for a in (alpha_bar, 1 - alpha_bar))
-    loss = StagewiseLoss(*scales)
+    loss = StagewiseLoss(*(to_device(np.sqrt(a)) for a in (alpha_bar, 1 - alpha_bar)))
 
     def evaluate(regressors: StagewiseDenoiser) -> Float[np.ndarray, " 1"]:
-        return np.asarray(_loss_over(loss, regressors, held_out_key, held_out, training.batch_size))
+        return np.asarray(loss(regressors, held_out_key, held_out, training.batch_size))[None]
 
     keys = (key, held_out_key)
     return optimize(regressors, loss, train, training, keys, progress, evaluate)
-
-
-@eqx.filter_jit
-def _loss_over(
-    loss: AbstractLoss, params: PyTree, key: Key[Array, ""], rows: Rows, size: int
-) -> Float[Array, " 1"]:
-    return loss(params, key, rows, size)[None]
 
 
 class StagewiseLoss(AbstractLoss):
@@ -208,6 +200,7 @@ class StagewiseLoss(AbstractLoss):
     signal: Float[Array, "t 1 1"]
     noise_std: Float[Array, "t 1 1"]
 
+    @eqx.filter_jit
     def __call__(
         self, params: StagewiseDenoiser, key: Key[Array, ""], rows: Rows, size: int
     ) -> Float[Array, ""]:

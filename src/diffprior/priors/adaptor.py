@@ -52,10 +52,6 @@ class PriorDenoiser(AbstractDenoiser):
     def dim(self) -> int:
         return self.offset.shape[0]
 
-    @property
-    def general(self) -> bool:
-        return True
-
     def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
         inverse = self.inverse_scale
         there = symmetrize(inverse.T @ precision.matrix() @ inverse)

@@ -1,7 +1,6 @@
 """The contract of a prior, and the part of it that closed forms share."""
 
 import abc
-from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -95,26 +94,21 @@ def natural_evidence(precision: ArrayLike, shift: ArrayLike, dim: int) -> Linear
     return LinearEvidence.from_natural(precision, shift)
 
 
-class Centered(NamedTuple):
-    """Evidence as a function of theta - origin, and log p(h | origin), which it leaves out.
+def centered(
+    evidence: AbstractEvidence, origin: Float[Array, " d"]
+) -> tuple[Float[Array, " d"], AbstractEvidence, Float[Array, ""]]:
+    """The origin, the evidence as a function of theta - origin, and log p(h | origin), which that
+    leaves out.
 
     The log likelihood of quadratic evidence is a sum of terms that grow with the square of theta,
     so far from zero its differences between components would be lost to rounding. Other evidence is
     computed row by row, and is left as it is at the origin zero.
     """
-
-    origin: Float[Array, " d"]
-    evidence: AbstractEvidence
-    log_likelihood: Float[Array, ""]
-
-    @staticmethod
-    def of(evidence: AbstractEvidence, origin: Float[Array, " d"]) -> "Centered":
-        """About an origin somewhere in the middle of the prior."""
-        if not evidence.quadratic:
-            return Centered(jnp.zeros_like(origin), evidence, jnp.zeros_like(origin[0]))
-        precision, shift = evidence.expand(Gaussian.point(origin))
-        local = LinearEvidence.from_natural(precision, shift - precision @ origin)
-        return Centered(origin, local, evidence.log_likelihood(origin))
+    if not evidence.quadratic:
+        return jnp.zeros_like(origin), evidence, jnp.zeros_like(origin[0])
+    precision, shift = evidence.expand(Gaussian.point(origin))
+    local = LinearEvidence.from_natural(precision, shift - precision @ origin)
+    return origin, local, evidence.log_likelihood(origin)
 
 
 def probabilities(weights: ArrayLike, count: int, fix: str) -> Float[Array, " k"]:

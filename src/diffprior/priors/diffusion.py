@@ -214,7 +214,7 @@ class DiffusionPrior(AbstractPrior):
     @property
     def has_own_grid(self) -> bool:
         """Whether the prior can be followed only on the stages it was learned for."""
-        return self.denoiser.has_own_grid
+        return isinstance(self.denoiser, StagewiseDenoiser)
 
     @eqx.filter_jit
     def sample_unit(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:

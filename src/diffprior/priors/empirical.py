@@ -13,11 +13,7 @@ from ..files.base import require_finite
 from ..fitting.samples import checked_samples
 from ..gaussian import Gaussian
 from ..mixture import log_normalize, pick
-from .base import (
-    AbstractClosedFormPrior,
-    Centered,
-    probabilities,
-)
+from .base import AbstractClosedFormPrior, centered, probabilities
 
 
 class EmpiricalPrior(AbstractClosedFormPrior):
@@ -90,7 +86,7 @@ class EmpiricalPrior(AbstractClosedFormPrior):
         Returns:
             The atoms with new weights, and log p(h); exact under any likelihood.
         """
-        origin, local, at_origin = Centered.of(evidence, jnp.exp(self.log_weights) @ self.atoms)
+        origin, local, at_origin = centered(evidence, jnp.exp(self.log_weights) @ self.atoms)
         log_likelihood = jax.vmap(local.log_likelihood)(self.atoms - origin[None])
         weights, log_evidence = log_normalize(self.log_weights + log_likelihood)
         posterior = eqx.tree_at(lambda p: p.log_weights, self, jnp.log(weights))

@@ -16,11 +16,7 @@ from ..gaussian import Gaussian
 from ..linalg import cholesky, one_at_a_time, solve_half, solve_lower
 from ..mixture import GaussianMixture, log_normalize
 from ..threefry import unrolled
-from .base import (
-    AbstractClosedFormPrior,
-    Centered,
-    probabilities,
-)
+from .base import AbstractClosedFormPrior, centered, probabilities
 
 
 class MixturePrior(AbstractClosedFormPrior):
@@ -147,7 +143,7 @@ class MixturePrior(AbstractClosedFormPrior):
             The mixture of the posteriors of its components and log p(h); Laplace's approximation
             unless rewards are linear.
         """
-        origin, local, at_origin = Centered.of(evidence, self.weights @ self.means)
+        origin, local, at_origin = centered(evidence, self.weights @ self.means)
         components, log_evidence = jax.vmap(
             lambda mean, cov: local.condition(Gaussian(mean - origin, cov))
         )(self.means, self.covs)
