@@ -93,9 +93,10 @@ def checked_groups(groups: ArrayLike, counted: Bool[np.ndarray, " n"]) -> Int[np
         )
     numbers = np.unique(labels[counted], return_inverse=True)[1]
     if not np.any(numbers):
+        among = "" if counted.all() else " among rows of positive weight"
         raise ValueError(
-            "`groups`: expected at least two different labels among rows of positive weight, "
-            "got one; without a second task nothing can be held out"
+            f"`groups`: expected at least two different labels{among}, got one; without a second "
+            "task nothing can be held out"
         )
     return numbers
 
