@@ -251,8 +251,9 @@ class _Trainer(NamedTuple):
         squares = np.asarray(scores.errors.shrunk(factor))
         loss = float(np.mean(squares))
         little = loss >= (1.0 - self.config.negligible_gain) * float(np.mean(scores.errors.alone))
-        uses_table = correction is not None and scores.spread is not None
-        table = _spread_table(scores.spread, factor) if uses_table else None
+        table = None
+        if correction is not None and scores.spread is not None:
+            table = _spread_table(scores.spread, factor)
         denoiser = CorrectedDenoiser(base, correction, table, self.train.dim, little)
         kind, components = ("Gaussian", 1) if base is None else ("mixture", base.num_components)
         losses = () if result is None else result.losses
