@@ -13,10 +13,10 @@ def keep_compiled(folder: str | os.PathLike[str]) -> None:
     decision. Whoever can write to the folder can change what is run.
 
     Args:
-        folder: where to store them; made when the first program is stored.
+        folder: Where to store them; created with the first program.
 
     Raises:
-        ValueError: if it is no path, or a file.
+        ValueError: If it is no path, or a file.
     """
     if not isinstance(folder, str | os.PathLike) or not str(folder) or Path(folder).is_file():
         raise ValueError(

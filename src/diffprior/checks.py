@@ -28,9 +28,8 @@ def on_device(numbers: np.ndarray | Array) -> Array:
     if isinstance(numbers, Array):
         return numbers
     array = np.asarray(numbers)
-    placed: Array = jax.device_put(
-        array.astype(default_float(), copy=False) if _floats(array) else array
-    )
+    array = array.astype(default_float(), copy=False) if array.dtype.kind == "f" else array
+    placed: Array = jax.device_put(array)
     return placed
 
 
@@ -91,10 +90,6 @@ def _check_real(name: str, dtype: np.dtype) -> None:
         raise ValueError(f"`{name}`: expected real numbers, got dtype {dtype}; convert it to float")
 
 
-def _floats(array: np.ndarray) -> bool:
-    return array.dtype.kind == "f"
-
-
 def default_float() -> np.dtype:
     """The precision that JAX works in: as `jax.dtypes.canonicalize_dtype(float)`, but faster."""
     return FLOATS[jax.config.jax_enable_x64]  # type: ignore[attr-defined]
@@ -125,15 +120,17 @@ def positive(
 
 def positive_int(name: str, value: object, fix: str = "pass a whole number of at least 1") -> int:
     """`value` as a positive integer."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"`{name}`: expected a positive integer, got {value!r}; {fix}")
-    return int(value)
+    return _integer(name, value, 1, "a positive integer", fix)
 
 
 def whole_number(name: str, value: object, fix: str = "pass a whole number, or 0") -> int:
     """`value` as an integer that is not negative."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
-        raise ValueError(f"`{name}`: expected a whole number, got {value!r}; {fix}")
+    return _integer(name, value, 0, "a whole number", fix)
+
+
+def _integer(name: str, value: object, least: int, wanted: str, fix: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"`{name}`: expected {wanted}, got {value!r}; {fix}")
     return int(value)
 
 
@@ -199,15 +196,7 @@ def plausible_covariance(name: str, value: ArrayLike) -> None:
 
 
 def require(extra: str, *modules: str) -> None:
-    """Check that the libraries of an extra are installed.
-
-    Args:
-        extra: Name of the extra in `pip install 'diffprior[...]'`.
-        modules: The modules that will be imported.
-
-    Raises:
-        ImportError: Some are missing; the message names them and the command that installs them.
-    """
+    """Check that the modules of an extra are installed."""
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if missing:
         raise ImportError(

@@ -4,6 +4,7 @@ import abc
 import bisect
 import collections
 import contextlib
+import functools
 import os
 import signal
 import threading
@@ -34,30 +35,28 @@ NUMERIC_OPTIONS = (
 
 
 @runtime_checkable
-class Summable(Protocol):
+class _Summable(Protocol):
     """A result that can be added over shards."""
 
     @staticmethod
-    def total(parts: Iterable[Any]) -> Any:
-        """Return the sum of all parts."""
+    def total(parts: Iterable[Any]) -> Any: ...
 
 
 Shard = TypeVar("Shard")
 Result = TypeVar("Result")
-Sum = TypeVar("Sum", bound=Summable)
+Sum = TypeVar("Sum", bound=_Summable)
 
 
 class ShardError(ValueError):
-    """A shard failed and retrying cannot help; the message names the shard and the error."""
+    """A shard failed and retrying cannot help; the message names the shard and the error.
+
+    Args:
+        shard: The shard that failed.
+        error: What went wrong.
+        attempts: How many times it was tried.
+    """
 
     def __init__(self, shard: object, error: str, attempts: int = 1) -> None:
-        """Describe the failure.
-
-        Args:
-            shard: The shard that failed.
-            error: What went wrong.
-            attempts: How many times it was tried.
-        """
         text = str(shard)
         text = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
         times = "" if attempts == 1 else f" {attempts} times"
@@ -112,14 +111,13 @@ class AbstractExecutor(abc.ABC):
 
 
 class InProcess(AbstractExecutor):
-    """Threads of this process, one per core: NumPy and XLA release Python's lock."""
+    """Threads of this process, one per core: NumPy and XLA release Python's lock.
+
+    Args:
+        num_threads: Shards at a time; by default the number of cores available.
+    """
 
     def __init__(self, num_threads: int | None = None) -> None:
-        """Start nothing yet.
-
-        Args:
-            num_threads: Shards at a time; by default the number of cores available.
-        """
         self.num_threads = None if num_threads is None else positive_int("num_threads", num_threads)
 
     def map(self, function: Callable[[Shard], Result], shards: Sequence[Shard]) -> Iterator[Result]:
@@ -146,9 +144,7 @@ def num_cores() -> int:
     share = os.environ.get(CORES_VARIABLE, "")
     if share.isdigit() and int(share) > 0:
         return int(share)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _apply(function: Callable[[Shard], Result], shard: Shard) -> Result:
@@ -162,31 +158,59 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
+# ---- in a worker
+
+
 class _Failure(NamedTuple):
     error: str
     transient: bool  # another attempt may help
 
 
+class _Settings(NamedTuple):
+    """Settings of the driver, which its workers copy."""
+
+    options: dict[str, Any]
+    flags: str | None
+    num_threads: int
+    cores: frozenset[int]
+
+    @staticmethod
+    def of_driver(num_threads: int, cores: frozenset[int] = frozenset()) -> "_Settings":
+        import jax
+
+        config = jax.config  # `read` rejects options that can differ by thread: attributes
+        options = {
+            name: getattr(config, name) if hasattr(config, name) else config.read(name)
+            for name in NUMERIC_OPTIONS
+        }
+        return _Settings(options, os.environ.get("XLA_FLAGS"), num_threads, cores)
+
+    def copy(self) -> None:
+        """Configure this process; flags and threads count only before the first use of XLA."""
+        import jax
+
+        os.environ[CORES_VARIABLE] = str(self.num_threads)
+        if self.cores and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, self.cores)
+        with contextlib.suppress(ImportError):  # only speed depends on it
+            import threadpoolctl
+
+            threadpoolctl.threadpool_limits(self.num_threads)
+        if self.flags is not None:
+            os.environ["XLA_FLAGS"] = self.flags
+        for name, value in self.options.items():
+            jax.config.update(name, value)
+
+
 _function: Callable[[Any], Any] | None = None  # of a worker's process
 
 
-def _configure(
-    options: dict[str, Any], flags: str | None, num_threads: int, cores: frozenset[int]
-) -> None:
-    """Copy the driver's settings; flags and threads count only before the first use of XLA."""
-    import jax
-
-    os.environ[CORES_VARIABLE] = str(num_threads)
-    if cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)
-    with contextlib.suppress(ImportError):  # only speed depends on it
-        import threadpoolctl
-
-        threadpoolctl.threadpool_limits(num_threads)
-    if flags is not None:
-        os.environ["XLA_FLAGS"] = flags
-    for name, value in options.items():
-        jax.config.update(name, value)
+def _load(settings: _Settings, unpack: Callable[[], Callable[[Any], Any]]) -> int:
+    """Copy settings first: the arrays of the function are unpacked in their precision."""
+    global _function
+    settings.copy()
+    _function = unpack()
+    return os.getpid()
 
 
 def _run(shard: Any) -> tuple[Any, _Failure | None]:
@@ -197,16 +221,7 @@ def _run(shard: Any) -> tuple[Any, _Failure | None]:
         return None, _Failure(_one_line(error), isinstance(error, OSError | MemoryError))
 
 
-def _settings() -> tuple[dict[str, Any], str | None]:
-    """Settings of this process, which `_configure` copies to a worker."""
-    import jax
-
-    read = jax.config.read  # rejects options that can differ by thread: those are attributes
-    options = {
-        name: getattr(jax.config, name) if hasattr(jax.config, name) else read(name)
-        for name in NUMERIC_OPTIONS
-    }
-    return options, os.environ.get("XLA_FLAGS")
+# ---- workers that may die
 
 
 class _AbstractPool(AbstractExecutor):
@@ -249,8 +264,8 @@ class _Map:
         self.idle: set[int] = set()
         self.waiting = list(range(len(shards)))
         self.done: dict[int, Any] = {}
-        self.attempts: collections.Counter[int] = collections.Counter()
-        self.turn = self.failed_starts = 0
+        self.attempts: collections.Counter[int | None] = collections.Counter()  # None: to start
+        self.turn = 0
 
     def results(self) -> Iterator[Any]:
         try:
@@ -259,8 +274,7 @@ class _Map:
             while self.turn < len(self.shards):
                 self._submit()
                 busy = any(index is not None for _, index in self.pending.values())
-                timeout = None if busy else START_TIMEOUT
-                finished, _ = wait(self.pending, timeout, FIRST_COMPLETED)
+                finished, _ = wait(self.pending, None if busy else START_TIMEOUT, FIRST_COMPLETED)
                 if not finished:
                     raise RuntimeError(
                         f"executor: no worker started within {START_TIMEOUT:.0f} s; check that the "
@@ -293,38 +307,35 @@ class _Map:
         worker, index = self.pending.pop(future)
         error = future.exception()
         if error is not None and self.pool._is_death(error):
-            self._replace(worker, index)
-        elif error is not None and index is None:
-            raise error  # the function cannot be loaded, by any worker
-        elif error is not None:
+            self.pool._stop(worker)
+            self._count_failure(index, _Failure("its worker died", transient=True))
+            self.pending[self.pool._load(worker)] = (worker, None)
+        elif index is None:
+            future.result()  # raises if the function cannot be loaded, by any worker
             self.idle.add(worker)
-            self._retry(index, _Failure(_one_line(error), transient=False))
         else:
             self.idle.add(worker)
-            if index is not None:
-                self.done[index], failure = future.result()
-                if failure is not None:
-                    del self.done[index]
-                    self._retry(index, failure)
+            result, failure = (
+                future.result() if error is None else (None, _Failure(_one_line(error), False))
+            )
+            if failure is None:
+                self.done[index] = result
+            else:
+                self._count_failure(index, failure)
 
-    def _replace(self, worker: int, index: int | None) -> None:
-        self.failed_starts += index is None
-        self.pool._stop(worker)
-        if self.failed_starts == MAX_ATTEMPTS:
+    def _count_failure(self, index: int | None, failure: _Failure) -> None:
+        """Put a shard back among the waiting, or give up on it."""
+        self.attempts[index] += 1
+        last = not failure.transient or self.attempts[index] == MAX_ATTEMPTS
+        if last and index is None:
             raise RuntimeError(
                 "executor: workers die before they begin. Likely causes: a script that does not "
                 'start its work under `if __name__ == "__main__":`; too little memory'
             )
-        self.pending[self.pool._load(worker)] = (worker, None)
-        self._retry(index, _Failure("its worker died", transient=True))
-
-    def _retry(self, index: int | None, failure: _Failure) -> None:
-        if index is None:
-            return
-        self.attempts[index] += 1
-        if not failure.transient or self.attempts[index] == MAX_ATTEMPTS:
-            raise ShardError(self.shards[index], failure.error, self.attempts[index])
-        bisect.insort(self.waiting, index)
+        if index is not None:
+            if last:
+                raise ShardError(self.shards[index], failure.error, self.attempts[index])
+            bisect.insort(self.waiting, index)
 
 
 class Processes(_AbstractPool):
@@ -332,18 +343,16 @@ class Processes(_AbstractPool):
 
     They import the program's main module, so a script must start its work under
     `if __name__ == "__main__":`, as always with `multiprocessing`.
+
+    Args:
+        num_workers: Number of processes; by default one per core available.
     """
 
     def __init__(self, num_workers: int | None = None) -> None:
-        """Start nothing before the first map.
-
-        Args:
-            num_workers: Number of processes; by default one per core available.
-        """
         self.num_workers = (
             num_cores() if num_workers is None else positive_int("num_workers", num_workers)
         )
-        self._function = memoryview(b"")
+        self._function = b""
         self._pools: dict[int, ProcessPoolExecutor] = {}  # of one process each: deaths stay apart
         self._pids: dict[int, Future[int]] = {}
 
@@ -355,23 +364,24 @@ class Processes(_AbstractPool):
     def _begin(self, function: Callable[[Any], Any]) -> int:
         from multiprocessing.reduction import ForkingPickler
 
-        self._function = ForkingPickler.dumps(function)
+        self._function = bytes(ForkingPickler.dumps(function))
         return self.num_workers
 
     def _load(self, worker: int) -> "Future[int]":
         import multiprocessing
+        from multiprocessing.reduction import ForkingPickler
 
-        settings = (*_settings(), *_share_of_cores(worker, self.num_workers))
         if worker not in self._pools:
             context = multiprocessing.get_context("spawn")
             self._pools[worker] = ProcessPoolExecutor(1, context, _exit_with_parent)
+        settings = _Settings.of_driver(*_share_of_cores(worker, self.num_workers))
+        unpack = functools.partial(ForkingPickler.loads, self._function)
         try:
-            loaded = self._pools[worker].submit(_load_function, settings, bytes(self._function))
+            self._pids[worker] = self._pools[worker].submit(_load, settings, unpack)
         except BrokenProcessPool:  # died while idle, since the last map
             del self._pools[worker]
             return self._load(worker)
-        self._pids[worker] = loaded
-        return loaded
+        return self._pids[worker]
 
     def _submit(self, worker: int, shard: Any) -> "Future[Any]":
         try:
@@ -391,16 +401,6 @@ class Processes(_AbstractPool):
 
     def _is_death(self, error: BaseException) -> bool:
         return isinstance(error, BrokenProcessPool)
-
-
-def _load_function(settings: tuple[Any, ...], function: bytes) -> int:
-    """Copy settings first: the arrays of the function are unpacked in their precision."""
-    global _function
-    from multiprocessing.reduction import ForkingPickler
-
-    _configure(*settings)
-    _function = ForkingPickler.loads(function)
-    return os.getpid()
 
 
 def _exit_with_parent() -> None:
@@ -430,29 +430,23 @@ class Ray(_AbstractPool):
 
     The package must be installed on all machines, in the same version. A worker or machine that
     dies is replaced, and its unfinished shards run again.
+
+    Args:
+        address: Address of the cluster: "host:6379", "ray://host:10001", or "auto" on one of its
+            machines; "local" starts one, which ends with `close`. An existing connection of this
+            program is used as it is.
+        num_workers: Number of workers; by default as many as the cluster has room for, counted
+            before every map.
+        cores_per_worker: Cores, and threads, per worker.
+
+    Raises:
+        ImportError: Ray is not installed.
+        ConnectionError: There is no cluster at the address.
     """
 
     def __init__(
-        self,
-        address: str = "local",
-        *,
-        num_workers: int | None = None,
-        cores_per_worker: int = 1,
+        self, address: str = "local", *, num_workers: int | None = None, cores_per_worker: int = 1
     ) -> None:
-        """Connect to a cluster, or start one on this machine alone.
-
-        Args:
-            address: Address of the cluster: "host:6379", "ray://host:10001", or "auto" on one of
-                its machines; "local" starts one, which ends with `close`. An existing connection
-                of this program is used as it is.
-            num_workers: Number of workers; by default as many as the cluster has room for, counted
-                before every map.
-            cores_per_worker: Cores, and threads, per worker.
-
-        Raises:
-            ImportError: Ray is not installed.
-            ConnectionError: There is no cluster at the address.
-        """
         require("cluster", "ray")
         self.cores_per_worker = positive_int("cores_per_worker", cores_per_worker)
         if num_workers is not None:
@@ -488,7 +482,7 @@ class Ray(_AbstractPool):
         if worker not in self._actors:
             actor = ray.remote(num_cpus=self.cores_per_worker, max_restarts=0)(_RayWorker)
             self._actors[worker] = actor.remote()
-        settings: tuple[Any, ...] = (*_settings(), self.cores_per_worker, frozenset())
+        settings = _Settings.of_driver(self.cores_per_worker)
         future: Future[Any] = self._actors[worker].load.remote(settings, [self._function]).future()
         return future
 
@@ -510,13 +504,11 @@ class Ray(_AbstractPool):
 class _RayWorker:
     """A worker as a Ray actor."""
 
-    def load(self, settings: tuple[Any, ...], function: list[Any]) -> None:
-        """Copy settings first: the arrays of the function are unpacked in their precision."""
-        global _function
+    def load(self, settings: _Settings, function: list[Any]) -> None:
+        """Copy settings, then unpack the function, of which Ray passes a reference."""
         import ray
 
-        _configure(*settings)
-        _function = ray.get(function[0])
+        _load(settings, lambda: ray.get(function[0]))
 
     def run(self, shard: Any) -> tuple[Any, _Failure | None]:
         """Apply the function to one shard."""

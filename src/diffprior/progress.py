@@ -1,4 +1,4 @@
-"""How far long work has come: a bar on a terminal, elsewhere a line now and then."""
+"""Progress of long work: a bar on a terminal, elsewhere a line every few seconds."""
 
 import contextlib
 import sys
@@ -10,41 +10,30 @@ INTERVAL = 10.0  # seconds between lines, where there is no terminal
 
 
 class Progress:
-    """Is told how far some work has come, and tells `show`: steps done, and what is being done."""
+    """Counts the steps done, and passes them to `show` with a description of the current one."""
 
     def __init__(
         self, description: str, total: int, show: Callable[[int, str], None] | None = None
     ) -> None:
         self.description, self.total, self.done = description, total, 0
-        self._show = show or _silently
+        self._show = show or (lambda done, text: None)
 
     def describe(self, description: str) -> None:
-        """Say what is being done now."""
+        """Set the description of the current step."""
         self.description = description
         self._show(self.done, description)
 
     def advance(self, steps: int = 1) -> None:
-        """So many steps further."""
+        """Count finished steps."""
         self.done += steps
         self._show(self.done, self.description)
 
 
-def _silently(done: int, description: str) -> None:
-    """Show nothing."""
-
-
 @contextlib.contextmanager
 def progress(description: str, total: int, *, visible: bool | None = None) -> Iterator[Progress]:
-    """Show how far the work inside has come, on standard error.
+    """Show the progress of the work inside on standard error, unless `visible` is False.
 
-    Args:
-        description: What is being done.
-        total: Number of steps that `advance` will be told of.
-        visible: False shows nothing; None and True show a bar on a terminal, and elsewhere a line
-            every ten seconds, so that work of a few seconds says nothing.
-
-    Yields:
-        What to tell: `advance(steps)` and `describe(text)`.
+    On a terminal it is a bar, elsewhere a line every ten seconds: short work shows nothing.
     """
     if visible is False:
         yield Progress(description, total)
@@ -52,20 +41,20 @@ def progress(description: str, total: int, *, visible: bool | None = None) -> It
         with _bar(description, total) as show:
             yield Progress(description, total, show)
     else:
-        told = Progress(description, total)
-        with _lines(told):
-            yield told
+        counted = Progress(description, total)
+        with _lines(counted):
+            yield counted
 
 
 @contextlib.contextmanager
-def _lines(told: Progress) -> Iterator[None]:
-    """Print a line now and then, also while a long step is under way."""
+def _lines(counted: Progress) -> Iterator[None]:
+    """Print a line every few seconds, also during a long step."""
     begin, ended = time.monotonic(), threading.Event()
 
     def print_until_ended() -> None:
         while not ended.wait(INTERVAL):
             seconds = time.monotonic() - begin
-            line = f"{told.description}: {told.done} of {told.total} after {seconds:.0f} s"
+            line = f"{counted.description}: {counted.done} of {counted.total} after {seconds:.0f} s"
             print(line, file=sys.stderr, flush=True)
 
     thread = threading.Thread(target=print_until_ended, daemon=True)

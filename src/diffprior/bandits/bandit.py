@@ -431,6 +431,11 @@ class Bandit(Serializable):
         }
 
     @classmethod
+    def upgrade(cls, fields: dict[str, Any], version: int) -> dict[str, Any]:
+        """Before version 2 nothing was forgotten."""
+        return {"half_life": None, "in_seconds": False, "moment": 0.0} | fields
+
+    @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Any:
         """A bandit that goes on where another was."""
         _check_room(fields["evidence"], fields["max_rows"])

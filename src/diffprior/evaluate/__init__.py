@@ -1,9 +1,9 @@
-"""How good a prior or a sampler is: on simulated tasks, where the truth is known, and on your own.
+"""Evaluation of priors and samplers: on simulated tasks, where the truth is known, and on logs.
 
-`coverage`, `rank_uniformity` and `earth_movers_distance` judge posteriors; `log_evidence` and
-`compare` judge priors on tasks that they have not seen; `predictive_check` judges both by the next
-rewards of your own logs, where no true parameters are known; `off_policy` estimates what a policy
-would have earned on the decisions of another.
+`coverage`, `rank_uniformity` and `earth_movers_distance` evaluate posteriors; `log_evidence` and
+`compare` evaluate priors on tasks that they have not seen; `predictive_check` evaluates both by the
+next rewards of logs, where no true parameters are known; `off_policy` estimates the reward that a
+policy would have earned on the decisions of another.
 """
 
 from ..logs.decisions import LoggedDecisions

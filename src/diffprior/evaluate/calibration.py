@@ -1,7 +1,7 @@
 """Calibration: coverage and ranks of true parameters, and predictions of the next rewards."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import jax
 import numpy as np
@@ -20,14 +20,14 @@ LENGTHS = (0, 1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class Coverage:
-    """How often central credible intervals of the posterior hold the true parameters.
+    """Coverage of the true parameters by central credible intervals of their posteriors.
 
     Args:
         share: Share of parameters inside, over tasks and parameters; `level` if calibrated.
         standard_error: Of the share, over tasks.
         by_parameter: The share of each parameter (d,).
-        level: What the intervals say they hold.
-        num_tasks: Tasks judged.
+        level: Nominal level of the intervals.
+        num_tasks: Number of tasks.
         num_draws: Draws from each posterior.
         failed: Draws that failed, of all tasks; they are left out, and a task of which none is
             left is not covered.
@@ -51,7 +51,7 @@ class Coverage:
 
 @dataclass(frozen=True)
 class RankUniformity:
-    """Whether the truth ranks uniformly among draws from its posterior, as it must if exact.
+    """Test that the truth ranks uniformly among draws from its posterior, as it must if exact.
 
     Args:
         p_value: That a calibrated sampler gives ranks as uneven as these: the smallest over
@@ -59,7 +59,7 @@ class RankUniformity:
         by_parameter: p-value of each parameter (d,), by a chi-square test on bins.
         histogram: Truths in each bin (d, bins); level if calibrated, high in the middle if the
             posterior is too wide, high at both ends if it is too narrow.
-        num_tasks: Tasks judged.
+        num_tasks: Number of tasks.
         failed: Draws that failed; they are left out.
     """
 
@@ -94,7 +94,7 @@ def coverage(
         sampler: A sampler; or a prior, or any object with its four members, whose best sampler is
             taken.
         tasks: `Tasks` with true parameters, from `Tasks.simulate` or `Tasks.from_arrays`.
-        level: What the intervals are to hold, in (0, 1).
+        level: Nominal level of the intervals, in (0, 1).
         num_draws: Draws from each posterior; the ends are at ranks q (num_draws + 1), so that
             exact draws cover `level` on average at any number.
         likelihood: Another likelihood than the tasks' own, to see what a wrong one does.
@@ -148,9 +148,9 @@ def rank_uniformity(
     truths = tasks.true_parameters()
     draws = draw_posteriors(sampler, tasks, num_draws, seed).values
     uniforms = rank_uniforms(draws, truths, np.random.default_rng(seed))
-    kept = np.isfinite(uniforms).all(axis=1)
+    valid = np.isfinite(uniforms).all(axis=1)
     edges = np.linspace(0.0, 1.0, num_bins + 1)
-    counts = np.array([np.histogram(column, edges)[0] for column in uniforms[kept].T])
+    counts = np.array([np.histogram(column, edges)[0] for column in uniforms[valid].T])
     p_values = np.array([float(stats.chisquare(row).pvalue) for row in counts])
     combined = min(1.0, float(np.min(p_values)) * len(p_values))
     return RankUniformity(combined, p_values, counts, len(tasks), _count_failed(draws))
@@ -185,7 +185,7 @@ def order_statistic(draws: Float[np.ndarray, "n m *d"], q: float) -> Float[np.nd
     above = np.minimum(below + 1, np.maximum(count - 1, 0))
     low = np.take_along_axis(ordered, below[:, None], axis=1)[:, 0]
     high = np.take_along_axis(ordered, above[:, None], axis=1)[:, 0]
-    return low + (place - below) * (high - low)
+    return np.asarray(low + (place - below) * (high - low))
 
 
 def rank_uniforms(
@@ -193,7 +193,7 @@ def rank_uniforms(
     truths: Float[np.ndarray, " n *d"],
     rng: np.random.Generator,
 ) -> Float[np.ndarray, " n *d"]:
-    """Where the truth lies among the draws, in (0, 1): uniform if they are of the same law.
+    """Rank of the truth among the draws, in (0, 1): uniform if they have the same distribution.
 
     A truth above r and equal to s of k draws is put at random in (r, r + s + 1) / (k + 1). NaN
     where no draw is left.
@@ -222,7 +222,7 @@ def _check_level(level: float, num_draws: int) -> None:
 
 @dataclass(frozen=True)
 class PredictiveRow:
-    """How well the next reward was foreseen after a number of rows.
+    """Score of the predictions of the next reward after a number of rows.
 
     Args:
         num_rows: Rows seen before.
@@ -245,11 +245,11 @@ class PredictiveRow:
 
 @dataclass(frozen=True)
 class PredictiveCheck:
-    """How well a sampler foresees the next reward of each task, by length of history.
+    """Scores of the predictions of the next reward of each task, by length of history.
 
     Args:
         rows: One for each length of history.
-        level: What the predictive intervals are to hold.
+        level: Nominal level of the predictive intervals.
     """
 
     rows: tuple[PredictiveRow, ...]
@@ -261,7 +261,7 @@ class PredictiveCheck:
         Returns:
             A dictionary that JSON can hold.
         """
-        return {"level": self.level, "rows": [dict(vars(row)) for row in self.rows]}
+        return asdict(self)
 
     def __str__(self) -> str:
         """A table, one row for each length of history."""
@@ -289,9 +289,9 @@ def predictive_check(
     num_draws: int = 199,
     seed: int = 0,
 ) -> PredictiveCheck:
-    """Foresee the next reward of each task from its first rows, and see how it came.
+    """Predict the next reward of each task from its first rows, and score the predictions.
 
-    No true parameters are needed, so this judges a prior on a user's own logs. Rewards that are
+    No true parameters are needed, so this evaluates a prior on a user's own logs. Rewards that are
     counts or zeros and ones are ranked with ties broken at random, so that calibrated intervals
     hold `level` of them as well.
 
@@ -301,7 +301,7 @@ def predictive_check(
         tasks: `Tasks` or `Logs`, held out of what the prior was learned from.
         likelihood: How rewards arise; needed with logs, by default the tasks' own.
         lengths: Numbers of rows to look back on; those that no task exceeds are left out.
-        level: What the predictive intervals are to hold.
+        level: Nominal level of the predictive intervals.
         num_draws: Draws from each posterior.
         seed: Of the draws.
 
@@ -321,12 +321,7 @@ def predictive_check(
 
 
 def _after(
-    sampler: object,
-    tasks: Tasks,
-    length: int,
-    level: float,
-    num_draws: int,
-    seed: int,
+    sampler: object, tasks: Tasks, length: int, level: float, num_draws: int, seed: int
 ) -> PredictiveRow:
     longer = tasks.select(tasks.num_observations > length)
     following = longer.logs.starts[:-1] + length
@@ -335,7 +330,8 @@ def _after(
     failed = np.isnan(draws.values[..., 0])
     eta = np.einsum("nmd,nd->nm", np.where(failed[..., None], 0.0, draws.values), phi)
     density = _log_density(tasks.likelihood, y, eta, failed)
-    rewards = np.where(failed, np.nan, _rewards(tasks.likelihood, eta, seed + length))
+    drawn = tasks.likelihood.sample(jax.random.key(seed + length), on_device(eta))
+    rewards = np.where(failed, np.nan, np.asarray(drawn, np.float64))
     uniforms = rank_uniforms(rewards, y, np.random.default_rng([seed, length]))
     tail = (1 - level) / 2
     inside = ((uniforms >= tail) & (uniforms <= 1 - tail)).astype(float)
@@ -359,13 +355,6 @@ def _log_density(
     """Log of the mean of p(y | eta) over draws that did not fail."""
     rewards = np.broadcast_to(y[:, None], eta.shape)
     logs = np.asarray(likelihood.log_density(on_device(rewards), on_device(eta)), np.float64)
-    kept = np.maximum(np.sum(~failed, axis=1), 1)
+    valid = np.maximum(np.sum(~failed, axis=1), 1)
     with np.errstate(divide="ignore"):
-        return logsumexp(np.where(failed, -np.inf, logs), axis=1) - np.log(kept)
-
-
-def _rewards(
-    likelihood: AbstractLikelihood, eta: Float[np.ndarray, "n m"], seed: int
-) -> Float[np.ndarray, "n m"]:
-    drawn = likelihood.sample(jax.random.key(seed), on_device(eta))
-    return np.asarray(drawn, np.float64)
+        return np.asarray(logsumexp(np.where(failed, -np.inf, logs), axis=1) - np.log(valid))

@@ -55,12 +55,12 @@ class LogEvidence:
 
     @property
     def estimation_error(self) -> float:
-        """What estimating adds: the standard error of the mean for these very tasks."""
+        """Standard error of the mean for these tasks, which estimating adds."""
         return float(np.sqrt(np.sum(self.variances)) / len(self.values))
 
     @property
     def shortfall(self) -> float:
-        """How far the mean is low, to second order: the log of an unbiased estimate is not one."""
+        """Bias of the mean, to second order: the log of an unbiased estimate is biased downward."""
         return float(np.mean(self.variances) / 2)
 
     def __str__(self) -> str:
@@ -88,18 +88,10 @@ def log_evidence(
     tasks better, with no exploration involved; `compare` adds the paired standard error, and
     `estimate_log_evidence` the error of each number.
 
-    Args:
-        prior: Any prior, or any object with its four members.
-        tasks: `Tasks` or `Logs`.
-        likelihood: How rewards arise; needed with logs, by default the tasks' own.
-        num_estimates: Independent estimates of each number, where it has no closed form.
-        seed: Of the estimates.
+    Arguments and errors are as of `estimate_log_evidence`.
 
     Returns:
         One number per task (n,).
-
-    Raises:
-        ValueError: If logs come without a likelihood, or features do not fit the prior.
     """
     return estimate_log_evidence(
         prior, tasks, likelihood, num_estimates=num_estimates, seed=seed
@@ -140,11 +132,7 @@ def estimate_log_evidence(
         drawn from the prior, so that weights are bounded, and densities are control variates.
     """
     prior, tasks = as_prior(prior), as_tasks(tasks, likelihood)
-    if prior.dim != tasks.dim:
-        raise ValueError(
-            f"`tasks`: expected {prior.dim} features as in the prior, got {tasks.dim}; "
-            f"use features with {prior.dim} columns"
-        )
+    tasks.check_dim(prior)
     prior = closed_form(prior) or prior
     quadratic = tasks.likelihood.empty(tasks.dim).quadratic
     if isinstance(prior, GaussianPrior | MixturePrior) and not quadratic:
@@ -171,20 +159,25 @@ def _closed_form(prior: AbstractClosedFormPrior, tasks: Tasks) -> LogEvidence:
     values = np.empty(len(tasks))
     for which, evidence in tasks.batches(AT_ONCE):
         values[which] = np.asarray(_closed_forms(prior, evidence), np.float64)
-    failed = ~np.isfinite(values)
-    return LogEvidence(np.where(failed, -np.inf, values), np.zeros(len(tasks)), int(failed.sum()))
+    return _failures_as_zero(values, np.zeros(len(tasks)))
 
 
 def _importance_sampled(
     prior: GaussianPrior | MixturePrior, tasks: Tasks, seed: int
 ) -> LogEvidence:
+    if isinstance(prior, GaussianPrior):
+        prior = MixturePrior(np.ones(1), prior.mean[None], prior.cov[None])
     keys = jax.random.split(jax.random.key(seed), len(tasks))
-    values, variances = np.empty(len(tasks)), np.empty(len(tasks))
+    values, variances = np.empty((2, len(tasks)))
     for which, evidence in tasks.batches(AT_ONCE // 8):
-        found = _log_weights(_as_mixture(prior), keys[which], evidence)
-        values[which], variances[which] = _controlled_log_mean(
-            *(np.asarray(a, float) for a in found)
-        )
+        found = (np.asarray(part, float) for part in _log_weights(prior, keys[which], evidence))
+        values[which], variances[which] = _controlled_log_mean(*found)
+    return _failures_as_zero(values, variances)
+
+
+def _failures_as_zero(
+    values: Float[np.ndarray, " n"], variances: Float[np.ndarray, " n"]
+) -> LogEvidence:
     failed = ~np.isfinite(values)
     return LogEvidence(np.where(failed, -np.inf, values), variances, int(failed.sum()))
 
@@ -209,25 +202,17 @@ def _controlled_log_mean(
     return largest[:, 0] + np.log(estimate), variance / estimate**2
 
 
-def _as_mixture(prior: GaussianPrior | MixturePrior) -> MixturePrior:
-    if isinstance(prior, MixturePrior):
-        return prior
-    return MixturePrior(np.ones(1), prior.mean[None], prior.cov[None])
-
-
 @eqx.filter_jit
 def _closed_forms(prior: AbstractClosedFormPrior, evidence: AbstractEvidence) -> Float[Array, " b"]:
-    return jax.lax.map(lambda one: prior.posterior(one)[1], evidence)
+    found: Array = jax.lax.map(lambda one: prior.posterior(one)[1], evidence)
+    return found
 
 
 @eqx.filter_jit
 def _log_weights(
     prior: MixturePrior, keys: Key[Array, " b"], evidence: AbstractEvidence
 ) -> tuple[Float[Array, "b m"], Float[Array, "b m"]]:
-    """Log importance weights of draws from q, and p(theta) / q(theta).
-
-    q mixes the prior and the Laplace posterior.
-    """
+    """Log weights of draws from q, which mixes prior and Laplace posterior, and p / q."""
     share = NUM_FROM_PRIOR / NUM_POINTS
 
     def one(
@@ -338,7 +323,8 @@ class Comparison:
         return f"{len(self.num_observations)} tasks\n{Table(columns, rows)}"
 
     def _differences(self, name: str, other: str | None = None) -> Float[np.ndarray, " n"]:
-        return self._of(name).values - self._of(other or self.baseline).values
+        values: np.ndarray = self._of(name).values - self._of(other or self.baseline).values
+        return values
 
     def _of(self, name: str) -> LogEvidence:
         if name not in self.log_evidence:
@@ -408,5 +394,7 @@ def compare(
 def _baselines(samples: ArrayLike | None, seed: int) -> dict[str, object]:
     if samples is None:
         return {}
-    mixture = MixturePrior.fit(samples, seed=seed)
-    return {"Gaussian": GaussianPrior.fit(samples), "mixture, K chosen": mixture}
+    return {
+        "Gaussian": GaussianPrior.fit(samples),
+        "mixture, K chosen": MixturePrior.fit(samples, seed=seed),
+    }

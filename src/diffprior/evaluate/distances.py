@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import ModuleType
 
 import jax
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from ..checks import real_numbers
+from ..checks import real_numbers, require
 from ..evidence.base import AbstractLikelihood
 from ..evidence.linear import Linear
 from ..priors.base import AbstractPrior
@@ -68,14 +67,16 @@ def earth_movers_distance(first: ArrayLike, second: ArrayLike) -> float:
         second: Draws (m, d); every draw of a sample weighs the same.
 
     Returns:
-        The distance, in the units of the parameters. It is not zero for two samples of one law:
-        see `distance_over_floor`.
+        The distance, in the units of the parameters. It is not zero for two samples of one
+        distribution: see `distance_over_floor`.
 
     Raises:
         ValueError: If shapes do not agree or a number is not finite.
         ImportError: If POT is not installed.
     """
-    ot = pot()
+    require("distances", "ot")
+    import ot
+
     first = real_numbers("first", first, ("n", "d"), "pass one row for each draw")
     dim = first.shape[1]
     second = real_numbers("second", second, ("m", dim), "pass draws of as many parameters")
@@ -108,7 +109,7 @@ def distance_over_floor(draws: ArrayLike, exact: ArrayLike, other_exact: ArrayLi
         ValueError: If shapes do not agree.
         ImportError: If POT is not installed.
     """
-    pot()
+    require("distances", "ot")
     given = {"draws": draws, "exact": exact, "other_exact": other_exact}
     draws, exact, other = (_with_task_axis(name, value) for name, value in given.items())
     if not draws.shape[::2] == exact.shape[::2] == other.shape[::2]:
@@ -117,10 +118,9 @@ def distance_over_floor(draws: ArrayLike, exact: ArrayLike, other_exact: ArrayLi
             f"parameters, got {exact.shape} and {other.shape}; draw from the same posteriors"
         )
     draws = nan_where_failed(draws)
-    pairs = list(zip(exact, other, strict=True))
     return Distance(
         np.array([_distance_of_rest(own, true) for own, true in zip(draws, exact, strict=True)]),
-        np.array([earth_movers_distance(a, b) for a, b in pairs]),
+        np.array([earth_movers_distance(a, b) for a, b in zip(exact, other, strict=True)]),
         int(np.sum(np.isnan(draws[..., 0]))),
     )
 
@@ -150,7 +150,7 @@ def prior_distances(
     Raises:
         ImportError: If POT is not installed.
     """
-    pot()
+    require("distances", "ot")
     seen, held_out = np.asarray(seen, float), np.asarray(held_out, float)
     rng = np.random.default_rng(seed)
     count = min(num_points, len(seen), len(held_out))
@@ -178,8 +178,8 @@ def _prior_distance(
 
 
 def _distance_of_rest(draws: Float[np.ndarray, "m d"], exact: Float[np.ndarray, "k d"]) -> float:
-    kept = finite_rows(draws)
-    return earth_movers_distance(kept, exact) if len(kept) else float("inf")
+    finite = finite_rows(draws)
+    return earth_movers_distance(finite, exact) if len(finite) else float("inf")
 
 
 def _with_task_axis(name: str, value: ArrayLike) -> np.ndarray:
@@ -190,18 +190,6 @@ def _with_task_axis(name: str, value: ArrayLike) -> np.ndarray:
             f"shape {draws.shape}; pass draws by rows"
         )
     return np.asarray(draws[None] if draws.ndim == 2 else draws, float)
-
-
-def pot() -> ModuleType:
-    """The library of optimal transport, or how to get it."""
-    try:
-        import ot
-    except ImportError as error:
-        raise ImportError(
-            "`earth_movers_distance` needs POT, which is not installed; "
-            "`pip install 'diffprior[distances]'` brings it"
-        ) from error
-    return ot
 
 
 @dataclass(frozen=True)
@@ -271,7 +259,7 @@ def posterior_quality(
     References:
         Kveton et al. (2024), Appendix C.4; here the distance is given over its floor.
     """
-    pot()  # before any work
+    require("distances", "ot")  # before any work
     likelihood = Linear(noise_std=1.0) if likelihood is None else likelihood
     rows = []
     for size in sizes:
@@ -280,25 +268,14 @@ def posterior_quality(
         )
         truths = exact_posteriors(prior, tasks, 2 * num_draws, 1000 + seed)
         for name, sampler in samplers.items():
-            row = _evaluate(name, sampler, tasks, truths, num_draws, seed + 1)
-            rows.append(row)
-            callback(row)
+            draws = draw_posteriors(sampler, tasks, num_draws, seed + 1)
+            exact = truths[:, :num_draws], truths[:, num_draws:]
+            distance = distance_over_floor(draws.values, *exact)
+            ours, true = _traces(draws.values), _traces(truths)
+            ratios = (float(np.mean(ours) / np.mean(true)), float(np.mean(ours / true)))
+            rows.append(PosteriorQuality(name, size, distance, *ratios, draws.failed))
+            callback(rows[-1])
     return rows
-
-
-def _evaluate(
-    name: str,
-    sampler: AbstractSampler,
-    tasks: Tasks,
-    truths: Float[np.ndarray, "n m d"],
-    num_draws: int,
-    seed: int,
-) -> PosteriorQuality:
-    draws = draw_posteriors(sampler, tasks, num_draws, seed)
-    distance = distance_over_floor(draws.values, truths[:, :num_draws], truths[:, num_draws:])
-    ours, true = _traces(draws.values), _traces(truths)
-    ratios = (float(np.mean(ours) / np.mean(true)), float(np.mean(ours / true)))
-    return PosteriorQuality(name, _size(tasks), distance, *ratios, draws.failed)
 
 
 def _traces(draws: Float[np.ndarray, "n m d"]) -> Float[np.ndarray, " n"]:
@@ -307,7 +284,3 @@ def _traces(draws: Float[np.ndarray, "n m d"]) -> Float[np.ndarray, " n"]:
     traces = np.full(len(draws), np.nan)
     traces[left] = np.sum(np.nanvar(draws[left], axis=1), axis=-1)
     return traces
-
-
-def _size(tasks: Tasks) -> int:
-    return int(tasks.num_observations[0])

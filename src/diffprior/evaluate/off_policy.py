@@ -1,8 +1,6 @@
-"""What a model would have earned on the decisions of a log that another policy took."""
+"""Off-policy evaluation: the reward of a policy, from decisions that another policy logged."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
 import equinox as eqx
 import jax
@@ -16,9 +14,9 @@ from ..checks import on_device, positive_int
 from ..evidence.base import AbstractLikelihood
 from ..logs.decisions import LoggedDecisions
 from ..reporting.tables import Table, plus_minus
+from .tasks import padded_batches
 
 AT_ONCE = 256  # decisions of one call of the program
-MIN_ROWS = 16  # room for rows of evidence: this many, and four times more as often as is needed
 
 
 @dataclass(frozen=True)
@@ -67,8 +65,7 @@ class OffPolicy:
         Returns:
             A dictionary that JSON can hold.
         """
-        plain = {k: vars(v) if isinstance(v, Estimate) else v for k, v in vars(self).items()}
-        return {name: dict(v) if isinstance(v, dict) else v for name, v in plain.items()}
+        return asdict(self)
 
     def __str__(self) -> str:
         """A table, one row for each estimate."""
@@ -96,8 +93,8 @@ def off_policy(
 ) -> OffPolicy:
     """Estimate the mean reward of logged decisions, had this policy taken each of them.
 
-    The policy decides with the evidence that the task had at that moment in the log: it is judged
-    by its decisions, not by what else it would have explored and so have learned. Its probabilities
+    The policy decides with the evidence that the task had at that moment in the log: its
+    decisions are evaluated, not what else it would have explored and learned. Its probabilities
     are shares of `num_draws` draws, which leaves IPS and DR unbiased.
 
     The reward model of DR is linear in the features, or generalized linear: the posterior mean of
@@ -193,11 +190,11 @@ def _probabilities(
     num_draws: int,
     seed: int,
 ) -> tuple[Float[np.ndarray, "m k"], Float[np.ndarray, "m k"], int]:
-    """How often the policy takes each action, the mean rewards of a model, and failed draws."""
+    """Probabilities of the policy, mean rewards of a model, and the number of failed draws."""
     shares = np.zeros((len(known), decisions.mask.shape[1]))
     means, failed = np.zeros_like(shares), 0
     root = jax.random.key(seed)
-    for places, room in _batches(decisions.num_known[known]):
+    for places, room in padded_batches(decisions.num_known[known], AT_ONCE):
         inputs = _histories(decisions, known[places], room)
         drawn = _policy(agent, num_draws, root, on_device(known[places]), *inputs)
         count = len(np.unique(places))
@@ -206,20 +203,6 @@ def _probabilities(
         )
         failed += int(np.sum(np.asarray(drawn[2])[:count]))
     return shares, np.where(np.isfinite(means), means, np.mean(decisions.rewards)), failed
-
-
-def _batches(lengths: Int[np.ndarray, " m"]) -> Iterator[tuple[Int[np.ndarray, " b"], int]]:
-    """Batches of decisions, each with the rows of evidence that it is padded to.
-
-    The last decision of a batch may be repeated, so that few programs serve all.
-    """
-    rooms = MIN_ROWS * 4 ** np.ceil(np.log2(np.maximum(lengths / MIN_ROWS, 1)) / 2).astype(int)
-    at_once = min(AT_ONCE, 1 << (len(lengths) - 1).bit_length())
-    for room in np.unique(rooms):
-        chosen = np.flatnonzero(rooms == room)
-        for begin in range(0, len(chosen), at_once):
-            some = chosen[begin : begin + at_once]
-            yield np.pad(some, (0, at_once - len(some)), mode="edge"), int(room)
 
 
 def _histories(
@@ -250,7 +233,7 @@ def _policy(
     empty = agent.likelihood.empty(phi.shape[2], phi.shape[1])
     moments = agent.moments()
 
-    def one(inputs: Any) -> tuple[Array, Array, Array]:
+    def one(inputs: tuple[Array, ...]) -> tuple[Array, Array, Array]:
         number, actions, mask, phi, rewards, seen = inputs
         evidence = empty.add(phi, rewards, seen)
 
@@ -263,7 +246,10 @@ def _policy(
             jax.random.split(jax.random.fold_in(root, number), num_draws)
         )
         belief, _ = evidence.condition(moments)
-        means = agent.likelihood.mean(actions @ belief.mean)
+        means = jnp.asarray(agent.likelihood.mean(actions @ belief.mean))
         return jnp.mean(hits.astype(means.dtype), axis=0), means, jnp.sum(failed)
 
-    return jax.lax.map(one, (numbers, actions, mask, phi, rewards, seen), batch_size=16)
+    found: tuple[Array, Array, Array] = jax.lax.map(
+        one, (numbers, actions, mask, phi, rewards, seen), batch_size=16
+    )
+    return found

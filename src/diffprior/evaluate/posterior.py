@@ -3,6 +3,7 @@
 A draw that failed is NaN in every parameter: it is left out and counted, never replaced.
 """
 
+import operator
 from typing import NamedTuple
 
 import equinox as eqx
@@ -12,6 +13,7 @@ from jaxtyping import Array, Float, Key
 
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
+from ..mixture import GaussianMixture
 from ..priors.mixture import MixturePrior
 from ..samplers.base import AbstractSampler, Info
 from ..samplers.choose import best_sampler
@@ -29,18 +31,14 @@ class PosteriorDraws(NamedTuple):
 
     @property
     def failed(self) -> int:
-        """How many draws failed."""
+        """Number of draws that failed."""
         return int(np.sum(np.isnan(self.values).any(axis=-1)))
 
 
 def nan_where_failed(
     values: Float[np.ndarray, "*n d"], failed: np.ndarray | None = None
 ) -> Float[np.ndarray, "*n d"]:
-    """Draws as float64, NaN in every parameter where one is not finite or was said to fail.
-
-    This is the one rule of every evaluation: a failed draw is left out and counted, never replaced
-    by a number.
-    """
+    """Draws as float64, NaN in every parameter where one is not finite or is marked failed."""
     values = np.asarray(values, np.float64)
     broken = ~np.isfinite(values).all(axis=-1)
     broken = broken if failed is None else broken | np.asarray(failed)
@@ -49,7 +47,7 @@ def nan_where_failed(
 
 def finite_rows(draws: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "k d"]:
     """The draws that did not fail."""
-    return draws[np.isfinite(draws).all(axis=-1)]
+    return np.asarray(draws[np.isfinite(draws).all(axis=-1)])
 
 
 def as_sampler(sampler: object) -> AbstractSampler:
@@ -60,7 +58,7 @@ def as_sampler(sampler: object) -> AbstractSampler:
 def draw_posteriors(sampler: object, tasks: Tasks, num_draws: int, seed: int) -> PosteriorDraws:
     """Draws from the posterior of every task; those of a task depend on its number and the seed."""
     sampler, num_draws = as_sampler(sampler), positive_int("num_draws", num_draws)
-    _check_dim(sampler, tasks)
+    tasks.check_dim(sampler.prior)
     keys = jax.random.split(jax.random.key(seed), len(tasks))
     shape = (len(tasks), num_draws)
     values = np.empty((*shape, tasks.dim))
@@ -70,14 +68,6 @@ def draw_posteriors(sampler: object, tasks: Tasks, num_draws: int, seed: int) ->
         values[which] = nan_where_failed(np.asarray(thetas), np.asarray(info.failed))
         log_evidence[which] = np.asarray(info.log_evidence, np.float64)
     return PosteriorDraws(values, log_evidence)
-
-
-def _check_dim(sampler: AbstractSampler, tasks: Tasks) -> None:
-    if sampler.prior.dim != tasks.dim:
-        raise ValueError(
-            f"`tasks`: expected {sampler.prior.dim} features as in the prior, got {tasks.dim}; "
-            f"use features with {sampler.prior.dim} columns"
-        )
 
 
 @eqx.filter_jit
@@ -94,54 +84,23 @@ def _draw(
 def exact_posteriors(
     prior: MixturePrior, tasks: Tasks, num_draws: int, seed: int
 ) -> Float[np.ndarray, "n m d"]:
-    """Draws from the exact posterior of every task (n, num_draws, d).
-
-    Args:
-        prior: The law of the parameters.
-        tasks: Tasks; two parameters at most, unless their rewards are linear.
-        num_draws: Draws from each posterior.
-        seed: Of the draws.
-
-    Returns:
-        Exact draws: closed form for linear rewards, by a grid otherwise.
-
-    Raises:
-        ValueError: If a grid is needed and there are more than two parameters.
-    """
+    """Draws from the exact posterior of every task: closed form, or a grid of two dimensions."""
     if tasks.likelihood.empty(tasks.dim).quadratic:
         return draw_posteriors(Exact(prior), tasks, num_draws, seed).values
     found = np.empty((len(tasks), num_draws, tasks.dim))
     for which, evidence in tasks.batches(len(tasks)):
         for place, number in enumerate(which):
-            found[number] = grid_posterior(
-                prior, _one(evidence, place), num_draws, seed + int(number)
-            )
+            own = jax.tree.map(operator.itemgetter(place), evidence)
+            found[number] = _grid_posterior(prior, own, num_draws, seed + int(number))
     return found
 
 
-def _one(evidence: AbstractEvidence, place: int) -> AbstractEvidence:
-    return jax.tree.map(lambda leaf: leaf[place], evidence)
-
-
-def grid_posterior(
+def _grid_posterior(
     prior: MixturePrior, evidence: AbstractEvidence, num_draws: int, seed: int, num: int = 400
 ) -> Float[np.ndarray, "m 2"]:
-    """Draws from the exact posterior in two dimensions.
+    """Draws that are uniform within the cells of a grid of `num` by `num`.
 
     A coarse grid over the prior finds where the posterior is; a fine one is laid there.
-
-    Args:
-        prior: A prior of two parameters.
-        evidence: Any evidence of two parameters.
-        num_draws: How many draws.
-        seed: Of the draws.
-        num: Points along each side of the grid.
-
-    Returns:
-        Draws (num_draws, 2), uniform within the cells of the fine grid.
-
-    Raises:
-        ValueError: If there are other than two parameters.
     """
     if prior.dim != 2:
         raise ValueError(
@@ -152,9 +111,9 @@ def grid_posterior(
     center = np.asarray(moments.mean, np.float64)
     half = 6.0 * np.sqrt(np.diagonal(np.asarray(moments.cov, np.float64)))
     points, probabilities, _ = _grid(prior, evidence, center - half, center + half, num)
-    kept = points[probabilities > 1e-9 * probabilities.max()]
+    likely = points[probabilities > 1e-9 * probabilities.max()]
     margin = 2 * half / num
-    low, high = kept.min(axis=0) - margin, kept.max(axis=0) + margin
+    low, high = likely.min(axis=0) - margin, likely.max(axis=0) + margin
     points, probabilities, cell = _grid(prior, evidence, low, high, num)
     rng = np.random.default_rng(seed)
     chosen = rng.choice(len(points), size=num_draws, p=probabilities)
@@ -168,16 +127,8 @@ def _grid(
     axes = [low[i] + cell[i] * (np.arange(num) + 0.5) for i in range(2)]
     points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
     log_likelihood = jax.lax.map(evidence.log_likelihood, jax.device_put(points), batch_size=4096)
-    log_density = np.asarray(log_likelihood, np.float64) + _log_prior(prior, points)
+    weights, means, covs = (np.asarray(a, float) for a in (prior.weights, prior.means, prior.covs))
+    log_prior = GaussianMixture.from_covs(weights, means, covs).log_density(points)
+    log_density = np.asarray(log_likelihood, np.float64) + log_prior
     weights = np.exp(log_density - log_density.max())
     return points, weights / weights.sum(), cell
-
-
-def _log_prior(prior: MixturePrior, points: np.ndarray) -> np.ndarray:
-    from scipy.stats import multivariate_normal  # slow to import, and not needed to decide
-
-    components = zip(
-        np.asarray(prior.weights), np.asarray(prior.means), np.asarray(prior.covs), strict=True
-    )
-    densities = [w * multivariate_normal(m, c).pdf(points) for w, m, c in components]
-    return np.log(np.sum(densities, axis=0) + 1e-300)

@@ -91,7 +91,7 @@ class Tasks:
         num_observations: int | Sequence[int] | Int[np.ndarray, " n"],
         seed: int = 0,
     ) -> "Tasks":
-        """New tasks, and what actions chosen at random showed of each.
+        """Simulate tasks with actions chosen at random.
 
         Args:
             source: A problem, whose actions are offered; or a prior, from which parameters are
@@ -113,11 +113,11 @@ class Tasks:
         theta_key, history_key = jax.random.split(jax.random.key(seed))
         thetas = jnp.asarray(problem.sample_parameters(theta_key, num_tasks), float)
         keys = jax.random.split(history_key, num_tasks)
-        phi, y = _simulated_rows(problem, keys, thetas, _room_for(int(sizes.max())))
-        kept = np.arange(phi.shape[1]) < sizes[:, None]
+        phi, y = _simulated_rows(problem, keys, thetas, int(_room_for(sizes).max()))
+        used = np.arange(phi.shape[1]) < sizes[:, None]
         labels = np.arange(num_tasks, dtype=np.uint64)
         names = tuple(f"x{i + 1}" for i in range(problem.dim))
-        rows = (np.asarray(phi, np.float64)[kept], np.asarray(y, np.float64)[kept])
+        rows = (np.asarray(phi, np.float64)[used], np.asarray(y, np.float64)[used])
         logs = grouped_logs(labels, sizes, *rows, np.ones(len(rows[1])), None, names)
         return Tasks(logs, problem.likelihood, np.asarray(thetas, np.float64))
 
@@ -136,27 +136,13 @@ class Tasks:
         return self.logs.counts
 
     def select(self, which: slice | Sequence[int] | np.ndarray) -> "Tasks":
-        """Some of the tasks, by a slice, their numbers, or a mask (n,).
-
-        Args:
-            which: A slice, numbers of tasks, or a mask (n,).
-
-        Returns:
-            Those tasks, in that order.
-        """
+        """Select tasks; `which` is a slice, numbers of tasks, or a mask (n,)."""
         chosen = np.arange(len(self))[which]
         truths = None if self.parameters is None else self.parameters[chosen]
         return replace(self, logs=self.logs.select(chosen), parameters=truths)
 
     def first_rows(self, count: int) -> "Tasks":
-        """The same tasks after their first `count` rows, or all where there are fewer.
-
-        Args:
-            count: Rows per task, at most.
-
-        Returns:
-            As many tasks, with fewer rows.
-        """
+        """The same tasks after their first `count` rows, or all where there are fewer."""
         logs = self.logs
         place = np.arange(logs.num_rows) - np.repeat(logs.starts[:-1], logs.counts)
         return replace(self, logs=logs.select_rows(place < count))
@@ -166,9 +152,6 @@ class Tasks:
 
         Raises:
             ValueError: If they are not known.
-
-        Returns:
-            One row for each task.
         """
         if self.parameters is None:
             raise ValueError(
@@ -177,26 +160,18 @@ class Tasks:
             )
         return self.parameters
 
+    def check_dim(self, prior: AbstractPrior) -> None:
+        """Reject a `prior` of another number of parameters than the tasks have features."""
+        if prior.dim != self.dim:
+            raise ValueError(
+                f"`tasks`: expected {prior.dim} features as in the prior, got {self.dim}; "
+                f"use features with {prior.dim} columns"
+            )
+
     def batches(self, at_once: int) -> Iterator[tuple[Int[np.ndarray, " b"], AbstractEvidence]]:
-        """Numbers of tasks, and their evidence stacked along a first axis; all of one length.
-
-        The last tasks of a batch may be repetitions, so that few programs serve all batches: their
-        length is a power of two where the tasks are fewer than `at_once`.
-
-        Args:
-            at_once: Tasks of a batch.
-
-        Returns:
-            An iterator over the numbers of tasks and their evidence.
-        """
-        rooms = np.array([_room_for(size) for size in self.num_observations.tolist()])
-        at_once = min(at_once, 1 << max(len(self) - 1, 0).bit_length())
-        for room in np.unique(rooms):
-            chosen = np.flatnonzero(rooms == room)
-            for begin in range(0, len(chosen), at_once):
-                some = chosen[begin : begin + at_once]
-                padded = np.pad(some, (0, at_once - len(some)), mode="edge")
-                yield padded, self._stacked(padded, int(room))
+        """Numbers of tasks and their stacked evidence, at most `at_once`: `padded_batches`."""
+        for which, room in padded_batches(self.num_observations, at_once):
+            yield which, self._stacked(which, room)
 
     def _stacked(self, which: Int[np.ndarray, " b"], room: int) -> AbstractEvidence:
         """Evidence of some tasks, in `room` rows each; those that are too many weigh nothing."""
@@ -212,6 +187,28 @@ class Tasks:
             features, rewards = logs.features[rows], logs.rewards[rows]
             counts = counts * logs.weights[rows]
         return _evidence_stack(self.likelihood, *map(on_device, (features, rewards, counts)))
+
+
+def padded_batches(
+    lengths: Int[np.ndarray, " n"], at_once: int
+) -> Iterator[tuple[Int[np.ndarray, " b"], int]]:
+    """Numbers of items in batches of one size, and the number of rows that each is padded to.
+
+    The last item of a batch may be repeated, so that few programs serve all batches: their size is
+    a power of two where the items are fewer than `at_once`.
+    """
+    rooms = _room_for(lengths)
+    at_once = min(at_once, 1 << max(len(lengths) - 1, 0).bit_length())
+    for room in np.unique(rooms):
+        chosen = np.flatnonzero(rooms == room)
+        for begin in range(0, len(chosen), at_once):
+            some = chosen[begin : begin + at_once]
+            yield np.pad(some, (0, at_once - len(some)), mode="edge"), int(room)
+
+
+def _room_for(num_rows: Int[np.ndarray, "*n"]) -> Int[np.ndarray, "*n"]:
+    powers = np.ceil(np.log2(np.maximum(num_rows / MIN_ROWS, 1)) / 2).astype(int)
+    return np.asarray(MIN_ROWS * 4**powers)
 
 
 def as_tasks(tasks: Tasks | Logs, likelihood: AbstractLikelihood | None = None) -> Tasks:
@@ -262,20 +259,13 @@ def _checked_sizes(
     num_observations: int | Sequence[int] | np.ndarray, num_tasks: int
 ) -> Int[np.ndarray, " n"]:
     sizes = np.asarray(num_observations)
-    fits = sizes.shape in ((), (num_tasks,)) and sizes.dtype.kind in "iu" and np.all(sizes >= 0)
-    if not fits:
+    shape_fits = sizes.shape in ((), (num_tasks,))
+    if not shape_fits or sizes.dtype.kind not in "iu" or np.any(sizes < 0):
         raise ValueError(
             f"`num_observations`: expected a whole number, or one for each of {num_tasks} tasks, "
             f"got {num_observations!r}; count the rows of each task"
         )
     return np.broadcast_to(sizes, (num_tasks,)).astype(int)
-
-
-def _room_for(num_rows: int) -> int:
-    room = MIN_ROWS
-    while room < num_rows:
-        room *= 4
-    return room
 
 
 class _RandomActions(AbstractProblem):

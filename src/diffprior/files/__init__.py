@@ -1,1 +1,1 @@
-"""One format for everything that is kept: bytes in and out, versions, checksums. Never code."""
+"""One file format for all objects: bytes in and out, versions, checksums. Never code."""

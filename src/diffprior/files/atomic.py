@@ -32,17 +32,7 @@ HOST = _host()
 
 
 def write_atomic(path: AnyPath, content: bytes | str) -> None:
-    """Write a file so that a reader finds the old content or the new, never a part.
-
-    Args:
-        path: Where to write; the folder must exist.
-        content: Bytes, or text that is written in UTF-8.
-
-    Raises:
-        FileNotFoundError: If there is no such folder.
-        ValueError: If the path is that of a folder or a device.
-        OSError: If writing fails, for instance on a full disk; the old file is then unchanged.
-    """
+    """Write a file so that a reader finds the old content or the new, never a part."""
     with atomic_writer(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
@@ -65,7 +55,7 @@ def atomic_writer(path: AnyPath) -> Iterator[BinaryIO]:
     try:
         with os.fdopen(handle, "wb") as file:
             if found is not None:
-                _keep_permissions(handle, found)
+                _copy_permissions(handle, found)
             yield file
             file.flush()
             os.fsync(handle)
@@ -92,7 +82,7 @@ def _status(target: Path) -> os.stat_result | None:
     return found
 
 
-def _keep_permissions(handle: int, found: os.stat_result) -> None:
+def _copy_permissions(handle: int, found: os.stat_result) -> None:
     if sys.platform == "win32":
         return
     with contextlib.suppress(PermissionError):

@@ -5,6 +5,7 @@ so that a file cannot swap fields. Classes are looked up by name among those tha
 nothing in a file is run or imported.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -15,7 +16,7 @@ import os
 import stat
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import equinox as eqx
@@ -48,7 +49,7 @@ class Serializable:
         """The object as bytes: safetensors with a JSON header and checksums. Never code.
 
         Returns:
-            What `from_bytes` and `diffprior.load_bytes` read, in any process and precision.
+            Bytes that `from_bytes` and `diffprior.load_bytes` read, in any process and precision.
 
         Raises:
             ValueError: If the object holds what cannot be saved, such as a function or NaN.
@@ -101,14 +102,15 @@ class Serializable:
     @classmethod
     def file_hints(cls) -> dict[str, object]:
         """The fields that are saved, and the type of each."""
-        return field_hints(cls)  # type: ignore[arg-type]
+        hints: dict[str, object] = field_hints(cls)  # type: ignore[arg-type]
+        return hints
 
     def file_fields(self) -> dict[str, object]:
         """The fields that are saved, and the value of each."""
         return {name: getattr(self, name) for name in self.file_hints()}
 
     @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Self:
+    def from_fields(cls, fields: dict[str, object]) -> Self:
         """An object with these fields. A module is filled, not initialized, as JAX does."""
         if not issubclass(cls, eqx.Module):
             return cls(**fields)
@@ -118,20 +120,16 @@ class Serializable:
         return instance
 
     @classmethod
-    def upgrade(cls, fields: dict[str, Any], version: int) -> dict[str, Any]:
+    def upgrade(cls, fields: dict[str, object], version: int) -> dict[str, object]:
         """Fields of this version from those of an older one."""
         return fields
 
     def validate(self) -> None:
-        """Reject fields that no valid object has; by default, numbers that are not finite.
-
-        Raises:
-            ValueError: If a field holds what the class never would.
-        """
+        """Reject fields that no valid object has; by default, numbers that are not finite."""
         require_finite(self.file_fields())
 
 
-def load(path: AnyPath) -> Any:
+def load(path: AnyPath) -> Serializable:
     """Read whatever kind of object a file holds.
 
     Args:
@@ -144,10 +142,12 @@ def load(path: AnyPath) -> Any:
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged, or of another program.
     """
-    return _read_path(path, _decode_class).load(path)
+    with _opened(path) as source:
+        kind = _parse(read_header(*source), {}).cls
+    return kind.load(path)
 
 
-def load_bytes(blob: Bytes) -> Any:
+def load_bytes(blob: Bytes) -> Serializable:
     """Read whatever kind of object is in these bytes.
 
     Args:
@@ -159,7 +159,9 @@ def load_bytes(blob: Bytes) -> Any:
     Raises:
         ValueError: If the bytes are damaged, or of another program.
     """
-    return _read_bytes(blob, _decode_class).from_bytes(blob)
+    with _wrapped(blob) as source:
+        kind = _parse(read_header(*source), {}).cls
+    return kind.from_bytes(blob)
 
 
 def to_bytes(value: Serializable, by_digest: tuple[Serializable, ...] = ()) -> bytes:
@@ -176,7 +178,8 @@ def from_bytes(
     changes: Mapping[str, object] | None = None,
 ) -> T:
     """The object in these bytes; `parts` were named by digest, `changes` are fields to replace."""
-    return _read_bytes(blob, _decoder(kind, parts, changes))
+    with _wrapped(blob) as source:
+        return _decode(source, kind, parts, changes or {})
 
 
 def from_path(
@@ -186,7 +189,8 @@ def from_path(
     changes: Mapping[str, object] | None = None,
 ) -> T:
     """The object in this file; `parts` were named by digest, `changes` are fields to replace."""
-    return _read_path(path, _decoder(kind, parts, changes))
+    with _opened(path) as source:
+        return _decode(source, kind, parts, changes or {})
 
 
 # ---- classes and their schemas
@@ -272,9 +276,6 @@ def check_fields(cls: type, hints: Mapping[str, object], fields: Mapping[str, ob
     """Reject fields of other names, types, dtypes or shapes than the annotations say.
 
     An axis name means the same length in all fields of an object.
-
-    Raises:
-        ValueError: If a field does not match.
     """
     if fields.keys() != hints.keys():
         odd = sorted(fields.keys() ^ hints.keys())
@@ -315,9 +316,7 @@ def _matches_each(args: tuple[Any, ...], values: tuple[Any, ...], axes: dict[str
     if len(args) == 2 and args[1] is Ellipsis:
         args = args[:1] * len(values)
     pairs = zip(args, values, strict=False)
-    return not args or (
-        len(args) == len(values) and all(_matches(hint, value, axes) for hint, value in pairs)
-    )
+    return not args or (len(args) == len(values) and all(_matches(*p, axes) for p in pairs))
 
 
 def _matches_array(hint: Any, value: Any, axes: dict[str, int]) -> bool:
@@ -408,8 +407,8 @@ def digest_of(value: Serializable) -> str:
     return checksum(json.dumps(digest_content(value), sort_keys=True).encode())
 
 
-def digest_content(value: Any) -> Any:
-    """What a digest is computed from, as JSON."""
+def digest_content(value: object) -> object:
+    """The content of a digest, as JSON."""
     if isinstance(value, Serializable):
         skipped = {field.name for field in _dataclass_fields(value) if _is_skipped(field, value)}
         fields = value.file_fields().items()
@@ -437,28 +436,22 @@ def _is_skipped(field: dataclasses.Field[Any], value: object) -> bool:
 
 
 class _Source(NamedTuple):
-    """Bytes to be read, and what was passed beside them."""
+    """Bytes to be read."""
 
     stream: io.BufferedIOBase
     size: int
-    parts: Mapping[str, Serializable] = {}  # objects that the bytes may name by digest
-    changes: Mapping[str, object] = {}  # fields to be replaced in the outermost object
 
 
-def _decoder(
-    kind: type[T], parts: tuple[Serializable, ...], changes: Mapping[str, object] | None
-) -> Callable[[_Source], T]:
-    given = {digest_of(part): part for part in parts}
-    return lambda source: _decode(source._replace(parts=given, changes=changes or {}), kind)
-
-
-def _read_bytes(blob: Bytes, read: Callable[[_Source], T]) -> T:
+@contextlib.contextmanager
+def _wrapped(blob: Bytes) -> Iterator[_Source]:
     if not isinstance(blob, bytes | bytearray | memoryview):
         raise ValueError(f"`blob`: expected bytes, got {type(blob).__name__}; or `load` a path")
-    return _explain("`blob`: this", _Source(io.BytesIO(blob), len(blob)), read)
+    with _explained("`blob`: this"):
+        yield _Source(io.BytesIO(blob), len(blob))
 
 
-def _read_path(path: AnyPath, read: Callable[[_Source], T]) -> T:
+@contextlib.contextmanager
+def _opened(path: AnyPath) -> Iterator[_Source]:
     if not isinstance(path, str | os.PathLike):  # a number would be taken for an open file
         raise ValueError(
             f"`path`: expected the path of a file, got {type(path).__name__}; pass a string or Path"
@@ -471,39 +464,39 @@ def _read_path(path: AnyPath, read: Callable[[_Source], T]) -> T:
         ) from error
     if not stat.S_ISREG(found.st_mode):
         raise ValueError(f"`path`: expected a file, got a folder or device at {path}; check it")
-    with open(path, "rb") as file:
-        return _explain(f"`path`: {path}", _Source(file, os.fstat(file.fileno()).st_size), read)
+    with open(path, "rb") as file, _explained(f"`path`: {path}"):
+        yield _Source(file, os.fstat(file.fileno()).st_size)
 
 
-def _explain(where: str, source: _Source, read: Callable[[_Source], T]) -> T:
-    """What `read` returns; its errors say which bytes they are about."""
+@contextlib.contextmanager
+def _explained(where: str) -> Iterator[None]:
+    """Let errors say which bytes they are about."""
     try:
-        return read(source)
+        yield
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} {error}") from error
 
 
-def _decode_class(source: _Source) -> type[Serializable]:
-    """The class of the object in these bytes."""
-    return _parse(source, read_header(source.stream, source.size)).cls
-
-
-def _decode(source: _Source, wanted: type[T]) -> T:
+def _decode(
+    source: _Source,
+    wanted: type[T],
+    parts: tuple[Serializable, ...],
+    changes: Mapping[str, object],
+) -> T:
     """The object in these bytes; schema and sizes are checked before any array is read."""
-    header = read_header(source.stream, source.size)
-    node = _parse(source, header)
+    header = read_header(*source)
+    node = _parse(header, {digest_of(part): part for part in parts})
     if not issubclass(node.cls, wanted):
         name = node.cls.__name__
         raise ValueError(f"holds a {name}, not a {wanted.__name__}; read it with {name}.load")
     if source.size > node.cls.max_bytes:
         raise ValueError(f"is longer than the {node.cls.max_bytes} bytes of a {node.cls.__name__}")
-    _check_schema(node)
-    changed = node._replace(fields=node.fields | dict(source.changes))
+    changed = node._replace(fields=node.fields | dict(changes))
     found: T = _build(changed, "", read_arrays(source.stream, header))
     return found
 
 
-def _parse(source: _Source, header: Header) -> Node:
+def _parse(header: Header, parts: Mapping[str, Serializable]) -> Node:
     """The outermost object, with specs instead of arrays; every array belongs to one field."""
     claimed: set[str] = set()
     known = known_kinds()
@@ -521,7 +514,7 @@ def _parse(source: _Source, header: Header) -> Node:
         if node.keys() == {"dict"} and isinstance(node["dict"], dict):
             return {key: parse(item, f"{path}.{key}") for key, item in node["dict"].items()}
         if node.keys() == {"kind", "digest"}:
-            return _part(node["kind"], node["digest"], source.parts)
+            return _part(node["kind"], node["digest"], parts)
         if node.keys() == {"kind", "version", "fields"} and isinstance(node["fields"], dict):
             inside = f"{path}." if path else ""
             fields = {name: parse(item, inside + name) for name, item in node["fields"].items()}
@@ -537,7 +530,7 @@ def _parse(source: _Source, header: Header) -> Node:
 def _node(
     known: dict[str, type[Serializable]], kind: Any, version: Any, fields: dict[str, Any]
 ) -> Node:
-    """A node of a known kind and version; fields added since then have their defaults."""
+    """A node of a known kind and version, checked; fields added since have their defaults."""
     if isinstance(kind, str) and kind not in known:
         import_kinds()  # of our own classes, those that have not been used yet
         known |= known_kinds()
@@ -554,6 +547,8 @@ def _node(
         )
     missing = dataclasses.MISSING
     added = {f.name: f.default for f in _dataclass_fields(cls) if f.default is not missing}
+    if version == cls.file_version:  # of an older one, after it is upgraded
+        check_fields(cls, cls.file_hints(), added | fields)
     return Node(cls, version, added | fields)
 
 
@@ -565,17 +560,6 @@ def _part(kind: Any, digest: Any, parts: Mapping[str, Serializable]) -> Serializ
             "pass the same object, loaded from its own file"
         )
     return parts[digest]
-
-
-def _check_schema(value: Any) -> None:
-    """Check every node of the present version; older ones after they have been upgraded."""
-    if isinstance(value, Node):
-        if value.version == value.cls.file_version:
-            check_fields(value.cls, value.cls.file_hints(), value.fields)
-        _check_schema(value.fields)
-    elif isinstance(value, dict) or type(value) is tuple:
-        for item in value.values() if isinstance(value, dict) else value:
-            _check_schema(item)
 
 
 def _build(value: Any, path: str, arrays: Mapping[str, np.ndarray]) -> Any:

@@ -53,11 +53,7 @@ def checksum(data: bytes | bytearray) -> str:
 
 
 def write_container(about: dict[str, object], arrays: dict[str, np.ndarray]) -> bytes:
-    """The bytes of a file with these arrays; `about` is what JSON can hold.
-
-    Raises:
-        ValueError: An array has a dtype that no file holds, or the header is too long.
-    """
+    """The bytes of a file with these arrays, and with `about` as JSON."""
     stored = {name: _storable(name, array) for name, array in sorted(arrays.items())}
     blob = save(stored)
     end = 8 + int.from_bytes(blob[:8], "little")
@@ -75,11 +71,7 @@ def write_container(about: dict[str, object], arrays: dict[str, np.ndarray]) -> 
 
 
 def read_header(stream: BufferedIOBase, size: int) -> Header:
-    """The header of `size` bytes, checked before any array is read.
-
-    Raises:
-        ValueError: The bytes are not a complete file, or were altered.
-    """
+    """The header of `size` bytes, checked before any array is read."""
     start = stream.read(8)
     length = int.from_bytes(start, "little")
     if size < 8 or not 2 <= length <= min(MAX_HEADER, size - 8):
@@ -105,11 +97,7 @@ def read_header(stream: BufferedIOBase, size: int) -> Header:
 
 
 def read_arrays(stream: BufferedIOBase, header: Header) -> dict[str, np.ndarray]:
-    """The arrays that follow the header, each checked against its checksum.
-
-    Raises:
-        ValueError: The bytes end early or were altered.
-    """
+    """The arrays that follow the header, each checked against its checksum."""
     checksums = header.about.get("checksums")
     if not isinstance(checksums, dict) or checksums.keys() != header.arrays.keys():
         raise ValueError(_INVALID.format("arrays without checksums"))
@@ -142,7 +130,7 @@ def _storable(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _spec(name: str, entry: Any) -> ArraySpec:
-    """What the header says of one array; places and sizes are checked by safetensors."""
+    """Shape and dtype of one array in the header; safetensors checks places and sizes."""
     if not isinstance(entry, dict):
         raise ValueError(_INVALID.format(f"{name!r} has no description"))
     code, shape = entry.get("dtype"), entry.get("shape")

@@ -1,8 +1,7 @@
 """A `Bandit` as a learner of coba, and the service's log as one of its environments."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,10 +11,10 @@ from ..logs.tables import arrow
 
 
 class BanditLearner:
-    """What coba calls a learner; actions are feature vectors, the context is not looked at.
+    """A learner of coba; actions are feature vectors, the context is ignored.
 
     Args:
-        bandit: What decides and learns.
+        bandit: The bandit that decides and learns.
         propensity_draws: Draws for the probability that goes with every action.
     """
 
@@ -24,18 +23,18 @@ class BanditLearner:
         self._num_draws = propensity_draws
 
     @property
-    def params(self) -> dict[str, Any]:
-        """What coba shows of the learner."""
+    def params(self) -> dict[str, object]:
+        """Description of the learner, for coba."""
         return {"family": "diffprior", "agent": repr(self.bandit), "seed": self.bandit.seed}
 
-    def predict(self, context: Any, actions: Sequence[Any]) -> tuple[Any, float]:
-        """One of `actions`, and how likely it was; `context` is not looked at."""
+    def predict(self, context: object, actions: Sequence[object]) -> tuple[object, float]:
+        """One of `actions`, and its propensity; `context` is ignored."""
         rows = np.array([_features(action) for action in actions])
         decision = self.bandit.decide(rows, propensity_draws=self._num_draws)
-        share = counted_propensity(float(decision.propensity), self._num_draws)
-        return actions[decision.action], share
+        share = counted_propensity(float(np.asarray(decision.propensity)), self._num_draws)
+        return actions[int(decision.action)], share
 
-    def learn(self, context: Any, action: Any, reward: float, probability: float) -> None:
+    def learn(self, context: object, action: object, reward: float, probability: float) -> None:
         """Learn the `reward` of an `action`; `context` and `probability` are not needed."""
         self.bandit.update(_features(action), reward)
 
@@ -53,11 +52,11 @@ class LoggedEnvironment:
         self._path = Path(path)
 
     @property
-    def params(self) -> dict[str, Any]:
-        """What coba shows of the environment."""
+    def params(self) -> dict[str, object]:
+        """Description of the environment, for coba."""
         return {"env_type": "diffprior", "path": str(self._path)}
 
-    def read(self) -> Iterator[Any]:
+    def read(self) -> Iterator[object]:
         """Interactions with a propensity, in the order of the file, a few in memory."""
         from coba.primitives import LoggedInteraction
 
@@ -67,10 +66,11 @@ class LoggedEnvironment:
                 if row["propensity"] is None:
                     continue
                 rows = [tuple(action) for action in row["actions"]]
-                allowed = [a for a, kept in zip(rows, row["mask"], strict=True) if kept]
+                allowed = [a for a, valid in zip(rows, row["mask"], strict=True) if valid]
                 taken, about = rows[row["taken"]], (row["reward"], row["propensity"])
                 yield LoggedInteraction(row["task"], taken, *about, actions=allowed)
 
 
-def _features(action: Any) -> np.ndarray:
-    return np.asarray(list(action) if np.ndim(action) else [action], float)
+def _features(action: object) -> np.ndarray:
+    numbers = list(action) if isinstance(action, Iterable) else [action]
+    return np.asarray(numbers, float)

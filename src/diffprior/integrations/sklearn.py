@@ -1,23 +1,23 @@
 """A prior and a likelihood as an estimator of scikit-learn, for one task."""
 
-from typing import Any
-
 import jax
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..checks import on_device, positive_int
-from ..evidence.base import AbstractEvidence
+from ..evidence.base import AbstractEvidence, AbstractLikelihood
+from ..samplers.base import AbstractSampler
 from ..samplers.choose import best_sampler
 
 
-class PriorRegressor(RegressorMixin, BaseEstimator):
+class PriorRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     """Rewards of one task, regressed on features under a prior learned from other tasks.
 
     As `GaussianProcessRegressor` it predicts means and standard deviations and samples functions;
-    `partial_fit` goes on from what is known. Rewards may be of any likelihood.
+    `partial_fit` continues from the evidence so far. Rewards may be of any likelihood.
 
     Args:
         prior: Any prior, or a sampler of one.
@@ -28,26 +28,31 @@ class PriorRegressor(RegressorMixin, BaseEstimator):
     Attributes:
         coef_: Posterior mean of the parameters (d,).
         draws_: Draws from the posterior (n_draws, d).
-        evidence_: What was learned from.
+        evidence_: Evidence of all rewards so far.
         n_features_in_: Number of features d.
     """
 
     evidence_: AbstractEvidence
 
     def __init__(
-        self, prior: Any, likelihood: Any, *, n_draws: int = 1000, random_state: int = 0
+        self,
+        prior: object,
+        likelihood: AbstractLikelihood,
+        *,
+        n_draws: int = 1000,
+        random_state: int = 0,
     ) -> None:
         self.prior = prior
         self.likelihood = likelihood
         self.n_draws = n_draws
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> "PriorRegressor":
+    def fit(self, X: ArrayLike, y: ArrayLike) -> "PriorRegressor":
         """Learn from rewards `y` (n,) of rows `X` (n, d), and from nothing before."""
         X, y = validate_data(self, X, y, y_numeric=True, dtype=np.float64)
         return self._learned(self.likelihood.observe(X, y))
 
-    def partial_fit(self, X: Any, y: Any) -> "PriorRegressor":
+    def partial_fit(self, X: ArrayLike, y: ArrayLike) -> "PriorRegressor":
         """Learn from further rewards `y` (n,) of rows `X` (n, d)."""
         if not hasattr(self, "evidence_"):
             return self.fit(X, y)
@@ -55,14 +60,14 @@ class PriorRegressor(RegressorMixin, BaseEstimator):
         return self._learned(self.evidence_.extend(X, y))
 
     def predict(
-        self, X: Any, return_std: bool = False
+        self, X: ArrayLike, return_std: bool = False
     ) -> Float[np.ndarray, " n"] | tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
         """Posterior mean of the mean reward of rows `X` (n, d), and its standard deviation."""
         means = self._mean_rewards(X, self._known_draws())
         return (means.mean(axis=1), means.std(axis=1)) if return_std else means.mean(axis=1)
 
     def sample_y(
-        self, X: Any, n_samples: int = 1, random_state: int = 0
+        self, X: ArrayLike, n_samples: int = 1, random_state: int = 0
     ) -> Float[np.ndarray, "n n_samples"]:
         """Mean rewards of rows `X` (n, d) under draws of parameters, as Thompson sampling asks."""
         draws = self._known_draws()
@@ -71,7 +76,8 @@ class PriorRegressor(RegressorMixin, BaseEstimator):
         return self._mean_rewards(X, draws[chosen])
 
     def _learned(self, evidence: AbstractEvidence) -> "PriorRegressor":
-        sampler = self.prior if hasattr(self.prior, "sample_many") else best_sampler(self.prior)
+        prior = self.prior
+        sampler = prior if isinstance(prior, AbstractSampler) else best_sampler(prior)
         key = jax.random.key(self.random_state)
         count = positive_int("n_draws", self.n_draws)
         self.draws_ = np.asarray(sampler.sample_many(key, evidence, count)[0])
@@ -83,6 +89,6 @@ class PriorRegressor(RegressorMixin, BaseEstimator):
         check_is_fitted(self, "draws_")
         return self.draws_
 
-    def _mean_rewards(self, X: Any, draws: np.ndarray) -> Float[np.ndarray, "n m"]:
+    def _mean_rewards(self, X: ArrayLike, draws: np.ndarray) -> Float[np.ndarray, "n m"]:
         X = validate_data(self, X, reset=False, dtype=np.float64)
         return np.asarray(self.likelihood.mean(on_device(X @ draws.T)))

@@ -6,8 +6,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, Key
+from numpy.typing import ArrayLike
 
 from ..checks import covariance, describe, plausible_covariance, positive_int, real_array
 from ..evidence.base import AbstractEvidence

@@ -1,1 +1,1 @@
-"""Bandit problems: what an agent is tried on."""
+"""Bandit problems to evaluate agents on."""

@@ -1,17 +1,18 @@
 """The contract of a bandit problem: where parameters, actions and rewards come from (Section 5)."""
 
 import abc
-from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from ..evidence.base import AbstractLikelihood
 
 
 class AbstractProblem(eqx.Module):
-    """A contextual bandit: theta_* is drawn once a run, an action set once a run or every round.
+    """A contextual bandit: theta_* is drawn once per run, an action set per run or per round.
 
     A problem of one's own names `dim`, `num_actions`, `likelihood` and `fresh_actions`, as class
     attributes, fields or properties, and defines `sample_parameters` and `features`.
@@ -23,7 +24,9 @@ class AbstractProblem(eqx.Module):
     fresh_actions: eqx.AbstractVar[bool]
 
     @abc.abstractmethod
-    def sample_parameters(self, key: Key[Array, ""], num_samples: int) -> Float[Any, "n d"]:
+    def sample_parameters(
+        self, key: Key[Array, ""], num_samples: int
+    ) -> Float[Array | np.ndarray, "n d"]:
         """Draws of theta_*, of past tasks to learn from or of new ones to act in.
 
         Args:
@@ -57,12 +60,12 @@ class AbstractProblem(eqx.Module):
         Returns:
             Expected rewards (k,).
         """
-        return self.likelihood.mean(features @ theta)
+        return jnp.asarray(self.likelihood.mean(features @ theta))
 
     def rewards(
         self, key: Key[Array, ""], theta: Float[Array, " d"], features: Float[Array, "k d"]
     ) -> Float[Array, " k"]:
-        """What each action would have paid this round: common random numbers for all of them.
+        """Rewards of all actions in one round, from common random numbers.
 
         They follow the likelihood; a problem with a `mean_rewards` of its own defines this too.
 

@@ -1,12 +1,11 @@
 """Problems made of data: parameters and actions are rows of two matrices (Sections 6.3, C.2)."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
+from numpy.typing import ArrayLike
 
 from ..checks import positive_int, real_array
 from ..evidence.base import AbstractLikelihood
@@ -31,7 +30,11 @@ class RowProblem(AbstractProblem):
     fresh_actions: bool = eqx.field(static=True)
 
     def __init__(
-        self, parameters: Any, actions: Any, likelihood: AbstractLikelihood, num_actions: int = 10
+        self,
+        parameters: ArrayLike,
+        actions: ArrayLike,
+        likelihood: AbstractLikelihood,
+        num_actions: int = 10,
     ) -> None:
         self.parameters = _rows("parameters", parameters, "d")
         self.dim = self.parameters.shape[1]
@@ -61,10 +64,10 @@ class RowProblem(AbstractProblem):
 
         Args:
             key: Of the split.
-            held_out: Share of the tasks to keep out.
+            held_out: Share of the tasks to hold out.
 
         Returns:
-            The problem to learn from, and the one to try on.
+            The problem to learn from, and the one to evaluate on.
 
         Raises:
             ValueError: If no row would be left on one side.
@@ -80,7 +83,8 @@ class RowProblem(AbstractProblem):
         return self._with(order[num_held_out:]), self._with(order[:num_held_out])
 
     def _with(self, rows: Int[np.ndarray, " r"]) -> "RowProblem":
-        return eqx.tree_at(lambda p: p.parameters, self, self.parameters[np.sort(rows)])
+        chosen = self.parameters[np.sort(rows)]
+        return RowProblem(chosen, self.actions, self.likelihood, self.num_actions)
 
 
 def distinct(key: Key[Array, ""], num_rows: int, num_chosen: int) -> Int[Array, " k"]:
@@ -95,10 +99,11 @@ def distinct(key: Key[Array, ""], num_rows: int, num_chosen: int) -> Int[Array, 
         taken = jnp.any(chosen == picks[i])
         return chosen.at[i].set(jnp.where(taken, last[i], picks[i]))
 
-    return jax.lax.fori_loop(0, num_chosen, choose, jnp.full_like(last, -1))
+    chosen: Array = jax.lax.fori_loop(0, num_chosen, choose, jnp.full_like(last, -1))
+    return chosen
 
 
-def _rows(name: str, value: Any, dim: int | str) -> Float[Array, "n d"]:
+def _rows(name: str, value: ArrayLike, dim: int | str) -> Float[Array, "n d"]:
     """A matrix of at least one row, in the default precision."""
     rows = real_array(name, value, ("n", dim), "pass one row of d numbers for each of them")
     if 0 in rows.shape:

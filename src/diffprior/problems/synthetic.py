@@ -26,7 +26,7 @@ class Synthetic(AbstractProblem):
         likelihood: How rewards arise.
         dim: 2.
         num_actions: K.
-        fresh_actions: False: the actions of a run stay.
+        fresh_actions: False: actions are fixed per run.
     """
 
     name: str = eqx.field(static=True)
@@ -79,7 +79,8 @@ def uniform_in_ball(key: Key[Array, ""], num_points: int, dim: int) -> Float[Arr
     direction_key, radius_key = jax.random.split(key)
     normal = jax.random.normal(direction_key, (num_points, dim))
     radius = jax.random.uniform(radius_key, (num_points, 1)) ** (1.0 / dim)
-    return radius * normal / jnp.linalg.norm(normal, axis=1, keepdims=True)
+    points: Array = radius * normal / jnp.linalg.norm(normal, axis=1, keepdims=True)
+    return points
 
 
 @eqx.filter_jit

@@ -349,6 +349,7 @@ def _read_version(connection: sa.Connection, key: tuple[str, int], seed: int) ->
     row = connection.execute(sa.select(versions).where(where)).one()
     settings = Settings(**json.loads(row.settings))
     prior = load_bytes(row.prior)
+    assert isinstance(prior, AbstractPrior)
     return Version(key[0], seed, key[1], settings, prior, row.share, row.created)
 
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from jaxtyping import Float
 
 from ..bandits.decisions import TaskRequest
+from ..evidence.base import AbstractEvidence
 from ..files.base import load_bytes
 from .models import Catalog, EvidenceArrays, Version
 from .requests import ServiceError
@@ -154,7 +155,9 @@ def _from_snapshots(
     for row in connection.execute(stored) if ids else ():
         key = (row.task_id, row.version)
         if key in states:
-            arrays = EvidenceArrays.of(load_bytes(row.evidence))
+            evidence = load_bytes(row.evidence)
+            assert isinstance(evidence, AbstractEvidence)
+            arrays = EvidenceArrays.of(evidence)
             learned = {"num_learned": row.num_learned, "clock": row.moment}
             states[key] = replace(states[key], arrays=arrays, **learned)
     return states
