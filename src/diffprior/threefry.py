@@ -12,12 +12,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.random import define_prng_impl
-from jaxtyping import Array, Key, UInt32
+from jaxtyping import Array, Float, Int, Key, UInt32
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 Words = tuple[Array, Array]
+HostWords = tuple[np.ndarray, np.ndarray]
 
 
 def unrolled(key: Key[Array, "*n"]) -> Key[Array, "*n"]:
@@ -27,8 +29,7 @@ def unrolled(key: Key[Array, "*n"]) -> Key[Array, "*n"]:
     keys stay as they are. `jax.random.poisson` rejects unrolled keys, so they are not
     handed to what users may have written.
     """
-    as_counted = jax.config.jax_threefry_partitionable  # type: ignore[attr-defined]
-    ours = jax.random.key_impl(key) == "threefry2x32" and as_counted
+    ours = jax.random.key_impl(key) == "threefry2x32" and _counts()
     if not ours or not isinstance(key, jax.core.Tracer):
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_UNROLLED)
@@ -43,16 +44,50 @@ def fold_in(key: Key[Array, ""], number: Any) -> Key[Array, ""]:
     return jax.random.wrap_key_data(jax.random.key_data(folded), impl=jax.random.key_impl(key))
 
 
-def _threefry(key: UInt32[Array, " 2"], words: Words) -> Words:
-    """Threefry-2x32 of twenty rounds, for any number of words."""
-    keys = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(PARITY))
+def is_partitionable(stream: UInt32[np.ndarray, "..."]) -> bool:
+    """Whether the functions below compute what follows from such a key."""
+    default = jax.config.jax_default_prng_impl == "threefry2x32"  # type: ignore[attr-defined]
+    return default and stream.shape == (2,) and _counts()
+
+
+def _counts() -> bool:
+    """Whether numbers follow from their place alone, as is the default."""
+    return bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
+
+
+def host_fold_in(key: UInt32[np.ndarray, " 2"], numbers: Int[np.ndarray, " n"]) -> HostWords:
+    """The keys of several numbers, in NumPy."""
+    words = np.asarray(numbers, np.uint32)
+    return _threefry((key[:1], key[1:]), (np.zeros_like(words), words))
+
+
+def host_split(keys: HostWords) -> tuple[HostWords, HostWords]:
+    """Each key split in two, in NumPy."""
+    first, second = (np.full_like(keys[0], place) for place in (0, 1))
+    zeros = np.zeros_like(first)
+    return _threefry(keys, (zeros, first)), _threefry(keys, (zeros, second))
+
+
+def host_uniforms(keys: HostWords, count: int, dtype: np.dtype) -> Float[np.ndarray, "n k"]:
+    """As `jax.random.uniform` of each key, in NumPy."""
+    places = np.arange(count, dtype=np.uint32)[None]
+    high, low = _threefry((keys[0][:, None], keys[1][:, None]), (np.zeros_like(places), places))
+    if dtype == np.float32:
+        return ((high ^ low) >> np.uint32(9)).astype(np.float32) * np.float32(2.0**-23)
+    bits = (high.astype(np.uint64) << np.uint64(32)) | low.astype(np.uint64)
+    return (bits >> np.uint64(12)).astype(np.float64) * 2.0**-52
+
+
+def _threefry(key: Any, words: Any) -> Any:
+    """Threefry-2x32 of twenty rounds, for any number of words, in JAX or in NumPy."""
+    keys = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(PARITY))
     x, y = words[0] + keys[0], words[1] + keys[1]
     for group in range(5):
         for rotation in ROTATIONS[group % 2]:
             x = x + y
-            y = x ^ ((y << jnp.uint32(rotation)) | (y >> jnp.uint32(32 - rotation)))
+            y = x ^ ((y << np.uint32(rotation)) | (y >> np.uint32(32 - rotation)))
         x = x + keys[(group + 1) % 3]
-        y = y + keys[(group + 2) % 3] + jnp.uint32(group + 1)
+        y = y + keys[(group + 2) % 3] + np.uint32(group + 1)
     return x, y
 
 

@@ -26,6 +26,7 @@ ALIGNMENT = 64  # bytes, by which memory must be aligned for programs to read it
 # thread runs them in turn. Known since JAX 0.9.1; results do not change.
 ONE_THREAD = ("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED")
 MAX_POLLS = 400  # of a result, some tenths of a millisecond
+MIN_ROW = 32  # numbers of a result; programs of a smaller one take up to a third longer
 HALVES = 2  # 16-bit numbers that hold a 32-bit one, exact in any precision
 
 
@@ -140,12 +141,13 @@ class Fields:
         self._kind, self._fields = type(fields), [(f.shape, f.dtype) for f in fields]
         dtype = jnp.result_type(float)
         words = [_halves(f) if f.dtype == jnp.uint32 else f for f in fields]
-        numbers = jnp.concatenate([word.astype(dtype).reshape(-1) for word in words])
-        return jnp.concatenate([numbers, failed[None].astype(dtype)])
+        numbers = [word.astype(dtype).reshape(-1) for word in (failed, *words)]
+        padding = max(0, MIN_ROW - sum(part.size for part in numbers))
+        return jnp.concatenate([*numbers, jnp.zeros(padding, dtype)])
 
     def read(self, rows: Float[np.ndarray, "*n size"]) -> tuple[Any, Any]:
         """The named tuple, with the leading axes of the rows, and what failed."""
-        start, found = 0, []
+        start, found = 1, []
         for shape, dtype in self._fields:
             wide = HALVES if dtype == np.uint32 else 1
             end = start + wide * math.prod(shape)
@@ -155,7 +157,7 @@ class Fields:
                 numbers = (high << 16) | low
             found.append(numbers.reshape((*rows.shape[:-1], *shape)).astype(dtype, copy=False))
             start = end
-        return self._kind(*found), rows[..., -1] > 0.0
+        return self._kind(*found), rows[..., 0] > 0.0
 
 
 def _halves(words: UInt32[Array, "..."]) -> UInt32[Array, "..."]:

@@ -42,6 +42,7 @@ from ._dispatch import (
     partition,
 )
 from .agents import AbstractAgent, Index, LinearIndex, RandomIndex, key_words, random_numbers
+from .closed_form import ClosedForm
 from .updates import State, num_axes
 
 SEED_BITS = 63
@@ -50,6 +51,7 @@ TASKS_PER_CALL = 16
 MAX_DRAWS = 2**24
 MAX_TABLE = 2**22  # values of actions that are compared at once
 _SCRATCH = Scratch()
+_NOT_FAILED = np.zeros(1, bool)
 
 
 class Streams(NamedTuple):
@@ -244,17 +246,16 @@ class Policy:
         self._leaves, self._structure = packed_partition(agent)
         self._decisions, self._propensities = map(jax.random.key_data, streams[1:])
         self._mean = host_mean(agent.likelihood)
+        self._closed_form = ClosedForm.of(agent, np.asarray(self._decisions))
         self._latest: tuple[Any, ...] = (None, None, None)  # found without hashing what it is for
 
     def decide(self, state: State, number: int, request: Request) -> Decision:
         """The decisions of a request, the first of which has this number."""
-        if request.plain and state.layout is not None:  # as most are, in fewer steps
-            rows, fields = self._draw_one("index", state, self._decisions, number)
-            index, failed = fields.read(rows[0])
-            values = index(request.features[0])
-            if not failed and np.isfinite(values).all():
+        index, failed = self._index(state, number, request.size)
+        if request.plain:  # as most are, in fewer steps
+            values = _nth(index, 0)(request.features[0])
+            if not failed[0] and np.isfinite(values).all():
                 return Decision(int(values.argmax()), self._mean(values), None, None, False)
-        index, failed = self._draw("index", state, self._decisions, number, request.size)
         values = _paired_values(index, request.features)
         failed = failed | ~np.isfinite(values).all(axis=1)
         preferences = self._usable(values, failed, number)
@@ -269,8 +270,16 @@ class Policy:
         replies = (request.reply_each(self._mean(values)), share, error, request.reply_each(failed))
         return Decision(request.reply(actions), *replies)
 
+    def _index(self, state: State, number: int, count: int) -> tuple[Any, Bool[np.ndarray, " n"]]:
+        """The indices that decide, and what failed."""
+        if count == 1 and self._closed_form is not None and state.layout is not None:
+            theta = self._closed_form.draw(state, number)
+            if theta is not None:
+                return LinearIndex(theta[None]), _NOT_FAILED
+        return self._draw("index", state, self._decisions, number, count)
+
     def fails(self, state: State, num_draws: int) -> bool:
-        """Whether one of the first draws given this evidence fails."""
+        """Whether one of the first draws of the compiled program fails given this evidence."""
         for number in range(num_draws):
             index, failed = self._draw("index", state, self._decisions, number, 1)
             if failed[0] or not all(np.isfinite(field).all() for field in index):

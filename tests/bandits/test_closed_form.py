@@ -1,0 +1,79 @@
+"""Decisions in plain NumPy: the same draws as those of compiled programs, and none compiled."""
+
+import jax
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import diffprior as dp
+from bandits.helpers import standard_prior
+from diffprior.bandits.bandit import Bandit
+
+RNG = np.random.default_rng(12)
+FEATURES = RNG.standard_normal((6, 3))
+
+
+def covs(count: int, dim: int) -> NDArray[np.float64]:
+    roots = RNG.standard_normal((count, dim, dim))
+    return roots @ roots.swapaxes(1, 2) + 0.1 * np.eye(dim)
+
+
+PRIORS = {
+    "gaussian": dp.GaussianPrior(np.ones(3), covs(1, 3)[0]),
+    "one component": dp.MixturePrior(np.ones(1), np.ones((1, 3)), covs(1, 3)),
+    "mixture": dp.MixturePrior([0.7, 0.0, 0.3], 3 * RNG.standard_normal((3, 3)), covs(3, 3)),
+    "wide mixture": dp.MixturePrior(np.ones(4), RNG.standard_normal((4, 9)), covs(4, 9)),
+}
+
+
+@pytest.mark.parametrize("name", PRIORS)
+def test_draws_are_those_of_the_compiled_program(name: str) -> None:
+    """Under no evidence, little of it, and far more than the prior; at any number."""
+    prior = PRIORS[name]
+    stds = np.sqrt(np.diagonal(np.asarray(prior.moments().cov)))
+    theta = RNG.standard_normal(prior.dim)
+    for num_rows, noise_std, scale in ((0, 1.0, 1.0), (2, 0.5, 1.0), (50, 1e-4, 1e3)):
+        bandit = Bandit(prior, dp.Linear(noise_std), seed=2**40 + 5, temperature=0.7)
+        features = scale * RNG.standard_normal((num_rows, prior.dim))
+        noise = noise_std * RNG.standard_normal(num_rows)
+        bandit.update(features, features @ theta + noise)
+        policy, state = bandit._policy, bandit._state
+        for number in (*range(5), 70, 2**32 - 1):
+            found = policy._closed_form.draw(state, number)
+            index, failed = policy._draw("index", state, policy._decisions, number, 1)
+            assert not failed[0]
+            np.testing.assert_allclose(found / stds, index.theta[0] / stds, atol=1e-6, rtol=1e-6)
+
+
+def test_weights_are_exact_where_large_terms_cancel() -> None:
+    """Two components of equal shape, which precise evidence cannot tell apart: their weights are
+    the densities of the prior at the one point that is left."""
+    prior = dp.MixturePrior([0.5, 0.5], [[1e3], [1e3 + 1.0]], np.ones((2, 1, 1)))
+    bandit = Bandit(prior, dp.Linear(1e-5), seed=0)
+    bandit.update(np.ones((100, 1)), np.full(100, 1e3 + 0.2))
+    assert not bandit.decide(np.ones((2, 1))).failed
+    given = bandit._policy._closed_form._given[1]
+    np.testing.assert_allclose(np.diff(given.log_weights), -0.3, atol=1e-3)
+
+
+def test_nothing_is_compiled_for_a_decision() -> None:
+    bandit = Bandit(PRIORS["mixture"], dp.Linear(1.0), seed=0)
+    names: list[str] = []
+
+    def listen(event: str, duration: float, **details: str) -> None:
+        names.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    bandit.decide(FEATURES)
+    bandit.update(FEATURES[0], 1.0)
+    bandit.decide(FEATURES, mask=np.arange(6) > 2)
+    jax.monitoring.unregister_event_duration_listener(listen)
+    assert names == []
+
+
+def test_evidence_that_numpy_cannot_factorize_is_left_to_the_program() -> None:
+    bandit = Bandit(standard_prior(), dp.Linear(1.0), seed=0)
+    nan = bandit._state._replace(leaves=[np.full_like(a, np.nan) for a in bandit._state.leaves])
+    assert bandit._policy._closed_form.draw(nan, 0) is None
+    bandit._state = nan
+    assert bandit.decide(FEATURES[:, :2], throw=False).failed
