@@ -19,14 +19,14 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     """A prior, and the logs of many tasks that follow it."""
     tasks = dp.evaluate.Tasks.simulate(MIXTURE, dp.Linear(0.5), num_tasks=160, num_observations=4)
     labels = np.repeat(np.arange(160), 4)
-    rows = np.column_stack([labels, tasks.features, tasks.rewards])
+    rows = np.column_stack([labels, tasks.logs.features, tasks.logs.rewards])
     logs, prior = tmp_path / "logs.csv", tmp_path / "mine.dprior"
     np.savetxt(logs, rows, delimiter=",", header="campaign,x1,x2,paid", comments="")
     MIXTURE.save(prior)
     return prior, logs
 
 
-def test_a_prior_is_judged_beside_a_gaussian_and_a_mixture(
+def test_a_prior_is_scored_beside_a_gaussian_and_a_mixture(
     files: tuple[Path, Path], tmp_path: Path
 ) -> None:
     prior, logs = files

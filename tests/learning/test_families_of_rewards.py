@@ -20,7 +20,6 @@ def rewards_of(kind: str, rng: np.random.Generator, eta: np.ndarray) -> np.ndarr
 
 FAMILIES: dict[str, dp.AbstractLikelihood] = {
     "logistic": dp.Logistic(),
-    "poisson": dp.Poisson(),
     "negative binomial": dp.NegativeBinomial(DISPERSION),
 }
 

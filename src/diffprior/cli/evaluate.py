@@ -1,10 +1,9 @@
 """`diffprior evaluate`: a prior evaluated on a user's own tasks, or on the service's log."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from click import Context
 from typer.core import TyperGroup
 
 from .options import (
@@ -33,7 +32,7 @@ NUM_SAMPLES = 5000  # of the prior, to which the Gaussian and the mixture beside
 class _PriorByDefault(TyperGroup):
     """Makes `evaluate PRIOR LOGS` mean `evaluate prior PRIOR LOGS`."""
 
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = args and (args[0] in self.commands or args[0] == "--help")
         return super().parse_args(ctx, args if not args or known else ["prior", *args])
 

@@ -4,7 +4,7 @@ import contextlib
 import importlib.metadata
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,7 +58,7 @@ def say_table(table: "Table") -> None:
     typer.echo(f"\n{table.to_text(bold=True)}", err=True)  # strips escape codes from a file
 
 
-def write_json(path: Path | None, results: dict[str, object]) -> None:
+def write_json(path: Path | None, results: Mapping[str, object]) -> None:
     """Write results as JSON, if a file was named."""
     if path is not None:
         from ..files.atomic import write_atomic

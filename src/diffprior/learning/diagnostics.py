@@ -11,11 +11,11 @@ from jaxtyping import Float
 
 from ..evidence.base import AbstractLikelihood
 from ..executors import AbstractExecutor
-from ..fitting.em import HERE, AbstractTasks, log_evidence
+from ..fitting.em import HERE, log_evidence
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from .scoring import TaskMoments, first_halves, first_tasks
-from .tasks import AnyLogs, GlmTasks, LinearTasks, Noise, blocks_of, symmetric
+from .tasks import AnyLogs, GlmTasks, LinearTasks, Noise, RowTasks, blocks_of, symmetric
 
 CERTIFICATE_TASKS = 1000
 CERTIFICATE_ATOMS = 400
@@ -42,7 +42,7 @@ class Reliability:
 
 
 def reliability(
-    gaussian: GaussianMixture, blocks: Sequence[AbstractTasks], executor: AbstractExecutor = HERE
+    gaussian: GaussianMixture, blocks: Sequence[RowTasks], executor: AbstractExecutor = HERE
 ) -> Reliability:
     """Compute the eigenvalues of I - C^-1 mean Cov(theta | h) under the Gaussian."""
     sums = executor.total(TaskMoments, functools.partial(TaskMoments.of, gaussian), blocks)
@@ -122,7 +122,7 @@ def _climb(
     return value, theta
 
 
-def log_likelihoods(block: AbstractTasks, points: Float[np.ndarray, "m d"]) -> np.ndarray:
+def log_likelihoods(block: RowTasks, points: Float[np.ndarray, "m d"]) -> np.ndarray:
     """Compute log p(h | theta) of every task of a block at every point, (n, m)."""
     if isinstance(block, LinearTasks):
         return block.log_likelihood(points)

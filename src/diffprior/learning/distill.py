@@ -67,7 +67,8 @@ def on_components(components: GaussianMixture) -> DiffusionPrior:
     scale = np.linalg.cholesky(cov)
     inverse, dtype = np.linalg.inv(scale), jnp.result_type(float)
     means, covs = (components.means - offset) @ inverse.T, inverse @ components.covs @ inverse.T
-    base = GaussianMixture.from_covs(components.weights, means, covs, min_variance=1e-6)
+    weights = np.asarray(components.weights)
+    base = GaussianMixture.from_covs(weights, np.asarray(means), covs, min_variance=1e-6)
     base = base.on_device(jnp.float32)
     denoiser = CorrectedDenoiser(base, None, None, components.dim)
     denoiser = jax.tree.map(lambda leaf: leaf.astype(dtype), denoiser)

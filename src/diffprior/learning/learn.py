@@ -14,7 +14,6 @@ from ..evidence.base import AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..executors import AbstractExecutor, InProcess
 from ..files.cache import Checkpoints
-from ..fitting.em import AbstractTasks
 from ..fitting.search import Search, gaussian_of
 from ..logs.labels import Selection, folds
 from ..logs.logs import Logs
@@ -50,7 +49,7 @@ from .scoring import (
     task_log_evidence,
 )
 from .source import Passes, Source
-from .tasks import CACHE, AnyLogs, blocks_of, resolve, search_logs
+from .tasks import CACHE, AnyLogs, RowTasks, blocks_of, resolve, search_logs
 
 FAMILIES = ("gaussian", "mixture", "diffusion")
 GAUSSIAN, NAIVE = "Gaussian", "naive estimates"  # their names in the report
@@ -238,7 +237,7 @@ class _Run:
         yield
         self.seconds[name] = time.perf_counter() - begin
 
-    def _search(self, blocks: Sequence[AbstractTasks]) -> Search:
+    def _search(self, blocks: Sequence[RowTasks]) -> Search:
         num_tasks = self.rest.num_tasks
         larger = self.source.num_tasks > self.source.sample.num_tasks
         with self._phase("mixture"):

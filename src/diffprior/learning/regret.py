@@ -101,15 +101,11 @@ def _light(components: GaussianMixture) -> AbstractPrior:
     if components.num_components <= MAX_COMPONENTS:
         return as_prior(components)
     order = np.argsort(-components.weights)[:MAX_COMPONENTS]
-    weights = components.weights[order]
-    parts = GaussianMixture.from_covs(
-        weights / weights.sum(), components.means[order], components.covs[order]
-    )
+    weights = np.asarray(components.weights)[order]
+    weights, covs = weights / weights.sum(), np.asarray(components.covs)[order]
+    means = np.asarray(components.means)[order]
     mean, cov = components.moments()
-    own_mean, own_cov = parts.moments()
+    own_mean, own_cov = GaussianMixture.from_covs(weights, means, covs).moments()
     stretch = np.sqrt(np.diagonal(cov) / np.diagonal(own_cov))
-    return as_prior(
-        GaussianMixture.from_covs(
-            parts.weights, mean + (parts.means - own_mean) * stretch, parts.covs
-        )
-    )
+    means = np.asarray(mean + (means - own_mean) * stretch)
+    return as_prior(GaussianMixture.from_covs(weights, means, covs))

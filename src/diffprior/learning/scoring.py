@@ -11,14 +11,14 @@ from jaxtyping import Float
 from ..evaluate.comparison import estimate_log_evidence
 from ..evidence.base import AbstractLikelihood
 from ..executors import AbstractExecutor
-from ..fitting.em import HERE, AbstractTasks, guess_gaussian, log_evidence, well_conditioned
+from ..fitting.em import HERE, guess_gaussian, log_evidence, well_conditioned
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from ..priors.base import AbstractPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..reporting.tables import standard_error
-from .tasks import AnyLogs, GlmTasks, block_order, blocks_of
+from .tasks import AnyLogs, GlmTasks, RowTasks, block_order, blocks_of
 
 SCORING_DRAWS = 128
 NUM_ESTIMATES = 8
@@ -78,7 +78,7 @@ class TaskMoments:
     cov_z: Float[np.ndarray, " p"]
 
     @staticmethod
-    def of(gaussian: GaussianMixture, block: AbstractTasks) -> "TaskMoments":
+    def of(gaussian: GaussianMixture, block: RowTasks) -> "TaskMoments":
         """Sum over the tasks of a block."""
         given = block.condition(gaussian)
         z = given.mean_z[:, 0].T
@@ -97,7 +97,7 @@ class TaskMoments:
         return TaskMoments(*(np.sum(column, axis=0) for column in columns))
 
 
-def naive(blocks: Sequence[AbstractTasks], executor: AbstractExecutor = HERE) -> GaussianMixture:
+def naive(blocks: Sequence[RowTasks], executor: AbstractExecutor = HERE) -> GaussianMixture:
     """Fit a Gaussian to plug-in estimates: mean and covariance of a ridge regression per task.
 
     For generalized linear models the estimate is one Newton step from the pooled one. Tasks of one
@@ -105,7 +105,8 @@ def naive(blocks: Sequence[AbstractTasks], executor: AbstractExecutor = HERE) ->
     tasks.
     """
     start = guess_gaussian(blocks, executor)
-    start = GaussianMixture.single(start.means[0], start.covs[0] / RIDGE)
+    mean, cov = np.asarray(start.means[0]), np.asarray(start.covs[0])
+    start = GaussianMixture.single(mean, cov / RIDGE)
     sums = executor.total(TaskMoments, functools.partial(TaskMoments.of, start), blocks)
     which = 0 if sums.count[0] > 2 * start.dim else 1
     count, mean_z = sums.count[which], sums.mean_z[which] / sums.count[which]
@@ -151,6 +152,7 @@ def task_log_evidence(
 ) -> Float[np.ndarray, " t"]:
     """Compute log p(h) per task, in the order of the logs."""
     if family.components is None:
+        assert isinstance(logs, Logs)
         return estimate_log_evidence(
             family.prior, logs, likelihood, num_estimates=NUM_ESTIMATES, seed=seed
         ).values

@@ -17,13 +17,12 @@ from ..executors import AbstractExecutor, Result, Sum
 from ..executors import Shard as AnyShard
 from ..files.base import Serializable
 from ..files.cache import Checkpoints, Saved, SavedArrays, array_digest
-from ..fitting.em import AbstractTasks
 from ..logs.labels import Selection
 from ..logs.logs import Logs, check_several_rows, check_varying, grouped_logs
 from ..logs.shards import Shard, ShardedLogs
 from ..logs.statistics import check_gram
 from .config import LearningConfig
-from .tasks import AnyLogs, ShardTasks, blocks_of
+from .tasks import AnyLogs, RowTasks, ShardTasks, blocks_of
 
 PIECE_TASKS = 1024  # per piece of logs in memory
 UNSIGNED = "unsigned_"
@@ -131,9 +130,7 @@ class Source:
         )
         return Source(sample, num_tasks, num_rows, found.rows_per_task(), logs.shards)
 
-    def blocks(
-        self, likelihood: AbstractLikelihood, selection: Selection
-    ) -> Sequence[AbstractTasks]:
+    def blocks(self, likelihood: AbstractLikelihood, selection: Selection) -> Sequence[RowTasks]:
         """Evidence of all chosen tasks."""
         if self.shards is None:
             logs = self.sample
@@ -208,12 +205,18 @@ def summarize(share: float, likelihood: object, shard: Shard) -> DatasetSummary:
     order = np.argsort(logs.hashes, kind="stable")
     small = order if share >= 1 else order[logs.hashes[order] < np.uint64(int(share * 2.0**64))]
     few = logs.select(small)
+    lengths, sizes = np.unique(logs.counts, return_counts=True)
     return DatasetSummary(
-        *np.unique(logs.counts, return_counts=True),
+        lengths,
+        sizes,
         logs.features.T @ logs.features,
         logs.features.min(axis=0),
         logs.features.max(axis=0),
-        *(getattr(few, name) for name in SAMPLE[:-1]),
+        few.hashes,
+        few.counts,
+        few.features,
+        few.rewards,
+        few.weights,
         np.zeros(0) if few.times is None else few.times,
     )
 

@@ -71,7 +71,7 @@ def congruence(factor: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "p p"]:
     outer = factor[rows][:, :, None] * factor[columns][:, None, :]  # basis element, then the result
     both = outer + np.swapaxes(outer, 1, 2)
     both[rows == columns] *= 0.5
-    return both[:, rows, columns].T
+    return np.asarray(both[:, rows, columns].T)
 
 
 def applied_to(vector: Float[np.ndarray, " d"]) -> Float[np.ndarray, "d p"]:
@@ -137,7 +137,7 @@ def gram(inverse: Float[np.ndarray, "d d *n"]) -> Float[np.ndarray, " p *n"]:
 def symmetric(triangle: Float[np.ndarray, " p"]) -> Float[np.ndarray, "d d"]:
     """A symmetric matrix from its lower triangle."""
     dim = int((np.sqrt(8 * len(triangle) + 1) - 1) / 2)
-    return triangle[triangle_places(dim)]
+    return np.asarray(triangle[triangle_places(dim)])
 
 
 def diagonal(dim: int) -> np.ndarray:
@@ -285,13 +285,14 @@ class LinearTasks(AbstractTasks):
     def at_zero(self) -> Float[np.ndarray, " n"]:
         """Log p(h | theta = 0)."""
         log_norm = np.log(np.sqrt(2 * np.pi) * self.noise_std)
-        return -0.5 * self.sum_squares - self.counts * log_norm
+        return np.asarray(-0.5 * self.sum_squares - self.counts * log_norm)
 
     def log_likelihood(self, thetas: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:
         """Log p(h | theta) of every task at every theta, constants included."""
         rows, columns = np.tril_indices(self.dim)
         products = thetas[:, rows] * thetas[:, columns] * np.where(rows == columns, 0.5, 1.0)
-        return (thetas @ self.shift - products @ self.precision + self.at_zero()[None]).T
+        made = thetas @ self.shift - products @ self.precision + self.at_zero()[None]
+        return np.asarray(made.T)
 
     def expect(self, mixture: GaussianMixture, round_: int = 0) -> Sums:
         return self.condition(mixture).sums(mixture, self.num_rows)
@@ -380,7 +381,7 @@ class GlmTasks(AbstractTasks):
     @property
     def dim(self) -> int:
         """Number of parameters d."""
-        return self.features.shape[1]
+        return int(self.features.shape[1])
 
     @property
     def task_rows(self) -> Float[np.ndarray, " n"]:
@@ -398,9 +399,9 @@ class GlmTasks(AbstractTasks):
 
     def condition(self, mixture: GaussianMixture) -> TaskPosteriors:
         """Laplace's approximation of each component given each task, in units of the component."""
-        trils = mixture.factors
-        z = self._modes(mixture.means, trils)
-        value, _, precision = self._in_prior_units(mixture.means, trils, z)
+        means, trils = np.asarray(mixture.means), np.asarray(mixture.factors)
+        z = self._modes(means, trils)
+        value, _, precision = self._in_prior_units(means, trils, z)
         shape = z.shape[1:]
         precision[diagonal(self.dim)] += 1.0
         inverse, log_det = inverse_factor(precision.reshape(len(precision), -1))
@@ -539,7 +540,7 @@ class GlmTasks(AbstractTasks):
         edges = np.cumsum(weights, axis=0)
         uniform = uniforms(self.hashes, 1, 3, *numbers)[:, 0]
         chosen = np.sum(uniform[None] * edges[-1:] > edges[:-1], axis=0)
-        return theta[chosen, np.arange(self.num_tasks)]
+        return np.asarray(theta[chosen, np.arange(self.num_tasks)])
 
     def _weigh(
         self, mixture: GaussianMixture, given: TaskPosteriors, round_: int, num_draws: int
@@ -557,7 +558,7 @@ class GlmTasks(AbstractTasks):
         inverse, _ = inverse_factor(_precisions(given))
         inverse = inverse.reshape(self.dim, self.dim, *given.log_evidence.shape)
         tasks = np.arange(self.num_tasks)[None]
-        trils = mixture.factors
+        trils = np.asarray(mixture.factors)
         roots = inverse[:, :, chosen, tasks]  # (d, d, m, n): W, and cov_z = W' W
         z = given.mean_z[:, chosen, tasks] + WIDENING * np.einsum("ijmn,mni->jmn", roots, normal)
         theta = mixture.means[chosen] + np.einsum("mnij,jmn->mni", trils[chosen], z)
@@ -593,7 +594,7 @@ class GlmTasks(AbstractTasks):
             norm = 0.5 * self.dim * np.log(2 * np.pi)
             with np.errstate(divide="ignore"):
                 parts.append(np.log(wide[k]) + log_det[None] - norm - 0.5 * np.sum(unit**2, axis=0))
-        return np.logaddexp.reduce(parts, axis=0)
+        return np.asarray(np.logaddexp.reduce(parts, axis=0))
 
 
 def _log_joint(
@@ -601,7 +602,7 @@ def _log_joint(
 ) -> Float[np.ndarray, "k m n"]:
     """Log of weight times density of every component at every theta."""
     flat = mixture.log_joint(theta.reshape(-1, theta.shape[-1]))
-    return np.moveaxis(flat.reshape(*theta.shape[:2], -1), -1, 0)
+    return np.moveaxis(np.asarray(flat).reshape(*theta.shape[:2], -1), -1, 0)
 
 
 def row_blocks(
@@ -650,7 +651,7 @@ def _points(
 def _objective(
     value: Float[np.ndarray, "k n"], z: Float[np.ndarray, "d k n"]
 ) -> Float[np.ndarray, "k n"]:
-    return value - 0.5 * np.sum(z**2, axis=0)
+    return np.asarray(value - 0.5 * np.sum(z**2, axis=0))
 
 
 def terms(
@@ -715,13 +716,14 @@ class ShardTasks(AbstractTasks):
         """The same tasks, with so many points each for the correction."""
         return dataclasses.replace(self, num_draws=num_draws)
 
-    def blocks(self) -> Sequence[AbstractTasks]:
+    def blocks(self) -> Sequence[LinearTasks | GlmTasks]:
         """The blocks of the file, read now or kept from an earlier round."""
         about = (self.shard.columns, self.selection, self.likelihood_digest)
         found = CACHE.get(about, self.shard, self._read)
-        return [block.corrected(self.num_draws) for block in found]
+        draws = self.num_draws
+        return [b.corrected(draws) if isinstance(b, GlmTasks) else b for b in found]
 
-    def _read(self) -> list[AbstractTasks]:
+    def _read(self) -> list[LinearTasks | GlmTasks]:
         logs = self.shard.read()
         chosen = logs.select(self.selection.mask(logs.hashes))
         return blocks_of(chosen, self.likelihood) or [empty_block(self.dim, self.likelihood)]
@@ -765,12 +767,12 @@ class _Cache:
 
     def __init__(self) -> None:
         self.about: Any = None
-        self.found: dict[Shard, list[AbstractTasks]] = {}
+        self.found: dict[Shard, list[LinearTasks | GlmTasks]] = {}
         self.num_bytes, self.lock = 0, threading.Lock()
 
     def get(
-        self, about: Any, shard: Shard, read: Callable[[], list[AbstractTasks]]
-    ) -> list[AbstractTasks]:
+        self, about: Any, shard: Shard, read: Callable[[], list[LinearTasks | GlmTasks]]
+    ) -> list[LinearTasks | GlmTasks]:
         """The blocks of a shard, kept or read."""
         with self.lock:
             if about != self.about:
@@ -791,12 +793,13 @@ class _Cache:
             self.about, self.found, self.num_bytes = None, {}, 0
 
 
-def _num_bytes(block: AbstractTasks) -> int:
-    values = (getattr(block, field.name) for field in dataclasses.fields(block))  # type: ignore[arg-type]
+def _num_bytes(block: LinearTasks | GlmTasks) -> int:
+    values = (getattr(block, field.name) for field in dataclasses.fields(block))
     return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
 CACHE = _Cache()
+RowTasks = LinearTasks | GlmTasks | ShardTasks
 
 
 @dataclass(frozen=True)
@@ -843,18 +846,8 @@ def residuals(statistics: TaskStatistics) -> tuple[float, float]:
     return total, freedom
 
 
-def is_logs(value: Any) -> bool:
-    """Whether it is logs or their statistics, rather than parameters."""
-    return isinstance(value, Logs | TaskStatistics)
-
-
-def resolve(logs: AnyLogs, likelihood: Any) -> tuple[AbstractLikelihood, Noise | None]:
-    """The likelihood with its noise, estimated where it is linear and unknown.
-
-    Raises:
-        ValueError: rewards that the likelihood cannot produce, by row; a likelihood that needs rows
-            where there are only statistics; no likelihood.
-    """
+def resolve(logs: AnyLogs, likelihood: object) -> tuple[AbstractLikelihood, Noise | None]:
+    """The likelihood with its noise, estimated where it is linear and unknown."""
     if not isinstance(likelihood, AbstractLikelihood):
         raise ValueError(
             f"`likelihood`: expected how rewards arise, got {type(likelihood).__name__}; "
@@ -884,7 +877,7 @@ def _with_noise(logs: AnyLogs, likelihood: Linear) -> tuple[Linear, Noise]:
     return Linear(noise_std=found.noise_std), found
 
 
-def blocks_of(logs: AnyLogs, likelihood: AbstractLikelihood) -> list[AbstractTasks]:
+def blocks_of(logs: AnyLogs, likelihood: AbstractLikelihood) -> list[LinearTasks | GlmTasks]:
     """Blocks of the tasks, in the order of their labels' hashes."""
     if isinstance(likelihood, Linear):
         assert likelihood.noise_std is not None
@@ -894,7 +887,7 @@ def blocks_of(logs: AnyLogs, likelihood: AbstractLikelihood) -> list[AbstractTas
     return list(row_blocks(logs, likelihood))
 
 
-def empty_block(dim: int, likelihood: AbstractLikelihood) -> AbstractTasks:
+def empty_block(dim: int, likelihood: AbstractLikelihood) -> LinearTasks | GlmTasks:
     """The block of no tasks."""
     hashes, none = np.zeros(0, np.uint64), np.zeros(0)
     if isinstance(likelihood, Linear):
@@ -921,17 +914,7 @@ def search_logs(
 ) -> Search:
     """The mixture that explains tasks held out in turn best; whole tasks are held out, by label.
 
-    Args:
-        logs: Past tasks, or a part of them.
-        likelihood: How rewards arise.
-        config: What is tried, and what decides.
-        seed: Of the starts.
-        executor: Where candidates are fitted, and all tasks gone over.
-        everything: All tasks, where `logs` are a part of them.
-        advance: Called with the name of each phase.
-
-    Returns:
-        The search.
+    Where `logs` are a part of `everything`, what is found is refined on all tasks.
     """
     few = logs
     if logs.num_tasks > config.max_tasks:
@@ -948,7 +931,7 @@ def search_logs(
     which = folds(few.hashes, num_folds, salt=11)
 
     def subset(mask: np.ndarray) -> list[AbstractTasks]:
-        return blocks_of(few.select(mask), likelihood)
+        return list(blocks_of(few.select(mask), likelihood))
 
     splits = Splits.of(subset, which, num_turns, start=gaussian)
     found = search(
