@@ -199,11 +199,9 @@ class AsyncClient:
         self._max_retries, self._backoff = max_retries, backoff
 
     async def __aenter__(self) -> "AsyncClient":
-        """For `async with`, which closes the connections."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the connections."""
         await self.close()
 
     async def close(self) -> None:
@@ -417,11 +415,9 @@ class Client:
         self._calls = _BlockingClient(self._http, max_retries, backoff)
 
     def __enter__(self) -> "Client":
-        """For `with`, which closes the connections."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the connections."""
         self.close()
 
     def close(self) -> None:

@@ -85,7 +85,7 @@ def test_the_order_of_rewards_does_not_matter(
             assert reward(client, chosen[i]["decision_id"], float(i))["status"] == "learned"
     rows = [table[reply["action"]] for table, reply in zip(tables, chosen, strict=True)]
     expected = dp.Linear(1.0).observe(rows, np.arange(12.0))
-    (state,) = client.engine.task_cache.states()
+    (state,) = client.engine.task_cache.values()
     evidence = state.arrays.evidence
     np.testing.assert_allclose(evidence.precision, expected.precision, rtol=1e-5)
     np.testing.assert_allclose(evidence.shift, expected.shift, rtol=1e-5)

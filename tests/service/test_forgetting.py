@@ -16,7 +16,7 @@ from service.conftest import LINEAR, LOGISTIC, MakeService, decide, features, re
 
 
 def state_of(client: Any) -> Any:
-    return client.engine.task_cache.states()[-1]
+    return next(reversed(client.engine.task_cache.values()))
 
 
 def logged(database: Database) -> Any:

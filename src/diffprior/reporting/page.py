@@ -17,32 +17,25 @@ STYLE = (FOLDER / "style.css").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
-class Heading:
-    """The title of a section."""
-
-    text: str
-
-
-@dataclass(frozen=True)
 class Text:
     """A paragraph."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class Callout:
-    """A paragraph that stands out; `status` is good, bad (a warning) or empty."""
-
-    text: str
-    status: str = ""
+class Heading(Text):
+    """The title of a section."""
 
 
-@dataclass(frozen=True)
-class Code:
+class Code(Text):
     """Lines to type."""
 
-    text: str
+
+@dataclass(frozen=True)
+class Callout(Text):
+    """A paragraph that stands out; `status` is good, bad (a warning) or empty."""
+
+    status: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,7 +54,7 @@ class Columns:
     blocks: Sequence["Block"]
 
 
-Block = Heading | Text | Callout | Code | Picture | Table | Columns
+Block = Text | Picture | Table | Columns
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from .requests import ServiceError
-from .store import Database, tokens
+from .store import Database, Row, tokens
 
 RIGHTS = ("decide", "reward", "read", "admin")
 TRUST_SECONDS = 5.0  # how long a revoked token may still be accepted
@@ -54,16 +54,9 @@ def create_token(
             f"`rights`: expected some of {', '.join(RIGHTS)}, got {sorted(unknown)}; pick those"
         )
     name, secret = secrets.token_hex(ID_CHARS // 2), secrets.token_urlsafe(32)
-    row = {
-        "id": name,
-        "digest": _digest(secret),
-        "rights": json.dumps(list(rights)),
-        "model": model,
-        "max_tasks": max_tasks,
-        "num_tasks": 0,
-        "created": time.time(),
-        "revoked": False,
-    }
+    row: Row = {"id": name, "digest": _digest(secret), "rights": json.dumps(list(rights))}
+    row |= {"model": model, "max_tasks": max_tasks, "num_tasks": 0}
+    row |= {"created": time.time(), "revoked": False}
     with database.transaction() as connection:
         connection.execute(tokens.insert().values(row))
     return f"dp_{name}_{secret}"

@@ -163,8 +163,10 @@ class Batch:
         )
         limit = sum(r.limit for r in requests if isinstance(r, Settle))
         if limit:
-            due = read_rows(self._connection, _due(self._now).limit(limit))
-            self._decisions |= {row["id"]: row for row in due}
+            d = decisions.c
+            waits = (d.settled.is_(False), d.expires <= self._now, d.status == "active")
+            query = sa.select(decisions).where(*waits).order_by(d.expires, d.id).limit(limit)
+            self._decisions |= {row["id"]: row for row in read_rows(self._connection, query)}
 
     def _read(self, ids: list[str]) -> dict[str, Row]:
         query = sa.select(decisions).where(decisions.c.id.in_(ids))
@@ -197,14 +199,14 @@ class Batch:
 
     def _load(self, wanted: Iterable[tuple[Row, Version]]) -> None:
         """Read the states of these tasks, all at once."""
-        missing = [(task, version) for task, version in wanted if not self._has(task, version)]
+        missing = []
+        for task, version in wanted:
+            state = self._states.get((task["id"], version.version))
+            if state is None or state.num_learned < task["num_learned"]:
+                missing.append((task, version))
         if missing:
             self._write_observations()  # the state under another version reads them from the log
             self._states |= current_states(self._connection, self._cache, missing)
-
-    def _has(self, task: Row, version: Version) -> bool:
-        state = self._states.get((task["id"], version.version))
-        return state is not None and state.num_learned >= task["num_learned"]
 
     def _state(self, task: Row, version: Version) -> TaskState:
         """The state of a task, including what this transaction has learned."""
@@ -242,10 +244,8 @@ class Batch:
         """The decision that a request is about."""
         row = self._decisions.get(request.decision_id)
         task = self._tasks.get(row["task_id"]) if row else None
-        hidden = task is None or (
-            request.models is not None and task["model"] not in request.models
-        )
-        if row is None or hidden:
+        allowed = request.models
+        if not row or not task or (allowed is not None and task["model"] not in allowed):
             raise not_found("decision_id", request.decision_id)
         return row
 
@@ -304,9 +304,10 @@ class Batch:
         for row in due:
             version = self._version(row)
             on_time = [r["value"] for r in self._rewards[row["id"]] if not r["late"]]
-            value = _aggregate(version.settings.aggregation, on_time)
-            source = "reward" if on_time else "default"
-            value = version.settings.default_reward if value is None else value
+            source, value = "default", version.settings.default_reward
+            if on_time:
+                several = {"first": on_time[0], "last": on_time[-1], "sum": sum(on_time)}
+                source, value = "reward", several[version.settings.aggregation]
             try:
                 self._observe(row, version, value, source)
             except ServiceError:  # for example a sum outside the support: settle without it
@@ -354,7 +355,8 @@ class Batch:
         for request in requests:
             key = (request.model, request.task)
             if key not in named:
-                self.results.append((request, ServiceError(429, _TOO_MANY_TASKS)))
+                why = "the token has created as many tasks as it may; ask for a higher limit"
+                self.results.append((request, ServiceError(429, why)))
                 continue
             task, version = named[key], versions[key]
             if request.decision_id in known or request.decision_id in new:
@@ -424,9 +426,6 @@ class Batch:
         }
 
 
-_TOO_MANY_TASKS = "the token has created as many tasks as it may; ask for a higher limit"
-
-
 def _update(
     table: sa.Table, *columns: str
 ) -> Callable[[Iterable[Row]], tuple[sa.Update, list[Row]]]:
@@ -441,16 +440,6 @@ def _update(
 
 _update_tasks = _update(tasks, "num_decisions", "num_learned")
 _update_decisions = _update(decisions, "status", "expires", "settled")
-
-
-def _due(now: float) -> sa.Select:
-    """Decisions that have expired, the earliest first."""
-    return (
-        sa.select(decisions)
-        .where(decisions.c.settled.is_(False), decisions.c.expires <= now)
-        .where(decisions.c.status == "active")
-        .order_by(decisions.c.expires, decisions.c.id)
-    )
 
 
 def _repeated_decision(request: Decide, task: Row, row: Row) -> Reply:
@@ -473,10 +462,3 @@ def _repeated_reward(row: Row, same: Row, request: Reward) -> Reply:
     expired = row["expires"] is not None and same["received"] > row["expires"]
     status = "late" if expired else "ignored" if same["late"] else ""
     return reward_reply(row["id"], status or ("learned" if row["settled"] else "waiting"))
-
-
-def _aggregate(aggregation: str, values: list[float]) -> float | None:
-    """One reward from those that came in time; None if there are none."""
-    if not values:
-        return None
-    return {"first": values[0], "last": values[-1], "sum": sum(values)}[aggregation]

@@ -3,7 +3,7 @@
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def export(database: Database, model: str, format: str, path: Path) -> Exported:
     num_draws = {v.version: v.settings.propensity_draws for v in catalog.versions_of(model)}
     exported = Exported()
 
-    def chosen() -> Iterator[LoggedDecision]:
+    def chosen() -> Generator[LoggedDecision, None, None]:
         for row in _rows(database, model):
             exported.num_decisions += 1
             reason = _reason_left_out(row, dim, propensity_needed=format != "parquet")

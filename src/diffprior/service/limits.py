@@ -58,12 +58,24 @@ class Limits:
     async def _read(self, scope: Scope, receive: Receive) -> bytes | tuple[int, str]:
         """The whole body, or a status and an error message."""
         limit = self.model_body if scope["method"] == "PUT" else self.body
+        too_long = 413, f"expected a body of at most {limit} bytes"
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        if not declared.isdigit() or int(declared) > limit:
+            return too_long
+        body, more = bytearray(), True
         try:
             async with asyncio.timeout(self.seconds):
-                body = await _read(scope, receive, limit)
+                while more:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        return b""
+                    body += message.get("body", b"")
+                    if len(body) > limit:
+                        return too_long
+                    more = message.get("more_body", False)
         except TimeoutError:
             return 408, f"expected a body within {self.seconds:g} seconds; send it faster"
-        return body if body is not None else (413, f"expected a body of at most {limit} bytes")
+        return bytes(body)
 
 
 def _record(metrics: Metrics, scope: Scope, status: int, seconds: float) -> None:
@@ -74,34 +86,12 @@ def _record(metrics: Metrics, scope: Scope, status: int, seconds: float) -> None
         access_log.info(json.dumps(line | {"ms": round(1e3 * seconds, 2)}))
 
 
-async def _read(scope: Scope, receive: Receive, limit: int) -> bytes | None:
-    """The whole body; None if it is too long."""
-    declared = dict(scope["headers"]).get(b"content-length", b"0")
-    if not declared.isdigit() or int(declared) > limit:
-        return None
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return b""
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > limit:
-            return None
-        if not message.get("more_body", False):
-            return b"".join(parts)
-
-
 def _replayed(body: bytes, receive: Receive) -> Receive:
     """A `receive` that returns a body that was already read."""
-    done = False
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
-        nonlocal done
-        if done:
-            return await receive()
-        done = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return messages.pop() if messages else await receive()
 
     return replay
 

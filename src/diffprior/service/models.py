@@ -334,14 +334,13 @@ class Catalog:
                 connection.execute(versions.update().where(where).values(share=value))
         self.refresh()
 
-    def roll_back(self, model: str) -> Version:
+    def roll_back(self, model: str) -> None:
         """Return all tasks to the version before the newest one that serves any."""
         serving = [v for v in self.versions_of(model) if v.share > 0]
         before = [v for v in self.versions_of(model) if v.version < serving[0].version]
         if not before:
             raise ServiceError(409, f"`model`: {model!r} has no earlier version to go back to")
         self.set_share(model, before[0].version, 1.0)
-        return self.version(model, before[0].version)
 
 
 def _read_version(connection: sa.Connection, key: tuple[str, int], seed: int) -> Version:

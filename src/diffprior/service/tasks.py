@@ -65,35 +65,20 @@ class TaskState:
         return self.version.posterior_policy(requests).index.theta.reshape(-1, self.version.dim)
 
 
-class TaskCache:
-    """The states of the most recently used tasks, at most `max_tasks`."""
+class TaskCache(OrderedDict[Key, TaskState]):
+    """The states of the most recently used tasks, at most `max_tasks`, the last used last."""
 
     def __init__(self, max_tasks: int) -> None:
+        super().__init__()
         self._max_tasks = max_tasks
-        self._states: OrderedDict[Key, TaskState] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._states)
-
-    def get(self, key: Key) -> TaskState | None:
-        """The state of a task under a version, if it is here."""
-        return self._states.get(key)
 
     def put(self, states: Iterable[TaskState]) -> None:
         """Store these states; the least recently used ones make room."""
         for state in states:
-            self._states[state.key] = state
-            self._states.move_to_end(state.key)
-        while len(self._states) > self._max_tasks:
-            self._states.popitem(last=False)
-
-    def states(self) -> list[TaskState]:
-        """All states, the least recently used first."""
-        return list(self._states.values())
-
-    def clear(self) -> None:
-        """Forget all states, so that they are read from the log again."""
-        self._states.clear()
+            self[state.key] = state
+            self.move_to_end(state.key)
+        while len(self) > self._max_tasks:
+            self.popitem(last=False)
 
 
 def current_states(
