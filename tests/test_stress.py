@@ -98,9 +98,9 @@ print("returned")
 
 
 PROGRAMS = (
-    (LINEAR, 5, 100_000),
+    (LINEAR, 5, 30_000),
     (LINEAR, 64, 2_000),
-    (LOGISTIC, 5, 5_000),
+    (LOGISTIC, 5, 2_000),
     (MIXTURE, 32, 64),
     (FITS, 16, 4),
 )

@@ -10,7 +10,7 @@ import pytest
 import diffprior as dp
 import reference
 from bandits.helpers import FailingLater
-from cases import GLMS, LIKELIHOODS, LikelihoodCase, case_name, problem
+from cases import LINEAR, LOGISTIC, NEGATIVE_BINOMIAL, LikelihoodCase, case_name, problem
 from diffprior.bandits.agents import (
     AbstractAgent,
     EpsilonGreedy,
@@ -58,7 +58,7 @@ def assert_frequencies(observed: np.ndarray, expected: np.ndarray, n: int) -> No
     assert np.max(np.abs(observed - expected) / error) < 5
 
 
-@pytest.mark.parametrize("case", LIKELIHOODS, ids=case_name)
+@pytest.mark.parametrize("case", [LINEAR, LOGISTIC], ids=case_name)
 def test_thompson_sampling_maximizes_over_its_draw(case: LikelihoodCase) -> None:
     likelihood = case.make()
     evidence = problem(1, DIM, 20, case).evidence(likelihood)
@@ -78,7 +78,7 @@ def test_thompson_sampling_maximizes_over_its_draw(case: LikelihoodCase) -> None
     assert not np.any(failed)
 
 
-@pytest.mark.parametrize("case", GLMS, ids=case_name)
+@pytest.mark.parametrize("case", [LOGISTIC, NEGATIVE_BINOMIAL], ids=case_name)
 def test_linucb_is_optimistic_about_the_laplace_posterior(case: LikelihoodCase) -> None:
     data = problem(2, DIM, 25, case)
     agent = LinUCB(prior(), case.make(), width=1.5)
@@ -121,7 +121,8 @@ def test_saturated_means_do_not_hide_the_best_action() -> None:
     known = dp.GaussianPrior(np.array([100.0, 0.0]), 1e-12 * np.eye(2))
     agent = ThompsonSampling(dp.Exact(known), dp.Logistic())
     features = jnp.array([[1.0, 0.0], [3.0, 0.0], [2.0, 0.0]])
-    action, _ = act(agent, jax.random.key(0), dp.Logistic().empty(2), features)
+    empty = dp.Logistic().empty(2)
+    action, _ = jax.jit(lambda key: act(agent, key, empty, features))(jax.random.key(0))
     assert action == 1
 
 

@@ -13,8 +13,6 @@ from diffprior.bandits import updates
 
 from .helpers import standard_prior
 
-pytestmark = pytest.mark.float32
-
 RNG = np.random.default_rng(0)
 FEATURES, REWARDS = RNG.standard_normal((30, 2)), RNG.standard_normal(30)
 ACTIONS = RNG.standard_normal((5, 2))
@@ -33,6 +31,7 @@ def played(half_life: Any, likelihood: Any, rewards: np.ndarray) -> tuple[dp.Ban
     return bandit, np.asarray(taken, float)
 
 
+@pytest.mark.float32
 def test_linear_evidence_is_the_weighted_sum() -> None:
     bandit, taken = played(7.5, dp.Linear(0.5), REWARDS)
     weights = 2.0 ** ((taken - bandit.num_decisions) / 7.5) / 0.25

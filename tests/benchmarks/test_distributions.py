@@ -46,8 +46,7 @@ def test_log_density_matches_samples(name: str) -> None:
     assert np.all(np.abs(found - expected) < 5 * np.sqrt(expected / 1e5) + 2e-3)
 
 
-@pytest.mark.parametrize("name", ["H", "swirl"])
-@pytest.mark.parametrize("num_observations", [0, 1000])
+@pytest.mark.parametrize(("name", "num_observations"), [("H", 1000), ("swirl", 0)])
 def test_draws_in_the_plane_have_the_moments_of_a_grid(name: str, num_observations: int) -> None:
     source = distribution(name)
     tasks = source.tasks(num_observations, 2, 0)
@@ -91,7 +90,7 @@ def test_draws_on_a_sheet_have_the_moments_of_weighted_atoms() -> None:
         assert_mean(draw[:, 0] ** 2, square[0])
 
 
-@pytest.mark.parametrize("likelihood", ["logistic", "poisson", "negative-binomial"])
+@pytest.mark.parametrize("likelihood", ["logistic", "negative-binomial"])
 def test_draws_of_a_wide_prior_have_the_moments_of_a_grid(
     likelihood: str,
 ) -> None:

@@ -15,9 +15,9 @@ from cases import NOISE_STD, Problem, problem, random_cov, representable, tolera
 from rational import linear_posterior_error
 
 pytestmark = pytest.mark.float32
-DIMS = (1, 2, 5, 32, 128)
+DIMS = (1, 3, 9, 128)
 Posterior = tuple[dp.Gaussian, jax.Array, tuple[np.ndarray, np.ndarray], np.ndarray]
-SIZES = [(d, n) for d in DIMS for n in sorted({0, 1, d - 1, 10 * d, 10_000})]
+SIZES = [(d, n) for d in DIMS for n in sorted({0, d - 1, 10 * d})]
 
 
 def log_evidence_row_by_row(

@@ -17,7 +17,6 @@ def evidence(seed: int = 0, num_rows: int = 5) -> dp.AbstractEvidence:
     return problem(seed, DIM, num_rows).evidence(LINEAR.make())
 
 
-@pytest.mark.float32
 def test_same_key_same_draw(case: SamplerCase) -> None:
     sampler = case.make()
     draws = [sampler.sample(jax.random.key(seed), evidence()) for seed in range(20)]

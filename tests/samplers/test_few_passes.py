@@ -76,8 +76,7 @@ def factor(k: int, cov: np.ndarray) -> np.ndarray:
     return half @ np.linalg.inv(np.linalg.cholesky(np.linalg.inv(inner))).T
 
 
-@pytest.mark.float32
-@pytest.mark.parametrize("passes", NOISE)
+@pytest.mark.parametrize("passes", [1, pytest.param(2, marks=pytest.mark.float32), 3, 4])
 def test_linear_passes_equal_the_twin(passes: int) -> None:
     p = problem(1, DIM, 6)
     precision, shift = reference.linear_evidence(*BLOB_UNIT.history(p), NOISE_STD)
@@ -132,14 +131,13 @@ def test_the_identity_link_gives_what_linear_rewards_give() -> None:
     )
 
 
-@pytest.mark.parametrize("num_rows", [6, 40])
-def test_binary_rewards_give_the_posterior_by_weights(num_rows: int) -> None:
+def test_binary_rewards_give_the_posterior_by_weights() -> None:
     """Under a prior so wide that posteriors are skewed, against 400,000 draws of it weighted by the
     likelihood. The allowance, in units of the prior, is for the 16 proposals; one proposal is off
     by more."""
     weights, means, covs = BLOBS
     wide = (weights, 4 * means, 16 * covs)
-    p = problem(num_rows, DIM, num_rows, LOGISTIC)
+    p = problem(6, DIM, 6, LOGISTIC)
     atoms = np.asarray(dp.MixturePrior(*wide).sample(jax.random.key(1), 400_000), np.float64)
     eta = atoms @ p.features.T
     logs = reference.family_log_density(p.rewards[None], eta, "logistic", 1.0).sum(axis=1)

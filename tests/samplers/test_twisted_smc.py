@@ -10,7 +10,7 @@ from numpy.testing import assert_array_equal
 
 import diffprior as dp
 import reference
-from cases import LINEAR, LOGISTIC, NOISE_STD, POISSON, LikelihoodCase, problem
+from cases import LINEAR, LOGISTIC, NOISE_STD, problem
 from chains import (
     BLOBS,
     Unit,
@@ -28,9 +28,9 @@ DIM = 2
 KEY = jax.random.key(9)
 
 
-@pytest.mark.parametrize(("num_particles", "steps", "dim"), [(1, 3, 3), (4, 8, 1)])
-def test_a_gaussian_prior_gives_exact_bayes(num_particles: int, steps: int, dim: int) -> None:
+def test_a_gaussian_prior_gives_exact_bayes() -> None:
     """The law, and the expectation of the estimated evidence over the exact one, which is 1."""
+    num_particles, steps, dim = 4, 8, 3
     for num_rows in (0, 1, 5, 100):
         p = problem(num_rows, dim, num_rows)
         prior = dp.GaussianPrior(p.mean, p.cov)
@@ -45,14 +45,12 @@ def test_a_gaussian_prior_gives_exact_bayes(num_particles: int, steps: int, dim:
         assert np.all(info.effective_sample_size > 0.9 * num_particles)
 
 
-@pytest.mark.parametrize("case", [LOGISTIC, POISSON], ids=lambda case: case.name)
-def test_generalized_linear_models_give_the_posterior_of_a_grid(case: LikelihoodCase) -> None:
-    """Large features, whose posterior Laplace's approximation misses; rewards of dozens, where a
-    search from afar overshoots. Any potential would leave the evidence unbiased; only a good one
-    keeps the particles alike."""
+def test_generalized_linear_models_give_the_posterior_of_a_grid() -> None:
+    """Large features, whose posterior Laplace's approximation misses. Any potential would leave the
+    evidence unbiased; only a good one keeps the particles alike."""
+    case = LOGISTIC
     p = problem(8, DIM, 6, case)
-    large = {"features": 4.0 * p.features} if case is LOGISTIC else {"rewards": p.rewards + 30.0}
-    p = dataclasses.replace(p, **large)
+    p = dataclasses.replace(p, features=4.0 * p.features)
     mode, spread = reference.irls(*p.for_twin(), case.family)
     half = 8.0 * np.sqrt(np.diagonal(spread))
 
