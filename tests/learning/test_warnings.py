@@ -33,7 +33,7 @@ def test_sound_logs_draw_no_warning() -> None:
 def test_survivors_draw_a_warning() -> None:
     logs = dp.Logs(*world(1500))
     means = np.bincount(logs.row_tasks, logs.rewards) / logs.counts
-    assert "better ones had been kept" in warned(logs.select(means > np.median(means)))
+    assert "better ones had been logged" in warned(logs.select(means > np.median(means)))
 
 
 def test_survivors_of_a_policy_s_logs_draw_a_warning_and_all_of_them_do_not() -> None:

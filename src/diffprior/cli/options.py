@@ -1,4 +1,4 @@
-"""What commands share: options, checks before any work begins, and messages on the terminal."""
+"""Options of several commands, checks before any work begins, and messages on the terminal."""
 
 import contextlib
 import importlib.metadata

@@ -28,12 +28,11 @@ TAIL_RATIO = 1.9  # spread of the lowest tenth over that of the next two; about 
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """Information of one task about theta by direction, from 0 (none) to 1 (all).
+    """Information of one task about theta by direction, from 0 (none) to 1 (all), largest first.
 
-    Attributes:
-        values: Squared correlation of theta with its best estimate from one task, largest first.
-        directions: Unit vectors in units of the prior's standard deviations, one per row, (d, d).
-        learnable_order: Order of structure that this number of tasks can show, ln n / ln(1 / B).
+    `values` are squared correlations of theta with its best estimate from one task, `directions`
+    unit vectors in units of the prior's standard deviations, one per row, and `learnable_order` the
+    order of structure that this number of tasks can show, ln n / ln(1 / B).
     """
 
     values: Float[np.ndarray, " d"]
@@ -140,10 +139,8 @@ def log_likelihoods(block: RowTasks, points: Float[np.ndarray, "m d"]) -> np.nda
 class Calibration:
     """Next rewards within their predictive distributions.
 
-    Attributes:
-        places: Probability of a smaller reward per next row, ties at random; uniform if right.
-        coverage: Share of next rewards inside their 90 % intervals.
-        error: Its standard error over tasks.
+    `places` are probabilities of a smaller reward per next row, ties at random, uniform if right;
+    `coverage` is the share inside 90 % intervals, and `error` its standard error over tasks.
     """
 
     places: Float[np.ndarray, " n"]
@@ -255,7 +252,7 @@ def _survivors(logs: AnyLogs) -> str:
         return ""
     return (
         "selection: mean rewards of tasks break off below as if only the better ones had been "
-        "kept; a prior of survivors promises new tasks too much, so add the others"
+        "logged; a prior of survivors promises new tasks too much, so add the others"
     )
 
 

@@ -252,7 +252,7 @@ class _Run:
             )
 
     def _certificate(self, components: GaussianMixture) -> float:
-        """What any prior could still gain over these components, computed once."""
+        """Bound on the gain of any prior over these components, computed once."""
         if id(components) not in self.certificates:
             found = certificate(components, self.rest, self.likelihood, self.seed)
             self.certificates[id(components)] = found

@@ -41,7 +41,7 @@ class LearningReport:
         coverage_error: Its standard error.
         simulation: Expected regret of the families; or None.
         chosen: Name of the chosen family.
-        sentence: What was chosen, and why.
+        sentence: The choice and its reason.
         hedge: Weight of a wide Gaussian mixed in.
         warnings: Warnings about the data.
         seconds: Duration of each part.

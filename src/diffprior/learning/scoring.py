@@ -129,14 +129,9 @@ class Gain:
 class FamilyResult:
     """Scores of one family on tasks held out.
 
-    Attributes:
-        name: Name of the family.
-        log_evidence: Mean log p(h) per task.
-        over_gaussian: Difference from the Gaussian.
-        by_length: Differences from the Gaussian for tasks of few, some and many rows.
-        next_rows: Difference from the Gaussian in the log evidence of the second half of each
-            task's rows given the first; None without rows.
-        chosen: Whether this family was chosen.
+    `log_evidence` is the mean log p(h) per task. Differences from the Gaussian are over all tasks,
+    over those of few, some and many rows, and in the log evidence of the second half of each task's
+    rows given the first, None without rows.
     """
 
     name: str
@@ -185,8 +180,15 @@ def score(
     """Score every family on the same tasks; returns the names of the groups by length too."""
     evidence = {f.name: task_log_evidence(f, logs, likelihood, seed) for f in families}
     groups, names = length_groups(np.asarray(logs.counts, float))
-    later = _next_rows(families, evidence, logs, likelihood, seed)
     base = evidence["Gaussian"]
+    later: dict[str, np.ndarray] | None = None
+    several = logs.counts >= 2
+    if isinstance(logs, Logs) and np.any(several):
+        first, _ = first_halves(logs.select(several))
+        later = {
+            f.name: evidence[f.name][several] - task_log_evidence(f, first, likelihood, seed)
+            for f in families
+        }
     results = tuple(
         FamilyResult(
             f.name,
@@ -221,20 +223,3 @@ def length_groups(counts: Float[np.ndarray, " t"]) -> tuple[list[np.ndarray], tu
             least = max(below + 1, int(counts.min()))
             names.append(f"{least}" if least == top else f"{least} to {top}")
     return groups, tuple(names)
-
-
-def _next_rows(
-    families: Sequence[Family],
-    evidence: dict[str, np.ndarray],
-    logs: AnyLogs,
-    likelihood: AbstractLikelihood,
-    seed: int,
-) -> dict[str, np.ndarray] | None:
-    if not isinstance(logs, Logs) or not np.any(logs.counts >= 2):
-        return None
-    several = logs.counts >= 2
-    first, _ = first_halves(logs.select(several))
-    return {
-        f.name: evidence[f.name][several] - task_log_evidence(f, first, likelihood, seed)
-        for f in families
-    }

@@ -87,12 +87,8 @@ class Passes(AbstractExecutor):
 class Source:
     """All tasks to learn from.
 
-    Attributes:
-        sample: Tasks in memory, chosen by their labels; all of them unless they are too many.
-        num_tasks: Number of all tasks.
-        num_rows: Number of all rows.
-        rows_per_task: Smallest, median and largest number of rows per task.
-        shards: The files of all tasks; None if all tasks are in memory.
+    The `sample` is in memory, chosen by labels: all tasks unless they are too many. Numbers are of
+    all tasks, `rows_per_task` the smallest, median and largest. `shards` is None in memory.
     """
 
     sample: AnyLogs

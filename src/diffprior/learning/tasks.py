@@ -717,7 +717,7 @@ class ShardTasks(AbstractTasks):
         return dataclasses.replace(self, num_draws=num_draws)
 
     def blocks(self) -> Sequence[LinearTasks | GlmTasks]:
-        """The blocks of the file, read now or kept from an earlier round."""
+        """The blocks of the file, read now or cached in an earlier round."""
         about = (self.shard.columns, self.selection, self.likelihood_digest)
         found = CACHE.get(about, self.shard, self._read)
         draws = self.num_draws
@@ -773,7 +773,7 @@ class _Cache:
     def get(
         self, about: Any, shard: Shard, read: Callable[[], list[LinearTasks | GlmTasks]]
     ) -> list[LinearTasks | GlmTasks]:
-        """The blocks of a shard, kept or read."""
+        """The blocks of a shard, cached or read."""
         with self.lock:
             if about != self.about:
                 self.about, self.found, self.num_bytes = about, {}, 0

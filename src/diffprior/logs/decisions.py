@@ -51,15 +51,9 @@ def counted_propensity(share: float, num_draws: int) -> float:
 class LoggedDecisions:
     """Decisions with propensities and rewards, grouped by task, in the order of rewards.
 
-    Args:
-        tasks: Task number per decision (n,), ascending.
-        features: Features of all actions (n, K, d); zeros beyond the actions that there were.
-        mask: Which actions could be taken (n, K).
-        actions: The action taken, a row of `features` (n,).
-        rewards: Its reward (n,).
-        propensities: The probability with which it was taken (n,); NaN if unknown: such decisions
-            are evidence for their task, and nothing is estimated from them.
-        num_known: How many rewards of its task were known when the decision was made (n,).
+    Attributes are as of `from_arrays`, sorted, and `num_known`, how many rewards of its task were
+    known when each decision was made. Decisions without a propensity are evidence for their task,
+    and nothing is estimated from them.
     """
 
     tasks: Int[np.ndarray, " n"]
@@ -135,6 +129,10 @@ class LoggedDecisions:
         begin, end = _numbers("created", created, n), _numbers("learned", learned, n)
         reject_rows(end <= begin, "learned", "times after `created`", "correct the times")
         order = np.lexsort((end, numbers))
+        num_known = np.zeros(n, np.int64)
+        starts = np.searchsorted(numbers[order], np.arange(len(labels) + 1))
+        for own in (order[a:b] for a, b in itertools.pairwise(starts)):
+            num_known[own] = np.searchsorted(end[own], begin[own], side="right")
         return LoggedDecisions(
             numbers[order],
             phi[order],
@@ -142,7 +140,7 @@ class LoggedDecisions:
             taken[order],
             _numbers("rewards", rewards, n)[order],
             known[order],
-            _num_known(numbers[order], begin[order], end[order], len(labels)),
+            num_known[order],
         )
 
     @staticmethod
@@ -182,17 +180,6 @@ class LoggedDecisions:
     def starts(self) -> Int[np.ndarray, " n"]:
         """Where the task of each decision begins."""
         return np.searchsorted(self.tasks, self.tasks)
-
-
-def _num_known(
-    tasks: np.ndarray, created: np.ndarray, learned: np.ndarray, num_tasks: int
-) -> Int[np.ndarray, " n"]:
-    """Rewards of the same task that came before each decision; rows are in order of `learned`."""
-    known = np.zeros(len(tasks), np.int64)
-    starts = np.searchsorted(tasks, np.arange(num_tasks + 1))
-    for first, end in itertools.pairwise(starts):
-        known[first:end] = np.searchsorted(learned[first:end], created[first:end], side="right")
-    return known
 
 
 def _numbers(name: str, values: ArrayLike, n: int) -> Float[np.ndarray, " n"]:

@@ -33,12 +33,8 @@ def held_out(
 class Selection:
     """Some of all tasks, chosen by their labels alone, so that every shard can choose its own.
 
-    Attributes:
-        held_out: Share of tasks to leave out, by `held_out`.
-        num_folds: If positive, split the others into this many folds and leave out the first.
-        fold_salt: Which partition into folds.
-        share: Share of the rest to take.
-        share_salt: Which of them.
+    A share `held_out` is left out; then the first of `num_folds`, if positive; of the rest, a
+    `share` is taken. Salts say which.
     """
 
     held_out: float = 0.0

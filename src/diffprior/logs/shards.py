@@ -114,14 +114,9 @@ class ShardedLogs:
     ) -> None:
         """Distribute the rows of Parquet files over files by task.
 
-        Makes two passes over the rows, with few of them in memory at a time.
-
-        Args:
-            source: A Parquet file, or a folder of such files.
-            folder: Folder to write; it must not exist, or be empty.
-            task: Column of task labels.
-            tasks_per_file: Approximate number of tasks per file; a file must fit into a worker's
-                memory.
+        Makes two passes over the rows of `source`, a file or a folder, with few in memory at a
+        time. The `folder` must not exist, or be empty; `task` is the column of labels. A file of
+        about `tasks_per_file` tasks must fit into a worker's memory.
 
         Raises:
             ValueError: There is no such file or column, the folder is not empty, or there would be
