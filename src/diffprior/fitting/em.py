@@ -104,75 +104,30 @@ class AbstractTasks(abc.ABC):
 
     @abc.abstractmethod
     def pooled(self) -> PooledRows:
-        """All rows as one task, for a first guess.
-
-        Returns:
-            Their precision, shift, sum of squares and number.
-        """
+        """All rows as one task, for a first guess."""
 
     @abc.abstractmethod
     def expect(self, mixture: GaussianMixture, round_: int = 0) -> Sums:
-        """One E-step: expected responsibilities and moments, summed over the tasks.
-
-        Args:
-            mixture: The prior so far.
-            round_: Number of the step, which random numbers depend on where there are any.
-
-        Returns:
-            The sums.
-        """
+        """One E-step: expected responsibilities and moments, summed over the tasks."""
 
     @abc.abstractmethod
     def log_evidence(self, mixture: GaussianMixture) -> Float[np.ndarray, " n"]:
-        """log p(h) of every task.
-
-        Args:
-            mixture: The prior.
-
-        Returns:
-            In nats, (n,).
-        """
+        """log p(h) of every task."""
 
     @abc.abstractmethod
     def draw(self, mixture: GaussianMixture, *numbers: int) -> Float[np.ndarray, "n d"]:
-        """One draw of theta given each task.
-
-        Args:
-            mixture: The prior.
-            numbers: They, and the label of a task, decide its random numbers.
-
-        Returns:
-            (n, d).
-        """
+        """One draw of theta given each task."""
 
     def corrected(self, num_draws: int) -> "AbstractTasks":
-        """The same evidence, with so many points per task to correct what is not exact.
-
-        Args:
-            num_draws: 0 for no correction.
-
-        Returns:
-            The tasks.
-        """
+        """The same evidence, with so many points per task to correct what is not exact."""
         return self
 
     def scoring(self) -> "AbstractTasks":
-        """The tasks as models are scored on them.
-
-        Returns:
-            The tasks.
-        """
+        """The tasks as models are scored on them."""
         return self.corrected(SCORING_DRAWS)
 
     def with_noise(self, noise_std: float) -> "AbstractTasks":
-        """The same rows under another noise.
-
-        Args:
-            noise_std: Of linear rewards.
-
-        Returns:
-            The tasks.
-        """
+        """The same rows under another noise."""
         raise NotImplementedError
 
 
@@ -251,15 +206,7 @@ class Samples(AbstractTasks):
         return self.in_units(mixture, sums, total)
 
     def sums_by(self, mixture: GaussianMixture, shares: Float[np.ndarray, "n k"]) -> Sums:
-        """Sums over samples whose responsibilities are given.
-
-        Args:
-            mixture: In whose units.
-            shares: Responsibilities (n, k).
-
-        Returns:
-            The sums; their evidence is 0.
-        """
+        """Sums over samples whose responsibilities are given."""
         weighted = shares * self._weights[:, None]
         return self.in_units(mixture, weighted.T @ self._statistics, 0.0)
 
@@ -347,17 +294,7 @@ def expectations(
     round_: int = 0,
     executor: AbstractExecutor = HERE,
 ) -> Sums:
-    """The E-step over all tasks, added in their order: the same wherever they are.
-
-    Args:
-        blocks: The tasks.
-        mixture: The prior so far.
-        round_: Number of the step.
-        executor: Where to go over the blocks.
-
-    Returns:
-        The sums.
-    """
+    """The E-step over all tasks, added in their order: the same wherever they are."""
     return executor.total(Sums, functools.partial(_expect, mixture, round_), blocks)
 
 
@@ -368,16 +305,7 @@ def _expect(mixture: GaussianMixture, round_: int, block: AbstractTasks) -> Sums
 def log_evidence(
     blocks: Sequence[AbstractTasks], mixture: GaussianMixture, executor: AbstractExecutor = HERE
 ) -> Float[np.ndarray, " n"]:
-    """log p(h) of every task, in the order of the blocks.
-
-    Args:
-        blocks: The tasks.
-        mixture: The prior.
-        executor: Where to go over the blocks.
-
-    Returns:
-        In nats, (n,).
-    """
+    """log p(h) of every task, in the order of the blocks."""
     parts = list(executor.map(functools.partial(_log_evidence, mixture), blocks))
     return np.concatenate(parts) if parts else np.zeros(0)
 
@@ -393,18 +321,7 @@ def maximize(
     floor: Float[np.ndarray, "d d"] | float = 0.0,
     noise: Float[np.ndarray, "d d"] | None = None,
 ) -> tuple[GaussianMixture, Float[np.ndarray, "d d"]]:
-    """The M-step. A component that no task belongs to stays where it is, with weight zero.
-
-    Args:
-        mixture: The prior that the sums were computed under.
-        sums: Of the E-step.
-        model: Of the covariances; each its own by default.
-        floor: Added to every covariance.
-        noise: What components of few factors shared until now.
-
-    Returns:
-        The mixture, and the noise of components of few factors.
-    """
+    """The M-step. A component that no task belongs to stays where it is, with weight zero."""
     model = CovarianceModel(0.0) if model is None else model
     mass = sums.mass
     kept = np.maximum(mass, MIN_MASS)
@@ -465,18 +382,6 @@ def fit_mixture(
 ) -> MixtureFit:
     """EM steps from a given mixture until the evidence hardly rises.
 
-    Args:
-        blocks: The tasks.
-        start: Where to begin.
-        model: Of the covariances.
-        floor: Added to every covariance.
-        max_steps: At most.
-        tolerance: Rise of the mean log evidence per task at which to stop.
-        executor: Where to go over the blocks.
-
-    Returns:
-        The fit.
-
     References:
         Bovy, Hogg and Roweis (2011), Extreme deconvolution, for tasks whose evidence leaves doubt.
     """
@@ -502,19 +407,7 @@ def initial_mixture(
     model: CovarianceModel,
     rng: np.random.Generator,
 ) -> GaussianMixture:
-    """A mixture to begin with: clusters of draws of the tasks' parameters.
-
-    Args:
-        draws: One draw of each task's parameters under the Gaussian (n, d).
-        weights: How many times each task counts (n,).
-        gaussian: Fitted to the tasks; distances are in its units.
-        num_components: K.
-        model: Of the covariances.
-        rng: Of the random numbers.
-
-    Returns:
-        The mixture.
-    """
+    """A mixture to begin with: clusters of draws of the tasks' parameters."""
     mean, factor = gaussian.means[0], gaussian.factors[0]
     unit = np.linalg.solve(factor, (draws - mean).T).T.astype(np.float32)
     labels = k_means(unit, weights, num_components, rng)
@@ -537,17 +430,7 @@ def k_means(
     num_clusters: int,
     rng: np.random.Generator,
 ) -> Int[np.ndarray, " n"]:
-    """Clusters by k-means, its centers spread by greedy k-means++ among a few thousand points.
-
-    Args:
-        x: Points (n, d).
-        weights: How many times each counts (n,).
-        num_clusters: K.
-        rng: Of the random numbers.
-
-    Returns:
-        The number of each point's cluster (n,).
-    """
+    """Clusters by k-means, its centers spread by greedy k-means++ among a few thousand points."""
     if len(x) <= CENTERS_FROM:
         some = rng.permutation(np.flatnonzero(weights > 0))
     else:
@@ -625,21 +508,9 @@ def fit_gaussian(
     """Maximum marginal likelihood of N(mean, cov), of the noise too with `estimate_noise`.
 
     Closed-form EM, whose steps are extrapolated by SQUAREM: two steps give a direction and a
-    length, a third from there; where that lowers the evidence, the plain step is kept.
-
-    Args:
-        blocks: The tasks.
-        estimate_noise: Estimate the noise of linear rewards jointly.
-        start: Where to begin; a wide guess from the tasks' own estimates by default.
-        tolerance: Change in one step, of means in standard deviations and of spreads relative,
-            at which to stop.
-        min_gain: Rise of the mean log evidence per task, in two steps, at which to stop; where the
-            likelihood is greatest at a variance of zero, steps would go on for ever.
-        max_steps: E-steps at most.
-        executor: Where to go over the blocks.
-
-    Returns:
-        The fit.
+    length, a third from there; where that lowers the evidence, the plain step is kept. Steps end
+    at changes below `tolerance`, or a rise of the mean log evidence below `min_gain`: where the
+    likelihood is greatest at a variance of zero, they would go on for ever.
 
     References:
         Varadhan and Roland (2008), scheme S3, with a fallback instead of backtracking.
@@ -725,15 +596,7 @@ def _step(
 def guess_gaussian(
     blocks: Sequence[AbstractTasks], executor: AbstractExecutor = HERE
 ) -> GaussianMixture:
-    """A Gaussian around the pooled estimate, as wide as one task's own estimate is uncertain.
-
-    Args:
-        blocks: The tasks.
-        executor: Where to go over the blocks.
-
-    Returns:
-        A mixture of one component.
-    """
+    """A Gaussian around the pooled estimate, as wide as one task's own estimate is uncertain."""
     pooled = executor.total(PooledRows, _pooled, blocks)
     scale = np.sqrt(np.maximum(np.diagonal(pooled.precision), TINY))
     unit = pooled.precision / np.outer(scale, scale)
@@ -748,31 +611,14 @@ def _pooled(block: AbstractTasks) -> PooledRows:
 
 
 def well_conditioned(cov: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
-    """A covariance with a little added where some direction has hardly any spread.
-
-    Args:
-        cov: (d, d).
-
-    Returns:
-        (d, d).
-    """
+    """A covariance with a little added where some direction has hardly any spread."""
     std = np.sqrt(np.diagonal(cov))
     smallest = np.linalg.eigvalsh(cov / np.outer(std, std))[0]
     return cov if smallest > MIN_CORRELATION else cov + MIN_CORRELATION * np.diag(std**2)
 
 
 def lower_factor(matrix: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
-    """A lower factor of a positive semi-definite matrix, a little added where it is singular.
-
-    Args:
-        matrix: (d, d).
-
-    Returns:
-        (d, d).
-
-    Raises:
-        ValueError: The matrix is not positive.
-    """
+    """A lower factor of a positive semi-definite matrix, a little added where it is singular."""
     scale = np.sqrt(np.maximum(np.diagonal(matrix), TINY))
     correlation = matrix / np.outer(scale, scale)
     for ridge in (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-6):

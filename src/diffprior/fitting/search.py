@@ -160,19 +160,7 @@ def search_samples(
     config: SearchConfig | None = None,
     groups: Int[np.ndarray, " n"] | None = None,
 ) -> Search:
-    """The mixture of greatest likelihood on samples that it was not fitted to.
-
-    Args:
-        unit: Samples (n, d), in units of their spread.
-        weights: How many times each counts (n,); once by default.
-        seed: Of the starts, and of what is held out.
-        config: What is tried.
-        groups: Numbers of the tasks that samples belong to (n,): samples of one task are held out
-            together, and count as one.
-
-    Returns:
-        The search; its `mixture` is the Gaussian's where none pays.
-    """
+    """The mixture of greatest likelihood on samples that it was not fitted to."""
     config = config or SearchConfig()
     x, counts, own = _thinned(unit, weights, seed, config, groups)
     num_groups = int(own.max()) + 1
@@ -198,18 +186,7 @@ def fit_samples(
     seed: int = 0,
     config: SearchConfig | None = None,
 ) -> GaussianMixture:
-    """A mixture of samples, as one that a search chose of others.
-
-    Args:
-        unit: Samples (n, d), in units of their spread.
-        weights: How many times each counts (n,); once by default.
-        candidate: Which mixture.
-        seed: Of the starts.
-        config: Of the search.
-
-    Returns:
-        The mixture.
-    """
+    """A mixture of samples, as one that a search chose of others."""
     config = config or SearchConfig()
     x, counts, _ = _thinned(unit, weights, seed, config, None)
     blocks: Blocks = [Samples(x[counts > 0], counts[counts > 0])]
@@ -260,18 +237,7 @@ class Splits:
         groups: Int[np.ndarray, " n"] | None = None,
         start: GaussianMixture | None = None,
     ) -> "Splits":
-        """Hold out each of the first `num_turns` parts in turn.
-
-        Args:
-            subset: Tasks by a mask.
-            fold: The part of each task (n,).
-            num_turns: Parts that are held out.
-            groups: Of the tasks, in the order of the mask; each its own by default.
-            start: Where to begin the Gaussian of each turn.
-
-        Returns:
-            The splits.
-        """
+        """Hold out each of the first `num_turns` parts in turn."""
         parts = []
         for turn in range(num_turns):
             seen = subset(fold != turn)
@@ -318,21 +284,7 @@ def search(
     gaussian: GaussianMixture | None = None,
     advance: Callable[[str], None] = lambda name: None,
 ) -> Search:
-    """Fit every candidate to most tasks, score it on the others, in turn; refit the best to all.
-
-    Args:
-        blocks: All tasks.
-        splits: The same, held out in turn.
-        config: What is tried, and what decides.
-        seed: Of the starts.
-        executor: Where candidates are fitted.
-        gaussian: Fitted to all tasks, where that is known.
-        advance: Called with the name of each phase.
-
-    Returns:
-        What was found; its `mixture` is the Gaussian's where none pays, unless averages are
-        allowed, which are fitted in any case.
-    """
+    """Fit every candidate to most tasks, score it on the others, in turn; refit the best to all."""
     gaussian = gaussian_of(blocks) if gaussian is None else gaussian
     tried = _Tried(splits, config, seed, executor)
     _try_candidates(tried, blocks[0].dim, config)
@@ -430,8 +382,7 @@ def _try_candidates(tried: _Tried, dim: int, config: SearchConfig) -> None:
 
 
 def _climb(tried: _Tried, model: CovarianceModel, k: int, most: int, config: SearchConfig) -> None:
-    """Double the number of components until that is clearly worse, of few twice in a row: one start
-    of EM in between may have come out badly."""
+    """Double the components until that is clearly worse, of few twice: a start may come out bad."""
     before = MixtureCandidate(k // 2, model)
     best = before if before in tried.values else GAUSSIAN
     worse = 0
@@ -502,16 +453,7 @@ def _averaged(
 def gaussian_of(
     blocks: Blocks, executor: AbstractExecutor = HERE, start: GaussianMixture | None = None
 ) -> GaussianMixture:
-    """The Gaussian of some tasks; of generalized linear models, less precisely.
-
-    Args:
-        blocks: The tasks.
-        executor: Where to go over them.
-        start: Where to begin.
-
-    Returns:
-        A mixture of one component.
-    """
+    """The Gaussian of some tasks; of generalized linear models, less precisely."""
     if blocks[0].exact:
         return fit_gaussian(
             blocks, start=start, tolerance=1e-5, min_gain=1e-7, executor=executor
@@ -532,18 +474,7 @@ def fit_candidate(
     config: SearchConfig | None = None,
     seed: int = 0,
 ) -> GaussianMixture:
-    """A candidate fitted to some tasks, by the best of several starts; one component is `gaussian`.
-
-    Args:
-        blocks: The tasks.
-        gaussian: The Gaussian of these tasks.
-        candidate: Which mixture.
-        config: How many starts.
-        seed: Of the starts.
-
-    Returns:
-        The mixture.
-    """
+    """A candidate fitted to tasks, the best of several starts; of one component, `gaussian`."""
     config = config or SearchConfig()
     if candidate.num_components == 1:
         return gaussian
@@ -595,19 +526,7 @@ def refined(
     config: SearchConfig | None = None,
     num_steps: int = 4,
 ) -> tuple[GaussianMixture, GaussianMixture]:
-    """A few steps over all tasks, from what a part of them gave.
-
-    Args:
-        blocks: All tasks.
-        gaussian: The Gaussian of a part of them.
-        mixture: The mixture of a part of them.
-        executor: Where to go over them.
-        config: Of the search.
-        num_steps: Of EM.
-
-    Returns:
-        The Gaussian and the mixture.
-    """
+    """A few steps over all tasks, from what a part of them gave."""
     gaussian = fit_gaussian(
         blocks, start=gaussian, tolerance=1e-5, max_steps=6, executor=executor
     ).mixture
