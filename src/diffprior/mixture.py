@@ -84,21 +84,14 @@ class Factored(NamedTuple):
 
 
 class GaussianMixture(eqx.Module, Serializable):
-    """sum_k exp(log_weights_k) N(means_k, V_k diag(variances_k) V_k'), of JAX or NumPy arrays.
-
-    Args:
-        log_weights: Logarithm of the probability of each component (k,).
-        means: (k, d).
-        vectors: Eigenvectors of the covariances, as columns, (k, d, d).
-        variances: Their eigenvalues (k, d), positive.
-    """
+    """sum_k exp(log_weights_k) N(means_k, V_k diag(variances_k) V_k'), of JAX or NumPy arrays."""
 
     former_kinds: ClassVar[tuple[str, ...]] = ("MixtureBase",)
 
     log_weights: Float[AnyArray, " k"]
     means: Float[AnyArray, "k d"]
-    vectors: Float[AnyArray, "k d d"]
-    variances: Float[AnyArray, "k d"]
+    vectors: Float[AnyArray, "k d d"]  # eigenvectors of the covariances, as columns
+    variances: Float[AnyArray, "k d"]  # eigenvalues, positive
 
     @staticmethod
     def from_covs(

@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from ..gaussian import Gaussian
-from ..linalg import Spectral, bounded_factor, symmetrize
+from ..linalg import Spectral
 from ..schedule import Schedule, Stages
-from .base import MAX_VARIANCE, MIN_VARIANCE_RATIO, AbstractDenoiser
+from .base import AbstractDenoiser, derivative_moments
 
 
 class StagewiseDenoiser(AbstractDenoiser):
@@ -99,13 +99,10 @@ class StagewiseDenoiser(AbstractDenoiser):
         return mean + jnp.sqrt(stage.beta_tilde) * noise
 
     def denoise_at(self, stage: PyTree, s_t: Float[Array, " d"]) -> Gaussian:
-        """The covariance is the symmetrized derivative of the mean: second-order Tweedie."""
+        """The covariance is the derivative of the mean: second-order Tweedie."""
         _, signal, noise = stage
-        value, push = jax.linearize(lambda s: self.mean_at(stage, s), s_t)
-        derivative = jax.vmap(push)(jnp.eye(s_t.shape[0], dtype=s_t.dtype))
-        cov = symmetrize(derivative) * noise**2 / signal
-        variance = noise**2 * jnp.ones_like(s_t)  # under a unit Gaussian prior
-        factor = bounded_factor(
-            cov, MIN_VARIANCE_RATIO * variance, MAX_VARIANCE * jnp.ones_like(s_t)
-        )
-        return Gaussian(value, factor @ factor.T)
+        scale = signal / noise**2  # of the shift that s_t lends to s_0
+        identity = jnp.eye(s_t.shape[0], dtype=s_t.dtype)
+        precision = Spectral(identity, (signal / noise) ** 2 * jnp.ones_like(s_t))
+        mean = lambda shift: self.mean_at(stage, shift / scale)  # noqa: E731
+        return derivative_moments(mean, precision, scale * s_t)

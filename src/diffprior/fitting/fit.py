@@ -49,11 +49,8 @@ def fit_model(
     hedge: float,
     initial: Start | None,
 ) -> tuple[dict[str, Any], FitReport]:
-    """Screen, whiten, split, learn, and measure on what was held out.
-
-    Returns:
-        The fields of a `DiffusionPrior`, in the precision that draws are made in; and the report.
-    """
+    """Screen, whiten, split, learn, and measure on what was held out: the fields of a
+    `DiffusionPrior`, in the precision that draws are made in, and the report."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
         raise ValueError(f"`seed`: expected a whole number from 0 to 2^32 - 1, got {seed!r}; try 0")
     seed, schedule = int(seed), config.reverse_schedule()

@@ -166,24 +166,20 @@ level, on held-out samples, where 1 is the variance of the samples.
 def screen_samples(samples: Float[np.ndarray, "n d"]) -> tuple[str, ...]:
     """Warn about samples that are few, repeated, constant, of deficient rank, dominated by a few
     rows, or beyond the precision of draws; and return the warnings."""
-    found = [*_repeated(samples), *_degenerate(samples), *_outlying(samples), *_too_fine(samples)]
+    found = [*_degenerate(samples), *_outlying(samples), *_too_fine(samples)]
     for message in found:
         warnings.warn(f"`samples`: {message}", FitWarning, stacklevel=4)
     return tuple(found)
 
 
-def _repeated(samples: Float[np.ndarray, "n d"]) -> list[str]:
-    n, found = len(samples), []
+def _degenerate(samples: Float[np.ndarray, "n d"]) -> list[str]:
+    """Few or repeated rows, and parameters that are constant or depend on others."""
+    n, constant, found = len(samples), constant_columns(samples), []
     if n < 200:
         found.append(f"{n} samples are few; below 200 a Gaussian prior often does as well")
     distinct = len(np.unique(samples, axis=0))
     if distinct < 0.9 * n:
         found.append(f"only {distinct} of {n} samples are distinct; repeated tasks are counted so")
-    return found
-
-
-def _degenerate(samples: Float[np.ndarray, "n d"]) -> list[str]:
-    constant, found = constant_columns(samples), []
     if np.any(constant):
         listed = np.flatnonzero(constant).tolist()
         found.append(f"parameters {listed} are constant; the prior keeps them so")

@@ -24,16 +24,11 @@ class PriorDenoiser(AbstractDenoiser):
     theta of precision W' P W and shift W' q + W' P W offset, with W the inverse of scale; and the
     mean and covariance of theta go back through W. The scale need not be that of the prior: it only
     decides which signal-to-noise ratios matter.
-
-    Attributes:
-        prior: the prior of theta; only `denoise` is called.
-        offset: (d,), about its mean.
-        inverse_scale: (d, d), the inverse W of a factor of about its covariance.
     """
 
-    prior: AbstractPrior
-    offset: Float[Array, " d"]
-    inverse_scale: Float[Array, "d d"]
+    prior: AbstractPrior  # of theta
+    offset: Float[Array, " d"]  # about its mean
+    inverse_scale: Float[Array, "d d"]  # W, inverse of a factor of about its covariance
 
     def validate(self) -> None:
         super().validate()
@@ -77,11 +72,7 @@ def unit_coordinates(moments: Gaussian) -> tuple[Float[Array, " d"], Float[Array
 
 
 def as_prior(prior: object) -> AbstractPrior:
-    """A prior as it is; another object with its four members, wrapped.
-
-    Raises:
-        ValueError: if a member is missing; the message names it.
-    """
+    """A prior as it is; another object with its four members, wrapped."""
     if isinstance(prior, AbstractPrior):
         return prior
     missing = [name for name in MEMBERS if not hasattr(prior, name)]
