@@ -8,7 +8,7 @@ eigenvectors, in which what a stage adds is diagonal.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -23,7 +23,10 @@ from .linalg import Spectral, eigh, solve_half
 MIN_SNR = 1e-6  # precision of a noisy sample below which it says nothing
 COMPARE_UP_TO = 128  # weights that are searched faster all at once than by bisection
 ADD_UP_TO = 32  # weights whose cumulative sums are faster computed each on its own
-AnyArray = Array | np.ndarray
+if TYPE_CHECKING:
+    AnyArray: TypeAlias = Any  # NumPy or JAX: known where a mixture is made, not to a type checker
+else:
+    AnyArray = Array | np.ndarray
 
 
 class Conditioned(NamedTuple):

@@ -73,8 +73,8 @@ def on_components(components: GaussianMixture) -> DiffusionPrior:
     denoiser = CorrectedDenoiser(base, None, None, components.dim)
     denoiser = jax.tree.map(lambda leaf: leaf.astype(dtype), denoiser)
     draws = (components.draw(np.random.default_rng(0), EXACT_DRAWS) - offset) @ inverse.T
-    coordinates = (jnp.asarray(array, dtype) for array in (offset, scale))
-    return exact_model(*coordinates, denoiser, jnp.asarray(draws, dtype))
+    arrays = [jnp.asarray(array, dtype) for array in (offset, scale, draws)]
+    return exact_model(arrays[0], arrays[1], denoiser, arrays[2])
 
 
 def em_round(
