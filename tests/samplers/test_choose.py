@@ -27,6 +27,16 @@ def learned(base: GaussianMixture | None) -> dp.DiffusionPrior:
     )
 
 
+def network(dim: int) -> Correction:
+    """One of zeros, for whose shapes nothing is compiled."""
+    make = lambda: Correction.initialize(jax.random.key(0), dim, 1, width=4, depth=2)  # noqa: E731
+    return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.eval_shape(make))
+
+
+def unit_base(dim: int) -> GaussianMixture:
+    return GaussianMixture(np.zeros(1), np.zeros((1, dim)), np.eye(dim)[None], np.ones((1, dim)))
+
+
 def test_a_mixture_that_nothing_corrects_is_drawn_from_as_one() -> None:
     vectors = np.stack([np.linalg.qr(np.array([[1.0, 2.0], [-1.0, 0.5]]))[0], np.eye(2)])
     base = GaussianMixture(*map(jnp.asarray, (np.log(WEIGHTS), MEANS, vectors, VARIANCES)))
@@ -59,11 +69,7 @@ def test_other_priors_get_what_is_exact_or_the_chain() -> None:
 
 def test_a_mixture_that_a_network_corrects_a_little_gets_passes_from_four_parameters_on() -> None:
     for dim, kind in ((3, dp.EvidenceDPS), (4, dp.FewPasses)):
-        base = GaussianMixture(
-            jnp.zeros(1), jnp.zeros((1, dim)), jnp.eye(dim)[None], jnp.ones((1, dim))
-        )
-        correction = Correction.initialize(jax.random.key(0), dim, 1, width=4, depth=2)
-        denoiser = CorrectedDenoiser(base, correction, None, dim)
+        denoiser = CorrectedDenoiser(unit_base(dim), network(dim), None, dim)
         plain = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(dim), np.eye(dim)))
         assert isinstance(dp.best_sampler(dataclasses.replace(plain, denoiser=denoiser)), kind)
         much = dataclasses.replace(denoiser, negligible_correction=False)
@@ -76,14 +82,11 @@ def test_a_network_on_one_gaussian_gets_more_stages_past_eight_parameters(
     dim: int, steps: int
 ) -> None:
     """Up to eight the covariance is the derivative of the mean, past that a table."""
-    correction = Correction.initialize(jax.random.key(0), dim, 1, width=4, depth=2)
+    correction = network(dim)
     plain = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(dim), np.eye(dim)))
     denoiser = CorrectedDenoiser(None, correction, jnp.ones(len(SPREAD_AT)), dim)
     sampler = dp.best_sampler(dataclasses.replace(plain, denoiser=denoiser), 0.5)
     assert isinstance(sampler, dp.EvidenceDPS) and float(sampler.temperature) == 0.5
     assert len(sampler.schedule.snr) == steps
-    base = GaussianMixture(
-        jnp.zeros(1), jnp.zeros((1, dim)), jnp.eye(dim)[None], jnp.ones((1, dim))
-    )
-    mixed = CorrectedDenoiser(base, correction, None, dim, negligible_correction=False)
+    mixed = CorrectedDenoiser(unit_base(dim), correction, None, dim, negligible_correction=False)
     assert len(dp.best_sampler(dataclasses.replace(plain, denoiser=mixed)).schedule.snr) == 20

@@ -89,7 +89,7 @@ def test_strides_of_a_grid_follow_the_law_of_the_chain() -> None:
 def test_two_blobs_give_the_exact_mixture() -> None:
     """As for EvidenceDPS: with 40 stages the chain of the prior is off by 0.005 at most."""
     sampler = dp.TwistedSMC(blob_prior(), num_particles=32, steps=40)
-    for num_rows in (0, 1, 5):
+    for num_rows in (0, 5):
         p = problem(num_rows + 20, DIM, num_rows)
         draws, info = sampler.sample_many(KEY, p.evidence(LINEAR.make()), 2048)
         posterior = reference.mixture_posterior(*BLOBS, p.features, p.rewards, NOISE_STD)
