@@ -15,7 +15,7 @@ from cases import random_cov, representable, tolerance
 from statistic import assert_mean
 
 DIMS = (1, 2, 5, 32)
-pytestmark = pytest.mark.float32
+both_precisions = pytest.mark.float32
 
 tilt = jax.jit(lambda gaussian, precision, shift: gaussian.tilt(precision, shift))
 
@@ -29,6 +29,7 @@ def pair(seed: int, dim: int) -> tuple[list[np.ndarray], list[dp.Gaussian]]:
     return numbers, [dp.Gaussian(*jaxed[:2]), dp.Gaussian(*jaxed[2:])]
 
 
+@both_precisions
 @pytest.mark.parametrize("dim", DIMS)
 def test_product_is_lemma_6(dim: int) -> None:
     numbers, (first, second) = pair(dim, dim)
@@ -38,6 +39,7 @@ def test_product_is_lemma_6(dim: int) -> None:
     assert_allclose(product.cov, cov, atol=tolerance(1e-12, 2e-5))
 
 
+@both_precisions
 @pytest.mark.parametrize("dim", DIMS)
 def test_kl_is_lemma_5(dim: int) -> None:
     numbers, (first, second) = pair(dim, dim)
@@ -51,6 +53,7 @@ def test_kl_is_positive_and_zero_only_for_itself(seed: int, dim: int) -> None:
     assert_allclose(first.kl(first), 0.0, atol=tolerance(1e-12, 1e-5))
 
 
+@both_precisions
 @pytest.mark.parametrize("dim", DIMS)
 def test_log_density_is_that_of_scipy(dim: int) -> None:
     (mean, cov, x, _), (first, _) = pair(dim, dim)
@@ -77,6 +80,7 @@ def test_standard() -> None:
     assert_allclose(standard.cov, np.eye(4))
 
 
+@both_precisions
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("rank", [0, 1, None], ids=["rank-0", "rank-1", "full"])
 def test_tilt_by_a_precision_of_any_rank(dim: int, rank: int | None) -> None:
@@ -105,6 +109,7 @@ def test_tilt_of_a_point_mass_stays_there(dim: int) -> None:
     assert_allclose(log_mass, expected, rtol=tolerance(1e-12, 1e-4), atol=tolerance(1e-12, 1e-5))
 
 
+@both_precisions
 @pytest.mark.parametrize("dim", [5, 8, 9, 32])
 @pytest.mark.parametrize("rank", [1, 3])
 def test_tilt_of_a_degenerate_gaussian(dim: int, rank: int) -> None:

@@ -12,7 +12,7 @@ from cases import random_cov, representable, tolerance
 from diffprior import linalg
 
 DIMS = (1, 3, 8, 9)  # written out up to 8, by LAPACK beyond
-pytestmark = pytest.mark.float32
+both_precisions = pytest.mark.float32
 
 cholesky = jax.jit(linalg.cholesky)
 solve_lower = jax.jit(linalg.solve_lower)
@@ -25,6 +25,7 @@ def matrix(seed: int, dim: int) -> np.ndarray:
     return random_cov(np.random.default_rng(seed), dim)
 
 
+@both_precisions
 @pytest.mark.parametrize("dim", DIMS)
 def test_cholesky(dim: int) -> None:
     cov = matrix(dim, dim)
@@ -32,6 +33,7 @@ def test_cholesky(dim: int) -> None:
     assert_allclose(cholesky(jnp.asarray(cov)), expected, atol=tolerance(1e-13, 1e-5))
 
 
+@both_precisions
 @pytest.mark.parametrize("dim", DIMS)
 def test_solves_and_determinant(dim: int) -> None:
     cov = matrix(dim, dim)
@@ -44,6 +46,7 @@ def test_solves_and_determinant(dim: int) -> None:
     assert_allclose(log_det, expected, rtol=tolerance(1e-12, 1e-5), atol=tolerance(1e-12, 1e-5))
 
 
+@both_precisions
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
 @pytest.mark.parametrize("dim", DIMS)
 def test_half_of_a_solve(dim: int, scale: float) -> None:
@@ -69,6 +72,7 @@ def spectra(dim: int) -> list[np.ndarray]:
     return [np.linspace(1, 2, dim), np.ones(dim), np.eye(dim)[0], wide, -wide, np.zeros(dim)]
 
 
+@both_precisions
 @pytest.mark.parametrize("dim", DIMS)
 def test_eigh(dim: int) -> None:
     rotation = np.linalg.qr(np.random.default_rng(dim).standard_normal((dim, dim)))[0]
@@ -105,6 +109,7 @@ def test_spectral_functions(dim: int) -> None:
     assert_allclose(applied, cov @ x, atol=atol)
 
 
+@both_precisions
 @pytest.mark.parametrize("dim", [2, 5, 8, 9, 16, 32])
 @pytest.mark.parametrize("rank", [0, 1, 2])
 def test_cholesky_of_a_semi_definite_matrix(dim: int, rank: int) -> None:
@@ -117,6 +122,7 @@ def test_cholesky_of_a_semi_definite_matrix(dim: int, rank: int) -> None:
         assert_allclose(tril @ tril.T, cov, atol=rounding)
 
 
+@both_precisions
 @pytest.mark.parametrize("dim", [1, 3, 8, 9])
 def test_bounded_factor(dim: int) -> None:
     """Within its bounds a matrix is factorized as it is, beyond them something within them is."""
@@ -130,6 +136,7 @@ def test_bounded_factor(dim: int) -> None:
     assert np.all((np.diagonal(product) > 0.99e-3) & (np.diagonal(product) < 50.01))
 
 
+@both_precisions
 @given(
     st.integers(0, 10**6),
     st.sampled_from([1, 2, 5, 8, 9]),

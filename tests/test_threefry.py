@@ -10,7 +10,7 @@ import pytest
 
 from diffprior.threefry import fold_in, unrolled
 
-pytestmark = pytest.mark.float32
+both_precisions = pytest.mark.float32
 
 DRAWS: dict[str, Callable[[Any], Any]] = {
     "normal": lambda key: jax.random.normal(key, (7, 3)),
@@ -29,6 +29,7 @@ DRAWS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@both_precisions
 @pytest.mark.parametrize("name", DRAWS)
 def test_numbers_are_those_of_jax(name: str) -> None:
     for seed in (0, 2**31 + 5):

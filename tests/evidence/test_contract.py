@@ -77,7 +77,6 @@ def test_all_kinds_of_numbers_are_welcome(case: LikelihoodCase) -> None:
     )
 
 
-@both_precisions
 def test_no_data_gives_back_the_prior(case: LikelihoodCase) -> None:
     p = problem(3, DIM, 0, case)
     for evidence in (case.make().observe(dim=DIM), p.evidence(case.make())):
@@ -194,7 +193,6 @@ def test_no_key_draws_two_numbers(case: LikelihoodCase) -> None:
         jax.eval_shape(lambda key: likelihood.sample(key, jnp.zeros(3)), jax.random.key(0))
 
 
-@both_precisions
 def test_log_density_is_the_twins(case: LikelihoodCase) -> None:
     y, eta = np.meshgrid(
         np.arange(2.0 if case.family == "logistic" else 30.0), np.linspace(-9, 9, 19)

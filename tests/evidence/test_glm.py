@@ -133,7 +133,6 @@ def test_mode_is_that_of_scipys_optimizer(case: LikelihoodCase, dim: int, num_ro
     assert_allclose(posterior.mean, mode, rtol=0, atol=1e-6)
 
 
-@both_precisions
 @pytest.mark.parametrize("noise_std", [1e-2, 0.3, 1.0, 20.0])
 @pytest.mark.parametrize("num_rows", [0, 3, 60])
 def test_identity_link_is_the_linear_model(noise_std: float, num_rows: int) -> None:

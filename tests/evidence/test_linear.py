@@ -14,7 +14,7 @@ import reference
 from cases import NOISE_STD, Problem, problem, random_cov, representable, tolerance
 from rational import linear_posterior_error
 
-pytestmark = pytest.mark.float32
+both_precisions = pytest.mark.float32
 DIMS = (1, 3, 9, 128)
 Posterior = tuple[dp.Gaussian, jax.Array, tuple[np.ndarray, np.ndarray], np.ndarray]
 SIZES = [(d, n) for d in DIMS for n in sorted({0, d - 1, 10 * d})]
@@ -41,6 +41,7 @@ def relative_error(got: jax.Array, expected: np.ndarray) -> float:
     return float(np.max(np.abs(got - expected)) / np.max(np.abs(expected)))
 
 
+@both_precisions
 @pytest.mark.parametrize(("dim", "num_rows"), SIZES)
 def test_condition_is_equation_3(dim: int, num_rows: int) -> None:
     p = problem(dim + num_rows, dim, num_rows)
@@ -115,6 +116,7 @@ def posterior_at_scales(p: Problem, feature_scale: float, prior_variance: float)
     return *dp.Linear(0.5).observe(features, p.rewards).condition(prior), (mean, cov), features
 
 
+@both_precisions
 @settings(max_examples=40)
 @given(st.integers(0, 10**6), sizes, scales, scales)
 def test_every_scale_is_accurate_up_to_its_conditioning(
@@ -130,6 +132,7 @@ def test_every_scale_is_accurate_up_to_its_conditioning(
     assert error < 20 * rounding * (1 + np.linalg.norm(p.rewards))
 
 
+@both_precisions
 @example(0, (5, 1), 1e6, 1e6)
 @settings(max_examples=60)
 @given(st.integers(0, 10**6), sizes, scales, scales)
@@ -142,6 +145,7 @@ def test_every_scale_is_finite(
     assert np.all(np.linalg.eigvalsh(posterior.cov / prior_variance) > -1e-6)
 
 
+@both_precisions
 @pytest.mark.parametrize("which", ["features", "rewards"])
 def test_rows_whose_squares_overflow_are_refused(which: str) -> None:
     """In units of the noise: a small noise makes smaller numbers extreme."""

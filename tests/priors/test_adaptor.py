@@ -52,7 +52,6 @@ def at_stages(denoiser: PriorDenoiser, schedule: dp.Schedule, s_t: jax.Array) ->
     return jax.lax.map(at, denoiser.stages(schedule))
 
 
-@both_precisions
 @pytest.mark.parametrize("values", [[0.0, 0, 0], [0.0, 0, 3], [0.2, 1, 40]])
 def test_denoised_in_unit_coordinates_as_by_the_twin(
     denoiser: PriorDenoiser, values: list[float]
@@ -64,7 +63,6 @@ def test_denoised_in_unit_coordinates_as_by_the_twin(
     assert_allclose(got.cov, cov, atol=tolerance(1e-9, 2e-4))
 
 
-@both_precisions
 def test_a_stage_is_isotropic_evidence(denoiser: PriorDenoiser) -> None:
     schedule, s_t = dp.Schedule.cosine(3), jnp.array([0.5, -1.0, 0.3])
     got, means = at_stages(denoiser, schedule, s_t)

@@ -44,7 +44,6 @@ def test_denoise_is_the_twins(case: PriorCase, rank: int) -> None:
     assert_gaussian(case.make().denoise(precision, shift), *case.denoise(precision, shift))
 
 
-@both_precisions
 @pytest.mark.parametrize("alpha_bar", [0.999, 0.5, 0.01])
 def test_a_noisy_sample_is_isotropic_evidence(case: PriorCase, alpha_bar: float) -> None:
     """By Tweedie: the score of the diffused prior gives the same mean as `denoise`."""
@@ -96,7 +95,6 @@ def test_samples_have_the_moments(case: PriorCase) -> None:
     assert_moments(draws, mean, cov)
 
 
-@both_precisions
 def test_same_key_same_samples(case: PriorCase) -> None:
     prior = case.make()
     draws = [prior.sample(jax.random.key(seed), 5) for seed in (0, 0, 1)]
