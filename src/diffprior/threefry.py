@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.random import define_prng_impl
-from jaxtyping import Array, Float, Int, Key, UInt32
+from jaxtyping import Array, Float, Int, Integer, Key, UInt32
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
@@ -35,7 +35,7 @@ def unrolled(key: Key[Array, "*n"]) -> Key[Array, "*n"]:
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_UNROLLED)
 
 
-def fold_in(key: Key[Array, ""], number: Any) -> Key[Array, ""]:
+def fold_in(key: Key[Array, ""], number: int | Integer[Array, ""]) -> Key[Array, ""]:
     """As `jax.random.fold_in`, without loops."""
     quick = unrolled(key)
     folded = jax.random.fold_in(quick, number)

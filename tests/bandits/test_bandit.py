@@ -11,7 +11,6 @@ from scipy import special
 import diffprior as dp
 import reference
 from bandits.helpers import STANDARD, Ball, Counting, FailingLater, standard_prior
-from diffprior.bandits import simulate as module
 from diffprior.bandits.bandit import Bandit
 from diffprior.bandits.simulate import Environment, simulate
 
@@ -30,10 +29,7 @@ def taught(likelihood: dp.AbstractLikelihood | None = None, seed: int = 0) -> Ba
 
 
 @pytest.mark.parametrize(("name", "num_rounds"), [("linear", 30), ("logistic", 75)])
-def test_decisions_are_those_of_the_simulator(
-    name: str, num_rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "CHUNK_ROUNDS", 15)
+def test_decisions_are_those_of_the_simulator(name: str, num_rounds: int, tmp_path: Path) -> None:
     task = Ball(LIKELIHOODS[name], fresh_actions=True, num_actions=5)
     simulated = simulate(task, {"TS": dp.Exact(standard_prior())}, 4, num_rounds, seed=9)
     bandit = Bandit(standard_prior(), task.likelihood, seed=9)

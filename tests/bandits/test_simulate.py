@@ -98,30 +98,26 @@ def test_agents_meet_the_same_environments(problem: Ball) -> None:
     assert not np.array_equal(alone.regret["a"], reseeded.regret["a"])
 
 
-def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_change_nothing() -> None:
     agents = {"TS": dp.Exact(standard_prior())}
-    whole = simulate(LINEAR, agents, RUNS, ROUNDS)
-    monkeypatch.setattr(module, "CHUNK_ROUNDS", 8)
-    assert module._chunks(LINEAR, RUNS, ROUNDS - 1) == (8, 4)  # three rounds too many
-    parts = simulate(LINEAR, agents, RUNS, ROUNDS - 1)
-    np.testing.assert_array_equal(whole.actions["TS"][:, :-1], parts.actions["TS"])
-    np.testing.assert_allclose(whole.regret["TS"][:, :-1], parts.regret["TS"], rtol=1e-12)
+    assert module._chunks(LINEAR, RUNS, 53) == (18, 3)  # one round too many
+    assert module._chunks(LINEAR, RUNS, ROUNDS) == (15, 2)
+    long, short = (simulate(LINEAR, agents, RUNS, n) for n in (53, ROUNDS))
+    np.testing.assert_array_equal(long.actions["TS"][:, :ROUNDS], short.actions["TS"])
+    np.testing.assert_allclose(long.regret["TS"][:, :ROUNDS], short.regret["TS"], rtol=1e-12)
 
 
-def test_memory_bounds_the_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK_NUMBERS", 3 * 100 * 8 * 4)
-    assert module._chunks(LINEAR, 100, 10) == (3, 4)
-    monkeypatch.setattr(module, "CHUNK_NUMBERS", 1)
-    assert module._chunks(LINEAR, 100, 10) == (1, 10)
+def test_memory_bounds_the_chunks() -> None:
+    assert module._chunks(LINEAR, 100, 10, max_numbers=3 * 100 * 8 * 4) == (3, 4)
+    assert module._chunks(LINEAR, 100, 10, max_numbers=1) == (1, 10)
 
 
 @pytest.mark.parametrize("problem", [LINEAR, LOGISTIC], ids=["linear", "logistic"])
-def test_a_program_is_made_once_per_agent(problem: Ball, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK_ROUNDS", 15)
+def test_a_program_is_made_once_per_agent(problem: Ball) -> None:
     sampler = Counting()
-    simulate(problem, {"a": sampler}, RUNS, ROUNDS)
+    simulate(problem, {"a": sampler}, RUNS, 50)
     once = sampler.tally.count
-    simulate(problem, {"a": sampler}, RUNS, 2 * ROUNDS, seed=1)
+    simulate(problem, {"a": sampler}, RUNS, 75, seed=1)
     assert sampler.tally.count == once
 
 
@@ -249,14 +245,12 @@ def test_fewer_runs_are_the_first_of_more() -> None:
     np.testing.assert_array_equal(few.rounds(jnp.arange(2))[1], many.rounds(jnp.arange(2))[1][:3])
 
 
-def test_a_prime_number_of_runs_uses_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prime_number_of_runs_uses_all_cores() -> None:
     """In shards of one size, of which the last run fills what is left, and counts once."""
     agents = {"TS": dp.Exact(standard_prior())}
-    monkeypatch.setattr(module, "num_cores", lambda: 2)
-    assert [module._num_shards(n) for n in (1, 2, 3, 5, 509)] == [1, 2, 2, 2, 2]
+    assert [module._num_shards(n, 2) for n in (1, 2, 3, 5, 509)] == [1, 2, 2, 2, 2]
     even, prime = (simulate(LINEAR, agents, n, ROUNDS) for n in (RUNS, 3))
     assert prime.num_runs == 3
     np.testing.assert_array_equal(prime.actions["TS"], even.actions["TS"][:3])
     np.testing.assert_allclose(prime.regret["TS"], even.regret["TS"][:3], rtol=1e-12)
-    monkeypatch.setattr(module, "num_cores", lambda: 4)
-    assert [module._num_shards(n) for n in (3, 5, 6, 7)] == [3, 3, 3, 4]  # none of repeats only
+    assert [module._num_shards(n, 4) for n in (3, 5, 6, 7)] == [3, 3, 3, 4]  # none of repeats only

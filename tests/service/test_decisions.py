@@ -32,6 +32,22 @@ def test_decisions_are_those_of_a_bandit(
             bandit.update(table[found["action"]], float(i % 2))
 
 
+@pytest.mark.parametrize(
+    ("sampler", "kind"), [("linucb", dp.LinUCB), ("epsilon-greedy", dp.EpsilonGreedy)]
+)
+def test_other_agents_are_served(make_service: MakeService, sampler: str, kind: type) -> None:
+    prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
+    client = make_service(**LINEAR, sampler=sampler, prior=prior)
+    seed = task_seed(client.engine.catalog.versions_of("shop")[0].seed, "a")
+    bandit = dp.Bandit(kind(prior, dp.Linear(1.0)), seed=seed)
+    for i in range(8):
+        table = features(i, 6)
+        found = decide(client, features=table)
+        assert found["action"] == bandit.decide(np.asarray(table)).action
+        reward(client, found["decision_id"], float(i % 2))
+        bandit.update(table[found["action"]], float(i % 2))
+
+
 def test_evidence_beyond_its_bound_is_that_of_a_bandit(make_service: MakeService) -> None:
     client = make_service(**LOGISTIC)
     version = client.engine.catalog.versions_of("shop")[0]

@@ -10,13 +10,14 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import PyTreeDef
 from jaxtyping import Array, Float, UInt32
 
 MAX_PACKED = 2**14  # numbers of an array that is packed with others
@@ -30,10 +31,15 @@ MIN_ROW = 32  # numbers of a result; programs of a smaller one take up to a thir
 HALVES = 2  # 16-bit numbers that hold a 32-bit one, exact in any precision
 
 
-class Structure:
+Module = TypeVar("Module")
+Program = TypeVar("Program")
+Leaf = Array | np.ndarray
+
+
+class Structure(Generic[Module]):
     """The static part of a module, which combines arrays into one; its hash is computed once."""
 
-    def __init__(self, arrays: Any, others: list[Any], rest: Any) -> None:
+    def __init__(self, arrays: PyTreeDef, others: list[object], rest: PyTreeDef) -> None:
         self._key = (arrays, tuple(others), rest)
         self._hash = hash(self._key)
 
@@ -44,23 +50,25 @@ class Structure:
         same = self is other
         return same or (isinstance(other, Structure) and self._key == other._key)
 
-    def combine(self, leaves: Sequence[Any]) -> Any:
+    def combine(self, leaves: Sequence[Leaf]) -> Module:
         """The module with these arrays."""
         arrays, others, rest = self._key
         return eqx.combine(jax.tree.unflatten(arrays, leaves), jax.tree.unflatten(rest, others))
 
 
-def partition(module: Any) -> tuple[list[Any], Structure]:
+def partition(module: Module) -> tuple[list[Leaf], Structure[Module]]:
     """A module, or any tree of them, as its arrays and the structure that combines them again."""
     arrays, others = eqx.partition(module, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
     return leaves, Structure(structure, *jax.tree.flatten(others))
 
 
-class PackedStructure:
+class PackedStructure(Generic[Module]):
     """As `Structure`, where the small arrays of a dtype are one array."""
 
-    def __init__(self, structure: Structure, groups: list[list[int]], leaves: list[Any]) -> None:
+    def __init__(
+        self, structure: Structure[Module], groups: list[list[int]], leaves: list[Leaf]
+    ) -> None:
         places = tuple((tuple(group), tuple(leaves[i].shape for i in group)) for group in groups)
         self._key = (structure, places)
         self._hash = hash(self._key)
@@ -71,10 +79,10 @@ class PackedStructure:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PackedStructure) and self._key == other._key
 
-    def combine(self, packed: list[Any]) -> Any:
+    def combine(self, packed: Sequence[Leaf]) -> Module:
         """The module with these arrays."""
         structure, places = self._key
-        leaves: dict[int, Any] = {}
+        leaves: dict[int, Leaf] = {}
         for array, (group, shapes) in zip(packed, places, strict=True):
             start = 0
             for index, shape in zip(group, shapes, strict=True):
@@ -85,7 +93,7 @@ class PackedStructure:
         return structure.combine([leaves[index] for index in range(len(leaves))])
 
 
-def packed_partition(module: Any) -> tuple[list[Any], PackedStructure]:
+def packed_partition(module: Module) -> tuple[list[Leaf], PackedStructure[Module]]:
     """As `partition`, with fewer arrays."""
     leaves, structure = partition(module)
     groups: dict[Any, list[int]] = {}
@@ -96,7 +104,7 @@ def packed_partition(module: Any) -> tuple[list[Any], PackedStructure]:
     return packed, PackedStructure(structure, list(groups.values()), leaves)
 
 
-def _joined(arrays: list[Any]) -> Any:
+def _joined(arrays: list[Leaf]) -> Leaf:
     if len(arrays) == 1:
         return arrays[0]
     return jax.device_put(np.concatenate([np.asarray(array).ravel() for array in arrays]))
@@ -109,7 +117,7 @@ class Layout(NamedTuple):
     size: int
 
     @staticmethod
-    def of(leaves: Sequence[Any]) -> "Layout":
+    def of(leaves: Sequence[Leaf]) -> "Layout":
         """The layout of these arrays."""
         arrays = tuple((leaf.shape, leaf.dtype.str) for leaf in leaves)
         return Layout(arrays, sum(leaf.size for leaf in leaves))
@@ -136,8 +144,9 @@ class Fields:
         self._kind: Any = None
         self._fields: list[tuple[tuple[int, ...], np.dtype]] = []
 
-    def row(self, fields: Any, failed: Array) -> Float[Array, " n"]:
+    def row(self, named_tuple: object, failed: Array) -> Float[Array, " n"]:
         """The row, inside a program."""
+        fields: Any = named_tuple
         self._kind, self._fields = type(fields), [(f.shape, f.dtype) for f in fields]
         dtype = jnp.result_type(float)
         words = [_halves(f) if f.dtype == jnp.uint32 else f for f in fields]
@@ -191,16 +200,16 @@ def known_options(name: str, value: str | bool) -> dict[str, str | bool]:
 
 
 @functools.lru_cache(maxsize=MAX_PROGRAMS)
-def compiled(make: Callable[..., Any], *about: Any) -> Any:
+def compiled(make: Callable[..., Program], *about: Hashable) -> Program:
     """`make(*about)`, a program that is compiled when it is called; the least used are freed."""
     return make(*about)
 
 
-def awaited(result: Any) -> np.ndarray:
+def awaited(result: jax.Array) -> np.ndarray:
     """A result that is soon there. A thread that sleeps until it is wakes up late, by as much time
     as a small program takes; so it polls for a while."""
     for _ in range(MAX_POLLS if hasattr(os, "sched_yield") else 0):
-        if result.is_ready():
+        if result.is_ready():  # type: ignore[attr-defined]
             break
         os.sched_yield()
     return np.asarray(result)

@@ -171,7 +171,7 @@ class ThompsonSampling(AbstractAgent):
 
     def __init__(self, sampler: object, likelihood: object) -> None:
         fix = "for a prior pass best_sampler(prior)"
-        self.sampler = _checked_kind("sampler", sampler, AbstractSampler, fix)
+        self.sampler = _checked_kind("sampler", sampler, AbstractSampler, fix)  # type: ignore[type-abstract]
         self.likelihood = _checked_likelihood(likelihood)
 
     @property
@@ -184,14 +184,12 @@ class ThompsonSampling(AbstractAgent):
     def index(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[LinearIndex, Bool[Array, ""]]:
-        """phi' theta for one draw of theta."""
         theta, failed = self.draw(key, evidence)
         return LinearIndex(theta), failed
 
     def draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
-        """One draw of the sampler, at its temperature."""
         theta, info = self.sampler.tempered_draw(key, evidence)
         return theta, info.failed
 
@@ -210,14 +208,7 @@ class AbstractGaussianAgent(AbstractAgent):
         return self.prior.moments()
 
     def posterior(self, evidence: AbstractEvidence) -> tuple[Gaussian, Bool[Array, ""]]:
-        """What the agent believes, and whether it could not be found.
-
-        Args:
-            evidence: What the task has shown so far.
-
-        Returns:
-            A Gaussian, and whether its search failed.
-        """
+        """What the agent believes, and whether it could not be found."""
         posterior, log_evidence = evidence.condition(self.prior.moments())
         return posterior, jnp.isnan(log_evidence)
 
@@ -252,14 +243,12 @@ class LinUCB(AbstractGaussianAgent):
         self.width = positive("width", width, "pass a number of standard deviations, such as 2")
 
     def validate(self) -> None:
-        """Raise if the width is not positive."""
         super().validate()
         positive("width", self.width)
 
     def index(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[UpperBound, Bool[Array, ""]]:
-        """The upper confidence bound of phi' theta."""
         posterior, failed = self.posterior(evidence)
         return UpperBound(posterior.mean, posterior.cov, self.width), failed
 
@@ -285,7 +274,6 @@ class EpsilonGreedy(AbstractGaussianAgent):
             raise ValueError(f"`epsilon`: expected a probability, got {epsilon:g}; try 0.05")
 
     def validate(self) -> None:
-        """Raise if epsilon is not a probability."""
         super().validate()
         if not 0 < float(self.epsilon) <= 1:
             raise ValueError(f"`epsilon`: expected a probability, got {self.epsilon}")
@@ -293,7 +281,6 @@ class EpsilonGreedy(AbstractGaussianAgent):
     def index(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[GreedyOrRandom, Bool[Array, ""]]:
-        """phi' theta at the posterior mean, or random numbers."""
         explore_key, random_key = jax.random.split(key)
         posterior, failed = self.posterior(evidence)
         explore = jax.random.bernoulli(explore_key, self.epsilon).astype(posterior.mean.dtype)
@@ -322,7 +309,6 @@ class Uniform(AbstractAgent):
     def index(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[RandomIndex, Bool[Array, ""]]:
-        """Random numbers."""
         return RandomIndex(key_words(key)), jnp.array(False)
 
 
@@ -373,7 +359,7 @@ def _checked_gaussian(prior: object) -> GaussianPrior:
 
 def _checked_likelihood(likelihood: object) -> AbstractLikelihood:
     fix = "pass Linear(noise_std=...), Logistic() or Poisson()"
-    return _checked_kind("likelihood", likelihood, AbstractLikelihood, fix)
+    return _checked_kind("likelihood", likelihood, AbstractLikelihood, fix)  # type: ignore[type-abstract]
 
 
 def _checked_kind(name: str, value: object, kind: type[Kind], fix: str) -> Kind:

@@ -366,7 +366,6 @@ class Bandit(Serializable):
         keep_seed: bool = False,
         prior: AbstractPrior | None = None,
     ) -> "Bandit":
-        """Read a bandit that `to_bytes` wrote; the options are those of `load`."""
         return from_bytes(blob, cls, *_options(seed, keep_seed, prior))
 
     @classmethod
@@ -400,7 +399,6 @@ class Bandit(Serializable):
 
     @classmethod
     def file_hints(cls) -> dict[str, Any]:
-        """The fields that are kept, and what each may hold."""
         return {
             "agent": AbstractAgent,
             "evidence": AbstractEvidence,
@@ -414,7 +412,6 @@ class Bandit(Serializable):
         }
 
     def file_fields(self) -> dict[str, Any]:
-        """The fields that are kept, and what each holds, of one moment."""
         forgetting = self._forgetting
         with self._lock:
             state, num_decisions, strained = self._state, self._num_decisions, self._strained
@@ -432,12 +429,10 @@ class Bandit(Serializable):
 
     @classmethod
     def upgrade(cls, fields: dict[str, Any], version: int) -> dict[str, Any]:
-        """Before version 2 nothing was forgotten."""
         return {"half_life": None, "in_seconds": False, "moment": 0.0} | fields
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Any:
-        """A bandit that goes on where another was."""
         _check_room(fields["evidence"], fields["max_rows"])
         make: Any = cls
         half_life = fields["half_life"]

@@ -9,6 +9,7 @@ import statistics
 
 import numpy as np
 from jaxtyping import Float, UInt32
+from numpy.typing import ArrayLike
 
 from ..checks import default_float
 from ..evidence.linear import Linear
@@ -79,6 +80,7 @@ class ClosedForm:
 
     def __init__(self, sampler: Exact, stream: UInt32[np.ndarray, " 2"]) -> None:
         prior = sampler.prior
+        parts: tuple[ArrayLike, ...]
         if isinstance(prior, MixturePrior):
             parts = (prior.weights, prior.means, prior.covs)
         else:

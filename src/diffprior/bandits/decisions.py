@@ -116,18 +116,7 @@ def choose(
     features: Float[Array, "k d"],
     mask: Bool[Array, " k"] | None = None,
 ) -> Choice:
-    """One decision, inside a program. A failed index chooses at random.
-
-    Args:
-        key: Of the random numbers.
-        agent: Decides.
-        evidence: What the task has shown so far.
-        features: Feature vectors of the actions (k, d).
-        mask: Which actions are allowed (k,); all if None.
-
-    Returns:
-        Preferences, the index of every action, and whether it failed.
-    """
+    """One decision, inside a program. A failed index chooses at random."""
     index, failed = agent.index(key, evidence)
     values: Any = index(features)
     failed = failed | ~jnp.all(jnp.isfinite(values))
@@ -253,7 +242,7 @@ class Policy:
         """The decisions of a request, the first of which has this number."""
         index, failed = self._index(state, number, request.size)
         if request.plain:  # as most are, in fewer steps
-            values = _nth(index, 0)(request.features[0])
+            values = np.asarray(_nth(index, 0)(request.features[0]))
             if not failed[0] and np.isfinite(values).all():
                 return Decision(int(values.argmax()), self._mean(values), None, None, False)
         values = _paired_values(index, request.features)
@@ -355,8 +344,8 @@ class Policy:
 
 
 def _draw_program(
-    agent_structure: PackedStructure,
-    evidence_structure: Structure,
+    agent_structure: PackedStructure[AbstractAgent],
+    evidence_structure: Structure[AbstractEvidence],
     method: str,
     count: int,
     layout: Layout | None,
@@ -415,11 +404,12 @@ def _paired_values(index: Any, features: Float[np.ndarray, "b k d"]) -> Float[np
     return np.stack([_nth(index, i)(some) for i, some in enumerate(features)])
 
 
-def all_values(index: Any, features: Float[np.ndarray, "k d"]) -> Float[np.ndarray, "m k"]:
+def all_values(index: Index, features: Float[np.ndarray, "k d"]) -> Float[np.ndarray, "m k"]:
     """The index of every action under every one of several draws."""
     if isinstance(index, LinearIndex):
-        return index.theta @ features.T
-    return np.stack([_nth(index, i)(features) for i in range(len(index[0]))])
+        return np.asarray(index.theta) @ features.T
+    fields: Any = index
+    return np.stack([_nth(index, i)(features) for i in range(len(fields[0]))])
 
 
 def _nth(index: Any, place: int) -> Index:
@@ -483,7 +473,7 @@ class TaskRequest(NamedTuple):
     evidence is tempered by because it has faded."""
 
     leaves: list[np.ndarray]
-    structure: Structure
+    structure: Structure[AbstractEvidence]
     seed: int
     number: int
     temperature: float = 1.0
@@ -557,7 +547,9 @@ def _side_by_side(column: tuple[np.ndarray, ...], shape: tuple[int, ...]) -> np.
 
 
 def _task_program(
-    agent_structure: Structure, evidence_structure: Structure, num_others: int
+    agent_structure: Structure[AbstractAgent],
+    evidence_structure: Structure[AbstractEvidence],
+    num_others: int,
 ) -> tuple[Callable[..., Any], Fields]:
     """The program for all agents and evidence of these structures."""
     fields = Fields()
@@ -600,7 +592,7 @@ class TaskChoice(NamedTuple):
 
 
 def choose_for_task(
-    index: Any,
+    index: Index,
     failed: Bool[np.ndarray, " draws"],
     features: Float[np.ndarray, "k d"],
     mask: Bool[np.ndarray, " k"] | None,
@@ -608,17 +600,7 @@ def choose_for_task(
     taken: int | None,
     seed: tuple[int, int],
 ) -> TaskChoice:
-    """The decision of one task: Algorithm 3, line 4.
-
-    Args:
-        index: The index that decides, then those for the propensity; leading axis (1 + m).
-        failed: Which of them failed.
-        features: One row for each action.
-        mask: Which actions are allowed; all if None.
-        top_k: How many actions the caller shows.
-        taken: The action that the caller has taken, in shadow mode.
-        seed: Orders the actions at random, where the draw has failed.
-    """
+    """The decision of one task: Algorithm 3, line 4."""
     values = all_values(index, features.astype(default_float(), copy=False))
     lost = bool(np.any(failed)) or not np.all(np.isfinite(values))
     first = np.random.default_rng(seed).random(len(features)) if lost else values[0]

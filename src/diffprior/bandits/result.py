@@ -2,10 +2,13 @@
 
 import dataclasses
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, Int
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +88,7 @@ class SimulationResult:
         difference = self._of(agent) - self._of(other)
         return difference.mean(axis=0), _standard_error(difference)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Curves, failures and times as plain numbers.
 
         Returns:
@@ -106,7 +109,7 @@ class SimulationResult:
         """
         return json.dumps(self.to_dict())
 
-    def to_dataframe(self) -> Any:
+    def to_dataframe(self) -> "pd.DataFrame":
         """A pandas DataFrame with one row for each agent and round; needs pandas.
 
         Returns:

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from ..checks import positive_int, real_array
-from ..evidence.base import AbstractEvidence
+from ..evidence.base import AbstractEvidence, Rows
 from ..executors import AbstractExecutor, num_cores
 from ..priors.base import AbstractPrior
 from ..problems.base import AbstractProblem
@@ -129,9 +129,9 @@ def _decision_keys(streams: Key[Array, " r"], numbers: Int[Array, " n"]) -> Key[
 class Outcome(NamedTuple):
     """What an agent did and what it cost; leading axes are runs and rounds."""
 
-    regret: Float[Any, "*n"]
-    action: Int[Any, "*n"]
-    failed: Bool[Any, "*n"]
+    regret: Float[Rows, "*n"]
+    action: Int[Rows, "*n"]
+    failed: Bool[Rows, "*n"]
 
 
 class Played(NamedTuple):
@@ -152,7 +152,7 @@ class Played(NamedTuple):
         )
 
 
-def check_draws(name: str, failed: Bool[np.ndarray, "runs rounds"]) -> None:
+def check_draws(name: str, failed: Bool[Rows, "runs rounds"]) -> None:
     """Raise if a draw of an agent has failed."""
     if np.any(failed):
         raise RuntimeError(
@@ -177,7 +177,8 @@ class Player:
         self.agent = agent
         self.num_runs = num_runs
         evidence = jax.vmap(lambda _: agent.likelihood.empty(dim, capacity))(jnp.arange(num_runs))
-        self.shards = _shards(evidence, _num_shards(num_runs))
+        cores = num_cores() if jax.default_backend() == "cpu" else 1
+        self.shards = _shards(evidence, _num_shards(num_runs, cores))
         self.program: Any = None
         self.outcomes: list[Outcome] = []
         self.seconds = self.compile_seconds = 0.0
@@ -223,9 +224,8 @@ class Player:
             ) from error
 
 
-def _num_shards(num_runs: int) -> int:
+def _num_shards(num_runs: int, cores: int) -> int:
     """One for each core: the matrices of a step are too small to occupy more than one."""
-    cores = num_cores() if jax.default_backend() == "cpu" else 1
     each = -(-num_runs // min(cores, num_runs))
     return -(-num_runs // each)
 
@@ -260,7 +260,12 @@ def _program(agent: AbstractAgent, evidence: AbstractEvidence, rounds: Rounds) -
 
 
 @functools.lru_cache(maxsize=64)
-def _compiled(agent: Structure, evidence: Structure, shapes: tuple[Any, ...], tree: Any) -> Any:
+def _compiled(
+    agent: Structure[AbstractAgent],
+    evidence: Structure[AbstractEvidence],
+    shapes: tuple[Any, ...],
+    tree: Any,
+) -> Any:
     """Algorithm 3 for some rounds of every run, for all agents of one structure."""
 
     def play(known: list[Any], state: list[Any], rounds: Rounds) -> tuple[list[Any], Outcome]:
@@ -289,8 +294,8 @@ def _step(
 
 
 def simulate(
-    problem: Any,
-    agents: Any,
+    problem: object,
+    agents: Mapping[str, object],
     num_runs: int = 512,
     num_rounds: int = 200,
     seed: int = 0,
@@ -334,7 +339,7 @@ def simulate(
             f"`num_runs`, `num_rounds`: expected a product of at most {MAX_ROUNDS}, since every "
             f"regret is kept, got {num_runs} times {num_rounds}; simulate fewer"
         )
-    named = _checked_agents(problem, agents)
+    problem, named = _checked_agents(problem, agents)
     chunks = _chunks(problem, num_runs, num_rounds)
     play = functools.partial(_play, problem, named, chunks, num_rounds, checked_seed(seed))
     if executor is None:
@@ -350,7 +355,7 @@ def simulate(
             name: np.cumsum(part.outcome.regret, axis=1, dtype=np.float64)
             for name, part in played.items()
         },
-        actions={name: part.outcome.action for name, part in played.items()},
+        actions={name: np.asarray(part.outcome.action) for name, part in played.items()},
         failures={name: int(np.sum(part.outcome.failed)) for name, part in played.items()},
         seconds={name: part.seconds for name, part in played.items()},
         compile_seconds={name: part.compile_seconds for name, part in played.items()},
@@ -404,15 +409,19 @@ def _shared_out(
     return {name: Played.joined([part[name] for part in parts], num_runs) for name in parts[0]}
 
 
-def _chunks(problem: AbstractProblem, num_runs: int, num_rounds: int) -> tuple[int, int]:
+def _chunks(
+    problem: AbstractProblem, num_runs: int, num_rounds: int, max_numbers: int = CHUNK_NUMBERS
+) -> tuple[int, int]:
     """Length and number of chunks, all of one length; rounds beyond `num_rounds` are dropped."""
     per_round = num_runs * problem.num_actions * (problem.dim + 2)
-    at_most = max(1, min(CHUNK_ROUNDS, CHUNK_NUMBERS // per_round))
+    at_most = max(1, min(CHUNK_ROUNDS, max_numbers // per_round))
     num_chunks = -(-num_rounds // at_most)
     return -(-num_rounds // num_chunks), num_chunks
 
 
-def _checked_agents(problem: Any, agents: Any) -> dict[str, AbstractAgent]:
+def _checked_agents(
+    problem: object, agents: object
+) -> tuple[AbstractProblem, dict[str, AbstractAgent]]:
     if not isinstance(problem, AbstractProblem):
         raise ValueError(
             f"`problem`: expected a problem, got {type(problem).__name__}; "
@@ -423,10 +432,11 @@ def _checked_agents(problem: Any, agents: Any) -> dict[str, AbstractAgent]:
             f"`agents`: expected names mapped to agents, got {type(agents).__name__} "
             f'{"without entries" if not agents else "without names"}; pass {{"TS": agent, ...}}'
         )
-    return {str(name): _checked_agent(problem, name, agent) for name, agent in agents.items()}
+    named = {str(name): _checked_agent(problem, name, agent) for name, agent in agents.items()}
+    return problem, named
 
 
-def _checked_agent(problem: AbstractProblem, name: str, agent: Any) -> AbstractAgent:
+def _checked_agent(problem: AbstractProblem, name: str, agent: object) -> AbstractAgent:
     if isinstance(agent, AbstractPrior) or hasattr(agent, "denoise"):
         agent = best_sampler(agent)
     if isinstance(agent, AbstractSampler):

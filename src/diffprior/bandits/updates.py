@@ -23,7 +23,7 @@ from ..evidence.base import AbstractEvidence
 from ..evidence.glm import GLMEvidence
 from ..evidence.linear import LinearEvidence
 from ..gaussian import Gaussian
-from ._dispatch import Layout, Structure, compiled, partition
+from ._dispatch import Layout, Leaf, Structure, compiled, partition
 
 MIN_ROWS = 128  # fewer are too few for a Gaussian term to be accurate
 LARGE = 1e3  # prior standard deviations, or standard deviations of the noise
@@ -34,7 +34,7 @@ FIRST_CHECK = 64  # rewards before the noise is checked
 SIGNIFICANCE = 1e-9  # chance of a warning if the noise is what it is said to be
 TOLERANCE = 2.0  # factor by which the noise may be off without a warning
 Leaves = list[np.ndarray]
-Learn = Callable[[Sequence[Any], np.ndarray, np.ndarray], Leaves]
+Learn = Callable[[Sequence[Leaf], np.ndarray, np.ndarray], Leaves]
 
 
 class RowPlaces(NamedTuple):
@@ -65,7 +65,7 @@ def learning_on_host(evidence: AbstractEvidence) -> Learn | None:
     return None if places is None else functools.partial(put_rows, places)
 
 
-def add_to_sums(leaves: Sequence[Any], features: np.ndarray, rewards: np.ndarray) -> Leaves:
+def add_to_sums(leaves: Sequence[Leaf], features: np.ndarray, rewards: np.ndarray) -> Leaves:
     """The arrays of `LinearEvidence` with rows added, as `AbstractEvidence.put` does."""
     precision, shift, sum_squares, count, noise_std = leaves
     with np.errstate(over="ignore", invalid="ignore"):  # extreme ones are looked at afterwards
@@ -80,10 +80,10 @@ def add_to_sums(leaves: Sequence[Any], features: np.ndarray, rewards: np.ndarray
 
 
 def put_rows(
-    places: RowPlaces, leaves: Sequence[Any], features: np.ndarray, rewards: np.ndarray
+    places: RowPlaces, leaves: Sequence[Leaf], features: np.ndarray, rewards: np.ndarray
 ) -> Leaves:
     """The arrays of `GLMEvidence` with rows put where there is room for them, likewise."""
-    new, first = list(leaves), int(leaves[places.num_rows])
+    new, first = [np.asarray(leaf) for leaf in leaves], int(leaves[places.num_rows])
     last = first + len(rewards)
     for place, rows in zip(places[:3], (features, rewards, 1.0), strict=True):
         new[place] = new[place].copy()
@@ -144,8 +144,8 @@ class State(NamedTuple):
     can be added before it has to be made smaller, None if any number can; the moment that it has
     faded to, where it does; and if it is kept on the host, how it learns and is laid out there."""
 
-    leaves: list[Any]
-    structure: Structure
+    leaves: list[Any]  # on the host, if `learn` is there
+    structure: Structure[AbstractEvidence]
     room: int | None
     moment: float = 0.0
     learn: Learn | None = None
@@ -170,7 +170,7 @@ class State(NamedTuple):
         state = State(leaves, structure, room, moment, learn, Layout.of(leaves))
         return state.with_leaves(leaves)
 
-    def with_leaves(self, leaves: Sequence[Any]) -> "State":
+    def with_leaves(self, leaves: Sequence[Leaf]) -> "State":
         """The state with other numbers, on the host if it is."""
         if self.learn is None:
             return self._replace(leaves=list(leaves))
@@ -214,7 +214,9 @@ class State(NamedTuple):
             full.add(one, max_rows, moments)
 
 
-def _update_program(structure: Structure, length: int) -> Callable[..., list[Any]]:
+def _update_program(
+    structure: Structure[AbstractEvidence], length: int
+) -> Callable[..., list[Any]]:
     """Adds that many observations to the arrays of evidence of this structure."""
 
     @jax.jit
@@ -251,23 +253,14 @@ def _binary_pieces(n: int, at_most: int) -> Iterator[slice]:
 
 @dataclasses.dataclass(frozen=True)
 class Forgetting:
-    """How fast evidence fades: a reward counts 2^(-age / half_life) times.
-
-    Attributes:
-        half_life: In decisions of the bandit, or in seconds.
-        in_seconds: Which of the two.
-    """
+    """How fast evidence fades: a reward counts 2^(-age / half_life) times."""
 
     half_life: float
     in_seconds: bool
 
     @staticmethod
     def of(half_life: ArrayLike | datetime.timedelta) -> "Forgetting":
-        """From a number of decisions, or a `datetime.timedelta`.
-
-        Raises:
-            ValueError: It is neither, or not positive.
-        """
+        """From a number of decisions, or a `datetime.timedelta`."""
         in_seconds = isinstance(half_life, datetime.timedelta)
         number = (
             half_life.total_seconds() if isinstance(half_life, datetime.timedelta) else half_life
@@ -293,12 +286,14 @@ class Forgetting:
         return state.with_leaves(leaves)._replace(moment=now)
 
 
-def faded_leaves(structure: Structure, leaves: Sequence[Any], temperature: float) -> list[Any]:
+def faded_leaves(
+    structure: Structure[AbstractEvidence], leaves: Sequence[Leaf], temperature: float
+) -> list[Leaf]:
     """The arrays of evidence counted 1 / temperature times."""
     return compiled(_fade_program, structure)(leaves, temperature)
 
 
-def _fade_program(structure: Structure) -> Callable[..., list[Any]]:
+def _fade_program(structure: Structure[AbstractEvidence]) -> Callable[..., list[Any]]:
     """Counts evidence of this structure less."""
 
     @jax.jit

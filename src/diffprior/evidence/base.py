@@ -1,11 +1,12 @@
 """The contract of evidence: all that a sampler may ask of a likelihood."""
 
 import abc
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, Key
+from numpy.typing import ArrayLike
 
 from ..checks import describe, in_default_precision, positive, positive_int, real_numbers, settings
 from ..files.base import Serializable
@@ -98,7 +99,7 @@ class AbstractEvidence(eqx.Module, Serializable):
         """
 
     @abc.abstractmethod
-    def temper(self, temperature: Any) -> "AbstractEvidence":
+    def temper(self, temperature: ArrayLike) -> "AbstractEvidence":
         """The evidence counted 1 / temperature times; the temperature may be traced.
 
         Args:
@@ -170,7 +171,9 @@ class AbstractEvidence(eqx.Module, Serializable):
         """
         return self
 
-    def extend(self, features: Any, rewards: Any, weights: Any = None) -> "AbstractEvidence":
+    def extend(
+        self, features: ArrayLike, rewards: ArrayLike, weights: ArrayLike | None = None
+    ) -> "AbstractEvidence":
         """Evidence with many observations added.
 
         A row of weight w counts as w repetitions of it.
@@ -193,7 +196,7 @@ class AbstractEvidence(eqx.Module, Serializable):
         weights = real_numbers("weights", weights, (n,), "one weight for each row of `features`")
         return _extended(self, features, rewards, weights)
 
-    def append(self, phi: Any, y: Any, weight: Any = 1.0) -> "AbstractEvidence":
+    def append(self, phi: ArrayLike, y: ArrayLike, weight: ArrayLike = 1.0) -> "AbstractEvidence":
         """Evidence with one observation added: feature vector `phi` (d,), reward `y`.
 
         Args:
@@ -281,7 +284,12 @@ class AbstractLikelihood(eqx.Module, Serializable):
         """
 
     def observe(
-        self, features: Any = None, rewards: Any = None, *, weights: Any = None, dim: Any = None
+        self,
+        features: ArrayLike | None = None,
+        rewards: ArrayLike | None = None,
+        *,
+        weights: ArrayLike | None = None,
+        dim: int | None = None,
     ) -> AbstractEvidence:
         """Evidence from features (N, d) and rewards (N,); or `dim=d` when there is no data yet.
 
@@ -316,7 +324,7 @@ class AbstractLikelihood(eqx.Module, Serializable):
         return self.empty(features.shape[1]).extend(features, rewards, weights)
 
 
-def inverse_temperature(temperature: Any) -> Float[Array, ""]:
+def inverse_temperature(temperature: ArrayLike) -> Float[Array, ""]:
     """1 / temperature, checked."""
     return 1.0 / positive("temperature", temperature)
 

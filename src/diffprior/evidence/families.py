@@ -32,20 +32,16 @@ class Identity(AbstractFamily):
         self.noise_std = positive("noise_std", noise_std)
 
     def validate(self) -> None:
-        """Raise if the noise is not positive."""
         super().validate()
         positive("noise_std", self.noise_std)
 
     def mean(self, eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
-        """The identity."""
         return eta
 
     def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """log N(y; eta, noise_std^2)."""
         return normal_log_density(y, eta, self.noise_std)
 
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The mean and noise."""
         return eta + self.noise_std * jax.random.normal(key, eta.shape, eta.dtype)
 
     def check_rewards(self, rewards: np.ndarray) -> None:
@@ -56,30 +52,24 @@ class Logistic(AbstractFamily):
     """Rewards 0 or 1 with mean 1 / (1 + exp(-phi' theta))."""
 
     def mean(self, eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
-        """The sigmoid."""
         on_host = isinstance(eta, np.ndarray)
         return 0.5 + 0.5 * np.tanh(0.5 * eta) if on_host else jax.nn.sigmoid(eta)
 
     def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """y eta - log(1 + exp(eta))."""
         return y * eta - jax.nn.softplus(eta)
 
     def score(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """y - sigmoid, by the exponential that the curvature needs too."""
         small = jnp.exp(-jnp.abs(eta))
         return y - jnp.where(eta > 0, 1.0, small) / (1.0 + small)
 
     def curvature(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """sigmoid (1 - sigmoid), with no cancellation where it is small."""
         small = jnp.exp(-jnp.abs(eta))
         return small / (1.0 + small) ** 2
 
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """1 where a uniform number lies below the mean."""
         return (jax.random.uniform(key, eta.shape, eta.dtype) < self.mean(eta)).astype(eta.dtype)
 
     def check_rewards(self, rewards: np.ndarray) -> None:
-        """Rewards are 0 or 1."""
         bad = (rewards != 0) & (rewards != 1)
         reject_rewards(rewards, bad, "0 or 1", "code the outcomes as 0 and 1")
 
@@ -92,31 +82,25 @@ class Poisson(AbstractFamily):
     """
 
     def mean(self, eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
-        """exp(eta)."""
         numpy = np if isinstance(eta, np.ndarray) else jnp
         growth = 1.0 + numpy.clip(eta - LARGEST, 0.0, 1e3)
         return numpy.exp(numpy.minimum(eta, LARGEST)) * growth
 
     def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """y eta - exp(eta) - log y!."""
         excess = jnp.maximum(eta - LARGEST, 0.0)
         total = jnp.exp(jnp.minimum(eta, LARGEST)) * (1.0 + excess + 0.5 * excess**2)
         return y * eta - total - gammaln(y + 1.0)
 
     def score(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """y - exp(eta)."""
         return y - self.mean(eta)
 
     def curvature(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """exp(eta)."""
         return jnp.exp(jnp.minimum(eta, LARGEST))
 
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Counts, as floats."""
         return draw_counts(key, jnp.exp(jnp.minimum(eta, LARGEST_DRAWN)))
 
     def check_rewards(self, rewards: np.ndarray) -> None:
-        """Rewards are counts."""
         check_counts(rewards)
 
 
@@ -151,41 +135,34 @@ class NegativeBinomial(AbstractFamily):
         )
 
     def validate(self) -> None:
-        """Raise if the dispersion is not positive."""
         super().validate()
         positive("dispersion", self.dispersion)
 
     def mean(self, eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
-        """exp(eta), up to exp(80)."""
         numpy = np if isinstance(eta, np.ndarray) else jnp
         return numpy.exp(numpy.minimum(eta, 80.0))
 
     def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """y log p + r log(1 - p) + log C(y + r - 1, y), where p = sigmoid(eta - log r)."""
         r = self.dispersion
         logit = eta - jnp.log(r)
         log_choose = _log_rising(r, y) - gammaln(y + 1.0)
         return log_choose - y * jax.nn.softplus(-logit) - r * jax.nn.softplus(logit)
 
     def score(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """y (1 - p) - r p: what differentiation gives, in far smaller programs."""
         p = jax.nn.sigmoid(eta - jnp.log(self.dispersion))
         return y * (1.0 - p) - self.dispersion * p
 
     def curvature(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """(y + r) p (1 - p), which depends on y."""
         logit = eta - jnp.log(self.dispersion)
         return (y + self.dispersion) * jax.nn.sigmoid(logit) * jax.nn.sigmoid(-logit)
 
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Poisson counts of gamma rates."""
         gamma_key, count_key = jax.random.split(key)
         gammas = jax.random.gamma(gamma_key, self.dispersion, eta.shape, eta.dtype)
         rates = jnp.exp(jnp.minimum(eta, LARGEST_DRAWN)) * gammas / self.dispersion
         return draw_counts(count_key, jnp.minimum(rates, jnp.exp(LARGEST_DRAWN)))
 
     def check_rewards(self, rewards: np.ndarray) -> None:
-        """Rewards are counts."""
         check_counts(rewards)
 
 

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+from numpy.typing import ArrayLike
 
 from ..checks import is_traced, on_device, positive_int, whole_number
 from ..files.base import field_hints
@@ -48,16 +49,7 @@ _RULE = list(zip(_places.tolist(), (_masses / _masses.sum()).tolist(), strict=Tr
 def average(
     function: Callable[[Array], Any], mean: Float[Array, " n"], variance: Float[Array, " n"]
 ) -> Any:
-    """The mean of `function(eta)` over independent eta ~ N(mean, variance), each on its own.
-
-    Args:
-        function: acts element by element; may return a tree of arrays.
-        mean: means (n,).
-        variance: variances (n,); rounding may make them negative, which counts as zero.
-
-    Returns:
-        What the function returns, averaged; exact for polynomials of degree 5.
-    """
+    """The mean of `function(eta)` over independent eta ~ N(mean, variance), each on its own."""
     std = jnp.sqrt(jnp.maximum(variance, 0.0))
     values = [(mass, function(mean + place * std)) for place, mass in _RULE]
     parts = [jax.tree.map(lambda leaf, m=mass: m * leaf, value) for mass, value in values]
@@ -168,7 +160,6 @@ class AbstractFamily(AbstractLikelihood):
         return -_derivative(lambda eta: self.score(y, eta), eta)
 
     def empty(self, dim: int, capacity: int = 0) -> "GLMEvidence":
-        """Evidence of no observations, with room for `capacity` rows inside a compiled program."""
         room = capacity_for(whole_number("capacity", capacity))
         return GLMEvidence.empty_of(self, positive_int("dim", dim), room)
 
@@ -199,7 +190,6 @@ class GLMEvidence(AbstractEvidence):
 
     @property
     def dim(self) -> int:
-        """Number of parameters d."""
         return self.features.shape[1]
 
     @property
@@ -209,14 +199,12 @@ class GLMEvidence(AbstractEvidence):
 
     @property
     def quadratic(self) -> bool:
-        """The log likelihood is not quadratic in general."""
         return False
 
     @eqx.filter_jit
     def condition(
         self, gaussian: Gaussian, start: Float[Array, " d"] | None = None
     ) -> tuple[Gaussian, Float[Array, ""]]:
-        """Laplace's approximation and its log evidence, NaN if IRLS did not converge."""
         result = irls(gaussian, self, start)
         return result.posterior, jnp.where(result.converged, result.log_evidence, jnp.nan)
 
@@ -255,7 +243,6 @@ class GLMEvidence(AbstractEvidence):
 
     @eqx.filter_jit
     def log_likelihood(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
-        """log p(h | theta) of Assumption 2, constants included."""
 
         def rows(x: Array, y: Array, w: Array, offset: Array) -> Array:
             log_densities = self.family.log_density(y, x @ theta + offset)
@@ -265,7 +252,6 @@ class GLMEvidence(AbstractEvidence):
 
     @eqx.filter_jit
     def expected_log_likelihood(self, belief: Gaussian) -> Float[Array, ""]:
-        """The mean of log p(h | theta) over theta ~ N(m, C), row by row as in `expand`."""
 
         def rows(x: Array, y: Array, w: Array, offset: Array) -> Array:
             log_densities = average(
@@ -285,7 +271,7 @@ class GLMEvidence(AbstractEvidence):
         def rows(x: Array, y: Array, w: Array, offset: Array) -> tuple[Array, Array]:
             eta = x @ theta + offset
             residual = y - self.family.mean(eta)
-            slope = _derivative(self.family.mean, eta)
+            slope = _derivative(lambda eta: jnp.asarray(self.family.mean(eta)), eta)
             return jnp.sum(w * residual**2), (-2.0 * w * residual * slope) @ x
 
         folded = self.folded.squared_error(theta)
@@ -307,8 +293,7 @@ class GLMEvidence(AbstractEvidence):
         columns = (self.features, self.rewards, self.weights, self.offsets)
         return sum_over_rows(rows, columns, self.num_rows)
 
-    def temper(self, temperature: Any) -> "GLMEvidence":
-        """The evidence counted 1 / temperature times."""
+    def temper(self, temperature: ArrayLike) -> "GLMEvidence":
         weights = inverse_temperature(temperature) * self.weights
         folded = self.folded.temper(temperature)
         return eqx.tree_at(lambda e: (e.weights, e.folded), self, (weights, folded))
@@ -316,7 +301,6 @@ class GLMEvidence(AbstractEvidence):
     def reparameterize(
         self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
     ) -> "GLMEvidence":
-        """The same evidence as a function of z, where theta = offset + scale z."""
         features = self.features @ scale
         offsets = self.features @ offset + self.offsets
         folded = self.folded.reparameterize(offset, scale)
@@ -325,7 +309,6 @@ class GLMEvidence(AbstractEvidence):
         )
 
     def check_rewards(self, rewards: np.ndarray) -> None:
-        """Raise for rewards outside the family's support."""
         type(self.family).check_rewards(self.family, rewards)
 
     def add(
@@ -369,7 +352,6 @@ class GLMEvidence(AbstractEvidence):
         return GLMEvidence(self.family, *arrays, self.folded)
 
     def with_capacity(self, capacity: int) -> "GLMEvidence":
-        """The same rows, with room for at least `capacity` rows."""
         if capacity <= self.capacity:
             return self
         room = max(capacity_for(capacity), self.capacity)
@@ -397,7 +379,6 @@ class GLMEvidence(AbstractEvidence):
     def put(
         self, features: Float[Rows, "n d"], rewards: Float[Rows, " n"], weights: Float[Rows, " n"]
     ) -> "GLMEvidence":
-        """As `add`, inside a compiled program, for a caller who knows that there is room."""
         return _put(self, self.num_rows, (features, rewards, weights))
 
     @classmethod
@@ -405,7 +386,6 @@ class GLMEvidence(AbstractEvidence):
         return field_hints(cls) | {"num_rows": int, "capacity": int}
 
     def file_fields(self) -> dict[str, Any]:
-        """The rows in use; all of them where files may not ask for so much room."""
         held = {name: getattr(self, name) for name in self.file_hints()}
         num_rows, capacity = int(self.num_rows), self.capacity
         stored = num_rows if small_room(capacity, self.dim) else capacity
@@ -414,7 +394,6 @@ class GLMEvidence(AbstractEvidence):
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Any:
-        """The rows, in as much room as there was."""
         fields = dict(fields)
         columns: Any = tuple(np.asarray(fields[name]) for name in COLUMNS)
         capacity, num_rows = fields.pop("capacity"), fields["num_rows"]
@@ -428,7 +407,6 @@ class GLMEvidence(AbstractEvidence):
         return super().from_fields(fields | dict(rows) | used)
 
     def validate(self) -> None:
-        """Raise for weights and rewards that cannot be."""
         super().validate()
         num_rows, weights = int(self.num_rows), np.asarray(self.weights)
         if np.any(weights < 0) or np.any(weights[num_rows:] > 0) or self.folded.dim != self.dim:
@@ -528,12 +506,6 @@ def variational(evidence: AbstractEvidence) -> Variational:
     q, from the mode on. Other Gaussian priors come to this one by
     `evidence.reparameterize(mean, cholesky(cov))`.
 
-    Args:
-        evidence: what the task has shown.
-
-    Returns:
-        q with the bound E_q log p(h | theta) - KL(q, prior), which is NaN where no mode was found.
-
     References:
         Opper and Archambeau, The variational Gaussian approximation revisited (2009), Eqs. 8, 9;
         here the averages are by quadrature over each row's linear predictor.
@@ -544,7 +516,7 @@ def variational(evidence: AbstractEvidence) -> Variational:
     identity = jnp.eye(evidence.dim, dtype=laplace.mean.dtype)
     State = tuple[Variational, tuple[Array, Array]]
 
-    def step(number: Any, state: State) -> State:
+    def step(number: Int[Array, ""], state: State) -> State:
         q, old = state
         new = evidence.expand(Gaussian(q.mean, q.cov))
         share = jnp.where(number == 0, 1.0, DAMPING).astype(identity.dtype)

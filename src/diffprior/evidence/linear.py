@@ -1,12 +1,11 @@
 """Linear rewards with Gaussian noise: sufficient statistics and exact conditioning (Eq. 3)."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
+from numpy.typing import ArrayLike
 
 from ..checks import describe, is_traced, plausible_covariance, positive, positive_int, real_array
 from ..gaussian import Gaussian, normal_log_density
@@ -35,7 +34,7 @@ class LinearEvidence(AbstractEvidence):
     noise_std: Float[Array, ""]
 
     @staticmethod
-    def from_natural(precision: Any, shift: Any) -> "LinearEvidence":
+    def from_natural(precision: ArrayLike, shift: ArrayLike) -> "LinearEvidence":
         """The evidence exp(-theta' precision theta / 2 + shift' theta).
 
         Args:
@@ -58,7 +57,6 @@ class LinearEvidence(AbstractEvidence):
         return LinearEvidence(precision, shift, zero, zero, jnp.ones_like(shift[0]))
 
     def validate(self) -> None:
-        """Raise for statistics that no history has."""
         super().validate()
         plausible_covariance("precision", self.precision)
         if not (float(self.count) >= 0 and float(self.noise_std) > 0):
@@ -66,7 +64,6 @@ class LinearEvidence(AbstractEvidence):
 
     @property
     def dim(self) -> int:
-        """Number of parameters d."""
         return self.shift.shape[0]
 
     def __repr__(self) -> str:
@@ -74,36 +71,30 @@ class LinearEvidence(AbstractEvidence):
 
     @property
     def quadratic(self) -> bool:
-        """The log likelihood is quadratic."""
         return True
 
     @eqx.filter_jit
     def condition(
         self, gaussian: Gaussian, start: Float[Array, " d"] | None = None
     ) -> tuple[Gaussian, Float[Array, ""]]:
-        """The exact posterior, Eq. (3), and log p(h); there is no search, so `start` is unused."""
         posterior, log_mass = gaussian.tilt(self.precision, self.shift)
         return posterior, log_mass + self._log_likelihood_at_zero()
 
     def expand(self, belief: Gaussian) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
-        """Precision and shift; the log likelihood is quadratic, so `belief` does not matter."""
         return self.precision, self.shift
 
     @eqx.filter_jit
     def log_likelihood(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
-        """log p(h | theta) of Assumption 1, constants included."""
         return theta @ (self.shift - 0.5 * self.precision @ theta) + self._log_likelihood_at_zero()
 
     @eqx.filter_jit
     def expected_log_likelihood(self, belief: Gaussian) -> Float[Array, ""]:
-        """log p(h | m) - tr(precision C) / 2 for theta ~ N(m, C)."""
         return self.log_likelihood(belief.mean) - 0.5 * jnp.sum(self.precision * belief.cov)
 
     @eqx.filter_jit
     def squared_error(
         self, theta: Float[Array, " d"]
     ) -> tuple[Float[Array, ""], Float[Array, " d"]]:
-        """sum (y - phi' theta)^2 over the history, and its gradient."""
         pull = self.precision @ theta - self.shift
         scaled = self.sum_squares + theta @ (pull - self.shift)
         variance = self.noise_std**2
@@ -113,8 +104,7 @@ class LinearEvidence(AbstractEvidence):
         log_norm = jnp.log(jnp.sqrt(2 * jnp.pi) * self.noise_std)
         return -0.5 * self.sum_squares - self.count * log_norm
 
-    def temper(self, temperature: Any) -> "LinearEvidence":
-        """The evidence counted 1 / temperature times."""
+    def temper(self, temperature: ArrayLike) -> "LinearEvidence":
         factor = inverse_temperature(temperature)
         statistics = (self.precision, self.shift, self.sum_squares, self.count)
         return self._with(*(factor * statistic for statistic in statistics))
@@ -122,7 +112,6 @@ class LinearEvidence(AbstractEvidence):
     def reparameterize(
         self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
     ) -> "LinearEvidence":
-        """The same evidence as a function of z, where theta = offset + scale z."""
         residual_shift = self.shift - self.precision @ offset
         return self._with(
             scale.T @ self.precision @ scale,
@@ -137,7 +126,6 @@ class LinearEvidence(AbstractEvidence):
     def add(
         self, features: Float[Rows, "n d"], rewards: Float[Rows, " n"], weights: Float[Rows, " n"]
     ) -> "LinearEvidence":
-        """Evidence with rows added; the arguments have been checked."""
         if not is_traced(self.shift, features, rewards, weights):
             self._reject_extreme(features, rewards)
         return _with_rows(self, features, rewards, weights)
@@ -197,32 +185,27 @@ class Linear(AbstractLikelihood):
 
     noise_std: Float[Array, ""] | None
 
-    def __init__(self, noise_std: Any = None) -> None:
+    def __init__(self, noise_std: ArrayLike | None = None) -> None:
         self.noise_std = None if noise_std is None else positive("noise_std", noise_std, _NOISE)
 
     def validate(self) -> None:
-        """Raise if the noise is not positive."""
         super().validate()
         if self.noise_std is not None:
             positive("noise_std", self.noise_std)
 
     def mean(self, eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
-        """The identity."""
         return eta
 
     def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """log N(y; eta, noise_std^2)."""
         return normal_log_density(y, eta, self._known_noise())
 
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """The mean and noise."""
         return eta + self._known_noise() * jax.random.normal(key, eta.shape, eta.dtype)
 
     def check_rewards(self, rewards: np.ndarray) -> None:
         """Any finite reward is possible."""
 
     def empty(self, dim: int, capacity: int = 0) -> LinearEvidence:
-        """Evidence of no observations; statistics need no room, so `capacity` has no effect."""
         positive_int("dim", dim)
         noise_std = self._known_noise()
         dtype = noise_std.dtype

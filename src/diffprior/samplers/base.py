@@ -3,12 +3,13 @@
 import abc
 import copy
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
+from numpy.typing import ArrayLike
 
 from ..checks import describe, positive, positive_int, settings
 from ..evidence.base import AbstractEvidence
@@ -76,7 +77,6 @@ class AbstractSampler(eqx.Module, Serializable):
     temperature: eqx.AbstractVar[Float[Array, ""] | float]
 
     def validate(self) -> None:
-        """Raise if the temperature is not positive."""
         super().validate()
         checked_temperature(self.temperature)
 
@@ -113,7 +113,7 @@ class AbstractSampler(eqx.Module, Serializable):
         """
         return self.draw(key, evidence.temper(self.temperature))
 
-    def at_temperature(self: Sampler, temperature: Any) -> Sampler:
+    def at_temperature(self: Sampler, temperature: ArrayLike) -> Sampler:
         """The same sampler at another temperature; nothing is compiled anew.
 
         Raises:
@@ -132,7 +132,7 @@ class AbstractSampler(eqx.Module, Serializable):
         return changed
 
     def sample(
-        self, key: Key[Array, ""], evidence: Any, *, throw: bool = True
+        self, key: Key[Array, ""], evidence: object, *, throw: bool = True
     ) -> Float[Array, " d"]:
         """One draw (d,).
 
@@ -148,14 +148,13 @@ class AbstractSampler(eqx.Module, Serializable):
             ValueError: if the evidence is none, or of another number of parameters.
             RuntimeError: if the draw failed, unless throw=False.
         """
-        self._check(evidence)
-        theta, info = _draw(self, key, evidence)
+        theta, info = _draw(self, key, self._checked(evidence))
         return self._checked_draws(theta, info, throw)
 
     def sample_many(
         self,
         key: Key[Array, ""],
-        evidence: Any,
+        evidence: object,
         num_samples: int,
         *,
         throw: bool = True,
@@ -175,12 +174,12 @@ class AbstractSampler(eqx.Module, Serializable):
             ValueError: as of `sample`, or if the number is not a positive integer.
             RuntimeError: if a draw failed, unless throw=False.
         """
-        self._check(evidence)
+        evidence = self._checked(evidence)
         num_samples = positive_int("num_samples", num_samples)
         thetas, info = _draw_many(self, key, evidence, num_samples)
         return self._checked_draws(thetas, info, throw), info
 
-    def _check(self, evidence: Any) -> None:
+    def _checked(self, evidence: object) -> AbstractEvidence:
         if not isinstance(evidence, AbstractEvidence):
             raise ValueError(
                 f"`evidence`: expected evidence, got {type(evidence).__name__}; make it by "
@@ -191,6 +190,7 @@ class AbstractSampler(eqx.Module, Serializable):
                 f"`evidence`: expected {self.prior.dim} parameters as in the prior, "
                 f"got {evidence.dim}; use features with {self.prior.dim} columns"
             )
+        return evidence
 
     def _checked_draws(self, theta: Array, info: Info, throw: bool) -> Array:
         if not throw:
@@ -205,7 +205,7 @@ class AbstractSampler(eqx.Module, Serializable):
         )
 
 
-def checked_temperature(temperature: Any) -> Float[Array, ""]:
+def checked_temperature(temperature: ArrayLike) -> Float[Array, ""]:
     """The temperature as a positive number, to be traced."""
     return positive("temperature", temperature, "1 is Bayes' rule")
 

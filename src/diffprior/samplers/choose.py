@@ -1,6 +1,6 @@
 """Which sampler serves a prior best."""
 
-from typing import Any
+from numpy.typing import ArrayLike
 
 from ..denoisers.corrected import CorrectedDenoiser
 from ..priors.adaptor import as_prior
@@ -17,7 +17,7 @@ MANY = 4  # parameters; with fewer, 20 stages cost little and are a little close
 MORE_STAGES = 40  # where a covariance is right on average only, which short steps feel less
 
 
-def best_sampler(prior: Any, temperature: Any = 1.0) -> AbstractSampler:
+def best_sampler(prior: object, temperature: ArrayLike = 1.0) -> AbstractSampler:
     """The sampler that serves a prior best: accurate, and quick where that costs little.
 
     Args:
@@ -47,7 +47,7 @@ def best_sampler(prior: Any, temperature: Any = 1.0) -> AbstractSampler:
     return EvidenceDPS(prior, temperature=temperature)
 
 
-def _right_on_average(prior: Any) -> bool:
+def _right_on_average(prior: object) -> bool:
     """Whether covariances are from a table of held-out errors, not a mixture or a derivative."""
     denoiser = getattr(prior, "denoiser", None)
     if not isinstance(denoiser, CorrectedDenoiser):
@@ -56,13 +56,14 @@ def _right_on_average(prior: Any) -> bool:
     return on_gaussian and denoiser.draws_components
 
 
-def _mostly_a_mixture(prior: Any) -> bool:
+def _mostly_a_mixture(prior: object) -> bool:
     """Whether a network adds so little to a mixture that two passes miss nothing."""
-    learned = isinstance(prior, DiffusionPrior) and has_mixture_base(prior)
-    return learned and prior.denoiser.negligible_correction
+    if not isinstance(prior, DiffusionPrior) or not has_mixture_base(prior):
+        return False
+    return bool(getattr(prior.denoiser, "negligible_correction", False))
 
 
-def closed_form(prior: Any) -> AbstractClosedFormPrior | None:
+def closed_form(prior: object) -> AbstractClosedFormPrior | None:
     """The closed form that a prior is, if it is one."""
     if isinstance(prior, AbstractClosedFormPrior):
         return prior

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
+from numpy.typing import ArrayLike
 
 from ..evidence.base import AbstractEvidence
 from ..priors.diffusion import DiffusionPrior
@@ -42,7 +43,9 @@ class DPS(AbstractSampler):
     schedule: Schedule = eqx.field(static=True)
     temperature: Float[Array, ""]
 
-    def __init__(self, prior: Any, *, steps: int | None = None, temperature: Any = 1.0) -> None:
+    def __init__(
+        self, prior: object, *, steps: int | None = None, temperature: ArrayLike = 1.0
+    ) -> None:
         self.prior = DiffusionPrior.from_prior(prior)
         self.schedule = chosen_schedule(self.prior, steps, 100, Schedule.cosine)
         self.temperature = checked_temperature(temperature)
@@ -50,7 +53,6 @@ class DPS(AbstractSampler):
     def draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Info]:
-        """One run of Algorithm 4."""
         prior, local = self.prior, to_unit(self.prior, evidence)
         process = prior.reverse_process(self.schedule)
         s_T, noises = chain_noise(key, process, prior.dim)

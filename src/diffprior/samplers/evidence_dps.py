@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
+from numpy.typing import ArrayLike
 
 from ..checks import positive_int
 from ..denoisers.base import AbstractDenoiser, reverse_distribution
@@ -48,21 +49,19 @@ class EvidenceDPS(AbstractSampler):
     schedule: Schedule = eqx.field(static=True)
     temperature: Float[Array, ""]
 
-    def __init__(self, prior: Any, *, steps: int = 20, temperature: Any = 1.0) -> None:
+    def __init__(self, prior: object, *, steps: int = 20, temperature: ArrayLike = 1.0) -> None:
         self.prior = DiffusionPrior.from_prior(prior)
         _check_general(self.prior)
         self.schedule = Schedule.log_snr(positive_int("steps", steps))
         self.temperature = checked_temperature(temperature)
 
     def validate(self) -> None:
-        """Raise for a prior that denoises isotropic evidence only."""
         super().validate()
         _check_general(self.prior)
 
     def draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Info]:
-        """One chain."""
         prior, local = self.prior, to_unit(self.prior, evidence)
         process = prior.reverse_process(self.schedule)
         first_noise, noises = chain_noise(key, process, prior.dim)

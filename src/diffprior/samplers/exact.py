@@ -1,12 +1,11 @@
 """Exact posterior sampling under a closed-form prior: TS, TunedTS and MixTS."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int, Key
+from numpy.typing import ArrayLike
 
 from ..evidence.base import AbstractEvidence
 from ..evidence.glm import Variational, variational
@@ -38,7 +37,7 @@ class Exact(AbstractSampler):
     prior: AbstractClosedFormPrior
     temperature: Float[Array, ""]
 
-    def __init__(self, prior: AbstractClosedFormPrior, *, temperature: Any = 1.0) -> None:
+    def __init__(self, prior: AbstractClosedFormPrior, *, temperature: ArrayLike = 1.0) -> None:
         if not isinstance(prior, AbstractClosedFormPrior):
             raise ValueError(
                 f"`prior`: expected a closed-form prior, got {type(prior).__name__}; "
@@ -50,7 +49,6 @@ class Exact(AbstractSampler):
     def draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Info]:
-        """One draw, and log p(h) or an estimate of it."""
         prior = self.prior
         if isinstance(prior, MixturePrior) and evidence.quadratic and prior.dim > MAX_UNROLLED:
             return _from_one_component(key, prior, evidence)

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
+from numpy.typing import ArrayLike
 
 from ..denoisers.corrected import CorrectedDenoiser
 from ..evidence.base import AbstractEvidence
@@ -47,14 +48,13 @@ class FewPasses(AbstractSampler):
     passes: int = eqx.field(static=True)
     temperature: Float[Array, ""]
 
-    def __init__(self, prior: Any, *, passes: int = 2, temperature: Any = 1.0) -> None:
+    def __init__(self, prior: object, *, passes: int = 2, temperature: ArrayLike = 1.0) -> None:
         self.prior = DiffusionPrior.from_prior(prior)
         _check_mixture(self.prior)
         self.passes = _checked_passes(passes)
         self.temperature = checked_temperature(temperature)
 
     def validate(self) -> None:
-        """Raise for a prior without a mixture, or an unknown number of passes."""
         super().validate()
         _check_mixture(self.prior)
         _checked_passes(self.passes)
@@ -62,7 +62,6 @@ class FewPasses(AbstractSampler):
     def draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Info]:
-        """One draw, from normal and uniform numbers for each pass."""
         prior, local = self.prior, to_unit(self.prior, evidence)
         run = _linear_passes if local.quadratic else _expanding_passes
         count = 1 if local.quadratic else PROPOSALS
@@ -80,7 +79,7 @@ class Noise(NamedTuple):
     choices: Float[Array, " passes"]
 
     @staticmethod
-    def of(key: Key[Array, ""], passes: int, count: int, dim: int, dtype: Any) -> "Noise":
+    def of(key: Key[Array, ""], passes: int, count: int, dim: int, dtype: jnp.dtype) -> "Noise":
         """For `passes` passes of `count` proposals each."""
         normal_key, uniform_key = jax.random.split(unrolled(key))
         normal = jax.random.normal(normal_key, (passes, count + 1, dim), dtype)
@@ -173,7 +172,7 @@ class Hidden(NamedTuple):
         return Spectral(task.vectors, task.values + self.precision * self.unit.values)
 
 
-def _checked_passes(passes: Any) -> int:
+def _checked_passes(passes: object) -> int:
     if isinstance(passes, bool) or passes not in REFINEMENTS:
         raise ValueError(
             f"`passes`: expected 1, 2, 3 or 4, got {passes!r}; EvidenceDPS takes more steps"

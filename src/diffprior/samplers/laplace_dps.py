@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
+from numpy.typing import ArrayLike
 
 from ..checks import choice
 from ..denoisers.base import AbstractDenoiser
@@ -54,11 +55,11 @@ class LaplaceDPS(AbstractSampler):
 
     def __init__(
         self,
-        prior: Any,
+        prior: object,
         *,
         covariance: str = "fitted",
         steps: int | None = None,
-        temperature: Any = 1.0,
+        temperature: ArrayLike = 1.0,
     ) -> None:
         self.prior = DiffusionPrior.from_prior(prior)
         self.covariance = choice("covariance", covariance, ("fitted", "paper"))
@@ -66,14 +67,12 @@ class LaplaceDPS(AbstractSampler):
         self.temperature = checked_temperature(temperature)
 
     def validate(self) -> None:
-        """Raise for a covariance that does not exist."""
         super().validate()
         choice("covariance", self.covariance, ("fitted", "paper"))
 
     def draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Info]:
-        """One run of Algorithm 2."""
         process = self.prior.reverse_process(self.schedule)
         local = to_unit(self.prior, evidence)
         chain = _linear_chain if local.quadratic else _glm_chain

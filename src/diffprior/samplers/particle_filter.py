@@ -1,11 +1,10 @@
 """The sequential Monte Carlo baseline of Appendix C.4."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
+from numpy.typing import ArrayLike
 
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
@@ -43,11 +42,11 @@ class ParticleFilter(AbstractSampler):
 
     def __init__(
         self,
-        prior: Any,
+        prior: object,
         *,
         num_particles: int = 3000,
         num_rounds: int = 20,
-        temperature: Any = 1.0,
+        temperature: ArrayLike = 1.0,
         seed: int = 0,
     ) -> None:
         self.prior = DiffusionPrior.from_prior(prior)
@@ -57,7 +56,6 @@ class ParticleFilter(AbstractSampler):
         self.temperature = checked_temperature(temperature)
 
     def validate(self) -> None:
-        """Raise for particles of another prior, or no rounds."""
         super().validate()
         positive_int("num_rounds", self.num_rounds)
         if 0 in self.particles.shape or self.particles.shape[1] != self.prior.dim:
@@ -66,13 +64,18 @@ class ParticleFilter(AbstractSampler):
     def draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Info]:
+        return self._draw(key, evidence, JITTER)
+
+    def _draw(
+        self, key: Key[Array, ""], evidence: AbstractEvidence, jitter: float
+    ) -> tuple[Float[Array, " d"], Info]:
         """One particle of one run."""
         share = to_unit(self.prior, evidence).temper(float(self.num_rounds))
 
         def one_round(z: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
             key, number = inputs
             noise_key, resample_key = jax.random.split(key)
-            z = z + JITTER / number * jax.random.normal(noise_key, z.shape, z.dtype)
+            z = z + jitter / number * jax.random.normal(noise_key, z.shape, z.dtype)
             weights, log_total = log_normalize(jax.vmap(share.log_likelihood)(z))
             uniform = jax.random.uniform(resample_key, (), z.dtype)
             log_mean = log_total - jnp.log(z.shape[0])

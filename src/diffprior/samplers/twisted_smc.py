@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
+from numpy.typing import ArrayLike
 
 from ..checks import positive_int
 from ..denoisers.base import reverse_distribution
@@ -56,11 +57,11 @@ class TwistedSMC(AbstractSampler):
 
     def __init__(
         self,
-        prior: Any,
+        prior: object,
         *,
         num_particles: int = 16,
         steps: int | None = None,
-        temperature: Any = 1.0,
+        temperature: ArrayLike = 1.0,
     ) -> None:
         self.prior = DiffusionPrior.from_prior(prior)
         self.num_particles = positive_int("num_particles", num_particles)
@@ -68,14 +69,12 @@ class TwistedSMC(AbstractSampler):
         self.temperature = checked_temperature(temperature)
 
     def validate(self) -> None:
-        """Raise if there are no particles."""
         super().validate()
         positive_int("num_particles", self.num_particles)
 
     def draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Info]:
-        """One run, and one particle of it drawn by the final weights."""
         prior, local = self.prior, to_unit(self.prior, evidence)
         process = prior.reverse_process(self.schedule)
         start_key, chain_key, last_key = jax.random.split(unrolled(key), 3)
