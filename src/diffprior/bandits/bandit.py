@@ -92,7 +92,8 @@ class Bandit(Serializable):
     """Decisions one call at a time, by Thompson sampling unless another agent is given.
 
     The decisions that follow from a seed and a history are those of run 0 of `simulate` with the
-    same seed (Algorithm 3).
+    same seed (Algorithm 3), up to rounding: a Gaussian or a mixture with linear rewards decides in
+    NumPy and in double precision, where nothing has to be compiled.
 
     A bandit may be shared between threads: decisions run side by side, each on the evidence of the
     moment, updates one after the other, and `save` writes one moment. It does not survive a fork of
