@@ -1,5 +1,6 @@
 """Objects say in one line what they are."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +47,8 @@ def test_repr() -> None:
 
 def test_repr_of_a_learned_prior() -> None:
     samples = np.random.default_rng(0).standard_normal((300, DIM))
-    prior = dp.DiffusionPrior.fit(samples, config=dp.FitConfig.tiny(), progress=False)
+    config = dataclasses.replace(dp.FitConfig.tiny(), max_components=1, num_steps=0)
+    prior = dp.DiffusionPrior.fit(samples, config=config, progress=False)
     assert repr(prior).startswith("DiffusionPrior(") and "dim=3, num_samples=300" in repr(prior)
 
 

@@ -37,14 +37,6 @@ def assert_same(got: object, expected: object, double: float = 1e-11, single: fl
         assert_allclose(a, b, rtol=atol, atol=atol)
 
 
-def test_jit_equals_eager(case: LikelihoodCase) -> None:
-    p = problem(0, DIM, N, case)
-    evidence = p.evidence(case.make())
-    with jax.disable_jit():
-        eager = evidence.condition(p.gaussian())
-    assert_same(evidence.condition(p.gaussian()), eager)
-
-
 def test_vmap_equals_a_loop(case: LikelihoodCase) -> None:
     problems = [problem(seed, DIM, N, case) for seed in range(4)]
     pairs = [(p.evidence(case.make()), p.gaussian()) for p in problems]

@@ -13,6 +13,7 @@ import diffprior as dp
 import reference
 from cases import (
     GLMS,
+    LINEAR,
     LOGISTIC,
     NEGATIVE_BINOMIAL,
     POISSON,
@@ -175,3 +176,14 @@ def test_a_benign_problem_takes_few_steps() -> None:
     p = problem(6, 3, 30, LOGISTIC)
     result = irls(p.gaussian(), p.evidence(dp.Logistic()))
     assert result.converged and result.num_iterations <= 8
+
+
+@pytest.mark.parametrize("case", [LINEAR, LOGISTIC], ids=case_name)
+def test_jit_equals_eager(case: LikelihoodCase) -> None:
+    p = problem(0, 3, 30, case)
+    evidence = p.evidence(case.make())
+    with jax.disable_jit():
+        eager = jax.tree.leaves(evidence.condition(p.gaussian()))
+    compiled = jax.tree.leaves(evidence.condition(p.gaussian()))
+    for ours, theirs in zip(compiled, eager, strict=True):
+        assert_allclose(ours, theirs, rtol=1e-11, atol=1e-11)

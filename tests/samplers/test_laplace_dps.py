@@ -40,7 +40,6 @@ def own_grid(p: Problem, **options: object) -> dp.LaplaceDPS:
 CHAINS = {
     "cosine-20": (closed_form, {}),
     "cosine-20-paper": (closed_form, {"covariance": "paper"}),
-    "constant-100": (own_grid, {}),
     "constant-100-stride-7-paper": (own_grid, {"steps": 7, "covariance": "paper"}),
 }
 
