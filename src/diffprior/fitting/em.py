@@ -10,6 +10,7 @@ import contextlib
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -28,40 +29,34 @@ CENTERS_FROM = 4096  # points that centers of k-means are sought among
 CENTER_TRIALS = 4  # points tried for each center
 LLOYD_STEPS = 6
 TINY = 1e-300
+Part = TypeVar("Part")
 
 
-@dataclass(frozen=True, eq=False)
-class Sums:
-    """Sums of an E-step over tasks, in units of each component: theta = mean + F z.
+class Additive:
+    """A dataclass of arrays and numbers that are summed over tasks."""
 
-    Attributes:
-        mass: Expected number of tasks of each component (k,).
-        first: Sums of E[z] (k, d).
-        second: Sums of E[z z'] (k, d, d).
-        log_evidence: Sum of log p(h).
-        squared_error: Sum of expected squared residuals of linear rewards over their variance.
-        num_rows: Rows, or their weights.
-        num_tasks: Tasks, or their weights.
-    """
-
-    mass: Float[np.ndarray, " k"]
-    first: Float[np.ndarray, "k d"]
-    second: Float[np.ndarray, "k d d"]
-    log_evidence: float
-    squared_error: float
-    num_rows: float
-    num_tasks: float
-
-    @staticmethod
-    def total(parts: Iterable["Sums"]) -> "Sums":
+    @classmethod
+    def total(cls: type[Part], parts: Iterable[Part]) -> Part:
         """All of them added, in their order."""
-        fields = [tuple(vars(part).values()) for part in parts]
-        mass, first, second, *others = (sum(column) for column in zip(*fields, strict=True))
-        return Sums(mass, first, second, *map(float, others))
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return cls(*(sum(column) for column in columns))
 
 
 @dataclass(frozen=True, eq=False)
-class PooledRows:
+class Sums(Additive):
+    """Sums of an E-step over tasks, in units of each component: theta = mean + F z."""
+
+    mass: Float[np.ndarray, " k"]  # expected number of tasks of each component
+    first: Float[np.ndarray, "k d"]  # of E[z]
+    second: Float[np.ndarray, "k d d"]  # of E[z z']
+    log_evidence: float
+    squared_error: float  # expected squared residuals of linear rewards over their variance
+    num_rows: float  # or their weights
+    num_tasks: float  # or their weights
+
+
+@dataclass(frozen=True, eq=False)
+class PooledRows(Additive):
     """The rows of all tasks as those of one task; `num_rows` is 0 where misfit says nothing."""
 
     precision: Float[np.ndarray, "d d"]
@@ -69,12 +64,6 @@ class PooledRows:
     sum_squares: float
     num_rows: float
     num_tasks: float
-
-    @staticmethod
-    def total(parts: Iterable["PooledRows"]) -> "PooledRows":
-        """All of them added, in their order."""
-        fields = [tuple(vars(part).values()) for part in parts]
-        return PooledRows(*(sum(column) for column in zip(*fields, strict=True)))
 
 
 class AbstractTasks(abc.ABC):
@@ -191,8 +180,9 @@ class Samples(AbstractTasks):
 
     def log_evidence(self, mixture: GaussianMixture) -> Float[np.ndarray, " n"]:
         if self.widened_by:
-            wider = mixture.covs + self.widened_by * np.eye(self.dim)
-            mixture = GaussianMixture.from_covs(mixture.weights, mixture.means, wider)
+            weights, means = np.asarray(mixture.weights), np.asarray(mixture.means)
+            wider = np.asarray(mixture.covs) + self.widened_by * np.eye(self.dim)
+            mixture = GaussianMixture.from_covs(weights, means, wider)
         parts = [log_sum for _, log_sum, _ in self._responsibilities(mixture)]
         return np.concatenate(parts).astype(np.float64)
 
@@ -233,7 +223,7 @@ class Samples(AbstractTasks):
         self, mixture: GaussianMixture
     ) -> Iterable[tuple[np.ndarray, np.ndarray, slice]]:
         """Some samples at a time: responsibilities, log density, and which samples."""
-        natural = _natural(mixture, self._rows, self._columns).astype(self.x.dtype).T
+        natural = self._natural(mixture).astype(self.x.dtype).T
         for start in range(0, len(self.x), ROWS_AT_ONCE):
             own = slice(start, start + ROWS_AT_ONCE)
             joint = self._statistics[own] @ natural
@@ -244,19 +234,17 @@ class Samples(AbstractTasks):
             joint /= total
             yield joint, (top + np.log(total))[:, 0], own
 
-
-def _natural(
-    mixture: GaussianMixture, rows: np.ndarray, columns: np.ndarray
-) -> Float[np.ndarray, "k p"]:
-    """What multiplies T(x) in the log of weight times density of each component."""
-    scaled = mixture.vectors / mixture.variances[:, None]
-    precision = scaled @ mixture.vectors.swapaxes(1, 2)
-    shift = np.einsum("kij,kj->ki", precision, mixture.means)
-    log_det = np.sum(np.log(2 * np.pi * mixture.variances), axis=1)
-    log_weights = np.maximum(mixture.log_weights, -1e4)  # a weight of zero stays finite
-    constant = log_weights - 0.5 * (np.sum(mixture.means * shift, axis=1) + log_det)
-    quadratic = -np.where(rows == columns, 0.5, 1.0) * precision[:, rows, columns]
-    return np.concatenate([constant[:, None], shift, quadratic], axis=1)
+    def _natural(self, mixture: GaussianMixture) -> Float[np.ndarray, "k p"]:
+        """What multiplies T(x) in the log of weight times density of each component."""
+        scaled = mixture.vectors / mixture.variances[:, None]
+        precision = scaled @ mixture.vectors.swapaxes(1, 2)
+        shift = np.einsum("kij,kj->ki", precision, mixture.means)
+        log_det = np.sum(np.log(2 * np.pi * mixture.variances), axis=1)
+        log_weights = np.maximum(mixture.log_weights, -1e4)  # a weight of zero stays finite
+        constant = log_weights - 0.5 * (np.sum(mixture.means * shift, axis=1) + log_det)
+        rows, columns = self._rows, self._columns
+        quadratic = -np.where(rows == columns, 0.5, 1.0) * precision[:, rows, columns]
+        return np.concatenate([constant[:, None], shift, quadratic], axis=1)
 
 
 @dataclass(frozen=True)
@@ -395,7 +383,7 @@ def fit_mixture(
         if step > 3 and value - before < tolerance:
             break
         before = value
-    alive = mixture.weights > MIN_WEIGHT
+    alive = np.asarray(mixture.weights) > MIN_WEIGHT
     return MixtureFit(mixture if alive.all() else mixture.select(alive), value, step)
 
 
@@ -408,7 +396,7 @@ def initial_mixture(
     rng: np.random.Generator,
 ) -> GaussianMixture:
     """A mixture to begin with: clusters of draws of the tasks' parameters."""
-    mean, factor = gaussian.means[0], gaussian.factors[0]
+    mean, factor = np.asarray(gaussian.means[0]), np.asarray(gaussian.factors[0])
     unit = np.linalg.solve(factor, (draws - mean).T).T.astype(np.float32)
     labels = k_means(unit, weights, num_components, rng)
     shares = np.full((len(unit), num_components), 0.02 / num_components, np.float32)
@@ -491,7 +479,6 @@ class GaussianFit:
     mixture: GaussianMixture
     noise_std: float | None
     log_evidence: float
-    num_steps: int
     converged: bool
 
 
@@ -516,7 +503,7 @@ def fit_gaussian(
         Varadhan and Roland (2008), scheme S3, with a fallback instead of backtracking.
     """
     start = guess_gaussian(blocks, executor) if start is None else start
-    state = _State(start.means[0], start.covs[0], float(np.log(blocks[0].noise_std or 1.0)))
+    state = _State.of(start, float(np.log(blocks[0].noise_std or 1.0)))
     steps, converged, before = 0, False, -np.inf
     while steps < max_steps and not converged:
         one, _, _ = _step(blocks, state, estimate_noise, executor)
@@ -533,7 +520,7 @@ def fit_gaussian(
     _, value, num_tasks = _step(blocks, state, estimate_noise, executor)
     noise = float(np.exp(state.log_noise)) if estimate_noise else None
     mixture = GaussianMixture.single(state.mean, well_conditioned(state.cov))
-    return GaussianFit(mixture, noise, value * num_tasks, steps, converged)
+    return GaussianFit(mixture, noise, value * num_tasks, converged)
 
 
 @dataclass(frozen=True, eq=False)
@@ -543,6 +530,10 @@ class _State:
     mean: Float[np.ndarray, " d"]
     cov: Float[np.ndarray, "d d"]
     log_noise: float
+
+    @staticmethod
+    def of(gaussian: GaussianMixture, log_noise: float) -> "_State":
+        return _State(np.asarray(gaussian.means[0]), np.asarray(gaussian.covs[0]), log_noise)
 
     def vector(self) -> Float[np.ndarray, " v"]:
         tril = lower_factor(self.cov)
@@ -590,7 +581,7 @@ def _step(
     if estimate_noise:
         log_noise += 0.5 * float(np.log(max(sums.squared_error, TINY) / sums.num_rows))
     value = sums.log_evidence / sums.num_tasks
-    return _State(after.means[0], after.covs[0], log_noise), value, sums.num_tasks
+    return _State.of(after, log_noise), value, sums.num_tasks
 
 
 def guess_gaussian(

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -212,8 +213,7 @@ def _thinned(
     return unit[order].astype(np.float32), chosen / np.mean(chosen), own
 
 
-@dataclass(frozen=True, eq=False)
-class Split:
+class Split(NamedTuple):
     """Tasks to fit to, the Gaussian of them, and tasks to score on."""
 
     seen: Blocks
@@ -287,7 +287,7 @@ def search(
     """Fit every candidate to most tasks, score it on the others, in turn; refit the best to all."""
     gaussian = gaussian_of(blocks) if gaussian is None else gaussian
     tried = _Tried(splits, config, seed, executor)
-    _try_candidates(tried, blocks[0].dim, config)
+    _try_candidates(tried, blocks[0].dim)
     shares = _shares(tried, config)
     base = tried.values[GAUSSIAN]
     if not shares:
@@ -301,21 +301,11 @@ def search(
     if not (found.pays or config.stack):
         return found
     advance(found.name)
-    fit = functools.partial(_fit, blocks, gaussian, config, seed)
+    fit = functools.partial(fit_candidate, blocks, gaussian, config=config, seed=seed)
     mixtures = list(executor.map(fit, list(shares)))
     return dataclasses.replace(
         found, mixture=GaussianMixture.average(mixtures, list(shares.values()))
     )
-
-
-def _fit(
-    blocks: Blocks,
-    gaussian: GaussianMixture,
-    config: SearchConfig,
-    seed: int,
-    candidate: MixtureCandidate,
-) -> GaussianMixture:
-    return fit_candidate(blocks, gaussian, candidate, config, seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,8 +346,9 @@ def _scored(
     return np.nan_to_num(log_evidence(split.held_out, mixture), nan=-np.inf, neginf=-np.inf)
 
 
-def _try_candidates(tried: _Tried, dim: int, config: SearchConfig) -> None:
+def _try_candidates(tried: _Tried, dim: int) -> None:
     """Free covariances, then tied ones, then those of few factors, then what is in between."""
+    config = tried.config
     free = CovarianceModel(config.pooling_per_parameter * dim)
     tried.add(GAUSSIAN)
     if config.num_components is not None:
@@ -498,7 +489,7 @@ def _fit_run(
     seed: tuple[int, int],
 ) -> GaussianMixture:
     k, model = candidate.num_components, candidate.model
-    floor = MIN_VARIANCE * gaussian.covs[0]
+    floor = MIN_VARIANCE * np.asarray(gaussian.covs[0])
     num_starts = config.num_starts if k < config.factors_from else 1
     fits = []
     for start in range(num_starts):
@@ -531,6 +522,6 @@ def refined(
         blocks, start=gaussian, tolerance=1e-5, max_steps=6, executor=executor
     ).mixture
     pooling = (config or SearchConfig()).pooling_per_parameter * mixture.dim
-    model, floor = CovarianceModel(pooling), MIN_VARIANCE * gaussian.covs[0]
+    model, floor = CovarianceModel(pooling), MIN_VARIANCE * np.asarray(gaussian.covs[0])
     better = fit_mixture(blocks, mixture, model, floor, max_steps=num_steps, executor=executor)
     return gaussian, better.mixture

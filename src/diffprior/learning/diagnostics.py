@@ -15,7 +15,7 @@ from ..fitting.em import HERE, log_evidence
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from .scoring import TaskMoments, first_halves, first_tasks
-from .tasks import AnyLogs, GlmTasks, LinearTasks, Noise, RowTasks, blocks_of, symmetric
+from .tasks import AnyLogs, LinearTasks, Noise, RowTasks, blocks_of, symmetric
 
 CERTIFICATE_TASKS = 1000
 CERTIFICATE_ATOMS = 400
@@ -75,7 +75,7 @@ def certificate(
     weights = np.concatenate([[0.5], np.full(len(points), 0.5 / len(points))])
     bound = np.inf
     for _ in range(6):
-        likelihoods = np.concatenate([log_likelihoods(block, points) for block in blocks])
+        likelihoods = np.concatenate([block.log_likelihood(points) for block in blocks])
         ratios = np.exp(np.minimum(likelihoods - evidence[:, None], 50.0))
         gain, weights = _improved(ratios, weights)
         means = np.mean(ratios / gain[:, None], axis=0)
@@ -119,20 +119,6 @@ def _climb(
         shift = np.sum([b.shift @ w for b, w in both], axis=0)
         theta = np.linalg.lstsq(precision, shift, rcond=None)[0]
     return value, theta
-
-
-def log_likelihoods(block: RowTasks, points: Float[np.ndarray, "m d"]) -> np.ndarray:
-    """Compute log p(h | theta) of every task of a block at every point, (n, m)."""
-    if isinstance(block, LinearTasks):
-        return block.log_likelihood(points)
-    assert isinstance(block, GlmTasks)
-    made = []
-    step = max(1, 2_000_000 // max(len(block.rewards), 1))
-    for start in range(0, len(points), step):
-        some = points[start : start + step]
-        theta = np.broadcast_to(some[:, None], (len(some), block.num_tasks, block.dim))
-        made.append(block.log_likelihood_at(theta).T)
-    return np.concatenate(made, axis=1)
 
 
 @dataclass(frozen=True, eq=False)

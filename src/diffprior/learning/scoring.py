@@ -18,7 +18,7 @@ from ..priors.base import AbstractPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..reporting.tables import standard_error
-from .tasks import AnyLogs, GlmTasks, RowTasks, block_order, blocks_of
+from .tasks import AnyLogs, RowTasks, block_order, blocks_of
 
 SCORING_DRAWS = 128
 NUM_ESTIMATES = 8
@@ -152,7 +152,7 @@ def task_log_evidence(
             family.prior, logs, likelihood, num_estimates=NUM_ESTIMATES, seed=seed
         ).values
     blocks = blocks_of(logs, likelihood)
-    exact = [b.corrected(SCORING_DRAWS) if isinstance(b, GlmTasks) else b for b in blocks]
+    exact = [block.corrected(SCORING_DRAWS) for block in blocks]
     values = np.empty(logs.num_tasks)
     values[block_order(logs)] = log_evidence(exact, family.components)
     return values

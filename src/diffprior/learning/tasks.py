@@ -6,12 +6,12 @@ works on whole batches, which for small matrices is several times faster than LA
 needs neither compilation nor the precision that JAX was set to.
 """
 
+import abc
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -35,6 +35,7 @@ UNROLLED_UP_TO = 16  # largest dimension factorized by loops over rows and colum
 LINEAR_TASKS_AT_ONCE = 1024
 PAIRS_AT_ONCE = 8192  # tasks times components, so that their matrices stay in the cache
 TASKS_AT_ONCE, ROWS_AT_ONCE = 256, 4096  # of generalized linear models
+POINTS_AT_ONCE = 2_000_000  # rows times points whose likelihood is computed together
 MAX_NEWTON = 50
 MODE_TOLERANCE = 1e-7  # step in prior standard deviations at which the mode is found
 POSTERIOR_SHARE = 0.95  # points by probability given the task; the others by the prior's weights
@@ -74,57 +75,27 @@ def congruence(factor: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "p p"]:
     return np.asarray(both[:, rows, columns].T)
 
 
-def applied_to(vector: Float[np.ndarray, " d"]) -> Float[np.ndarray, "d p"]:
-    """The matrix that takes the triangle of P to P vector."""
-    dim = len(vector)
-    index = triangle_places(dim)
-    made = np.zeros((dim, dim * (dim + 1) // 2))
-    for i in range(dim):
-        made[i, index[i]] = vector
-    return made
-
-
 def inverse_factor(
-    triangles: Float[np.ndarray, "p n"],
-) -> tuple[Float[np.ndarray, "d d n"], Float[np.ndarray, " n"]]:
+    triangles: Float[np.ndarray, " p *n"],
+) -> tuple[Float[np.ndarray, "d d *n"], Float[np.ndarray, " *n"]]:
     """W with W A W' = I, lower triangular, and log det A, of positive definite matrices A."""
-    dim = int((np.sqrt(8 * len(triangles) + 1) - 1) / 2)
-    full = triangles[triangle_places(dim)]
-    if dim > UNROLLED_UP_TO:
-        return _lapack_inverse_factor(full)
-    tril = _cholesky(full)
-    diagonal = tril[np.arange(dim), np.arange(dim)]
-    return _inverse(tril, diagonal), 2.0 * np.log(diagonal).sum(axis=0)
-
-
-def _cholesky(full: Float[np.ndarray, "d d n"]) -> Float[np.ndarray, "d d n"]:
+    full = symmetric(triangles.reshape(len(triangles), -1))
     dim = len(full)
-    tril = np.zeros_like(full)
-    for j in range(dim):
-        known = np.einsum("ikn,kn->in", tril[j:, :j], tril[j, :j])
-        column = full[j:, j] - known
-        tril[j:, j] = column / np.sqrt(np.maximum(column[0], TINY))
-    return tril
-
-
-def _inverse(
-    tril: Float[np.ndarray, "d d n"], diagonal: Float[np.ndarray, "d n"]
-) -> Float[np.ndarray, "d d n"]:
-    inverse = np.zeros_like(tril)
-    for i in range(len(tril)):
-        inverse[i, i] = 1.0 / diagonal[i]
-        for j in range(i):
-            known = np.einsum("kn,kn->n", tril[i, j:i], inverse[j:i, j])
-            inverse[i, j] = -known * inverse[i, i]
-    return inverse
-
-
-def _lapack_inverse_factor(
-    full: Float[np.ndarray, "d d n"],
-) -> tuple[Float[np.ndarray, "d d n"], Float[np.ndarray, " n"]]:
-    tril = np.linalg.cholesky(np.moveaxis(full, -1, 0))
-    log_det = 2.0 * np.log(np.diagonal(tril, axis1=1, axis2=2)).sum(axis=1)
-    return np.ascontiguousarray(np.moveaxis(np.linalg.inv(tril), 0, -1)), log_det
+    if dim > UNROLLED_UP_TO:
+        by_lapack = np.linalg.inv(np.linalg.cholesky(np.moveaxis(full, -1, 0)))
+        inverse = np.ascontiguousarray(np.moveaxis(by_lapack, 0, -1))
+    else:
+        tril, inverse = np.zeros_like(full), np.zeros_like(full)
+        for i in range(dim):
+            column = full[i:, i] - np.einsum("ikn,kn->in", tril[i:, :i], tril[i, :i])
+            tril[i:, i] = column / np.sqrt(np.maximum(column[0], TINY))
+            inverse[i, i] = 1.0 / tril[i, i]
+            for j in range(i):
+                known = np.einsum("kn,kn->n", tril[i, j:i], inverse[j:i, j])
+                inverse[i, j] = -known * inverse[i, i]
+    log_det = -2.0 * np.log(inverse[np.arange(dim), np.arange(dim)]).sum(axis=0)
+    shape = triangles.shape[1:]
+    return inverse.reshape(dim, dim, *shape), log_det.reshape(shape)
 
 
 def gram(inverse: Float[np.ndarray, "d d *n"]) -> Float[np.ndarray, " p *n"]:
@@ -134,20 +105,15 @@ def gram(inverse: Float[np.ndarray, "d d *n"]) -> Float[np.ndarray, " p *n"]:
     return np.stack([np.einsum("k...,k...->...", inverse[i:, i], inverse[i:, j]) for i, j in pairs])
 
 
-def symmetric(triangle: Float[np.ndarray, " p"]) -> Float[np.ndarray, "d d"]:
-    """A symmetric matrix from its lower triangle."""
-    dim = int((np.sqrt(8 * len(triangle) + 1) - 1) / 2)
-    return np.asarray(triangle[triangle_places(dim)])
+def symmetric(triangles: Float[np.ndarray, " p *n"]) -> Float[np.ndarray, "d d *n"]:
+    """Symmetric matrices from their lower triangles."""
+    dim = int((np.sqrt(8 * len(triangles) + 1) - 1) / 2)
+    return np.asarray(triangles[triangle_places(dim)])
 
 
-def diagonal(dim: int) -> np.ndarray:
+def diagonal(dim: int) -> Int[np.ndarray, " d"]:
     """Places of the diagonal in a triangle."""
     return np.cumsum(np.arange(dim) + 1) - 1
-
-
-def _pulls(mean: Float[np.ndarray, " d"], tril: Float[np.ndarray, "d d"]) -> np.ndarray:
-    applied = applied_to(mean)
-    return np.vstack([tril.T @ applied, mean @ applied])
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +124,12 @@ class TaskPosteriors:
     mean_z: Float[np.ndarray, "d k n"]
     cov_z: Float[np.ndarray, "p k n"]
     squared_error: Float[np.ndarray, "k n"]
+
+    @staticmethod
+    def concatenate(parts: "Sequence[TaskPosteriors]", axis: int) -> "TaskPosteriors":
+        """Those of several components, along axis -2, or of several tasks, along axis -1."""
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return TaskPosteriors(*(np.concatenate(column, axis) for column in columns))
 
     def responsibilities(
         self, mixture: GaussianMixture
@@ -186,8 +158,45 @@ class TaskPosteriors:
         )
 
 
+class RowTasks(AbstractTasks):
+    """Tasks with rows, each known by the hash of its label."""
+
+    hashes: UInt64[np.ndarray, " n"]
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.hashes)
+
+    @property
+    @abc.abstractmethod
+    def task_rows(self) -> Float[np.ndarray, " n"]:
+        """Rows of every task."""
+
+    @property
+    def num_rows(self) -> float:
+        """Rows of all tasks, or their weights."""
+        return float(self.task_rows.sum())
+
+    @abc.abstractmethod
+    def condition(self, mixture: GaussianMixture) -> TaskPosteriors:
+        """Every component given each task, in units of the component."""
+
+    @abc.abstractmethod
+    def log_likelihood(self, thetas: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:
+        """Log p(h | theta) of every task at every theta, constants included."""
+
+    def expect(self, mixture: GaussianMixture, round_: int = 0) -> Sums:
+        return self.condition(mixture).sums(mixture, self.num_rows)
+
+    def log_evidence(self, mixture: GaussianMixture) -> Float[np.ndarray, " n"]:
+        return self.condition(mixture).responsibilities(mixture)[1]
+
+    def corrected(self, num_draws: int) -> "RowTasks":
+        return self
+
+
 @dataclass(frozen=True, eq=False)
-class LinearTasks(AbstractTasks):
+class LinearTasks(RowTasks):
     """Evidence of some tasks with linear rewards; triangles and vectors have tasks last."""
 
     hashes: UInt64[np.ndarray, " n"]
@@ -198,36 +207,19 @@ class LinearTasks(AbstractTasks):
     noise_std: float
 
     @property
-    def num_tasks(self) -> int:
-        """Number of tasks."""
-        return len(self.hashes)
-
-    @property
     def dim(self) -> int:
-        """Number of parameters d."""
         return len(self.shift)
 
     @property
     def task_rows(self) -> Float[np.ndarray, " n"]:
-        """Rows of every task."""
         return self.counts
 
-    @property
-    def num_rows(self) -> float:
-        """Rows of all tasks."""
-        return float(self.counts.sum())
-
     def with_noise(self, noise_std: float) -> "LinearTasks":
-        """The same rows under another noise."""
         factor = (self.noise_std / noise_std) ** 2
-        return LinearTasks(
-            self.hashes,
-            self.precision * factor,
-            self.shift * factor,
-            self.sum_squares * factor,
-            self.counts,
-            noise_std,
-        )
+        scaled = {
+            name: getattr(self, name) * factor for name in ("precision", "shift", "sum_squares")
+        }
+        return dataclasses.replace(self, noise_std=noise_std, **scaled)
 
     def condition(self, mixture: GaussianMixture) -> TaskPosteriors:
         """Every component given each task, exactly, and log p(h): Eq. (3) in units of the prior.
@@ -235,16 +227,9 @@ class LinearTasks(AbstractTasks):
         With cov = L L' and B = I + L' P L, z has covariance B^-1 and mean B^-1 L' (s - P mean).
         """
         step = max(1, PAIRS_AT_ONCE // max(self.num_tasks, 1))
-        parts = [
-            self._condition(mixture.select(slice(k, k + step)))
-            for k in range(0, mixture.num_components, step)
-        ]
-        return TaskPosteriors(
-            np.concatenate([part.log_evidence for part in parts]),
-            np.concatenate([part.mean_z for part in parts], axis=1),
-            np.concatenate([part.cov_z for part in parts], axis=1),
-            np.concatenate([part.squared_error for part in parts]),
-        )
+        starts = range(0, mixture.num_components, step)
+        parts = [self._condition(mixture.select(slice(k, k + step))) for k in starts]
+        return TaskPosteriors.concatenate(parts, axis=-2)
 
     def _condition(self, mixture: GaussianMixture) -> TaskPosteriors:
         inverse, log_det, pull, at_mean = self._in_prior_units(mixture)
@@ -261,26 +246,20 @@ class LinearTasks(AbstractTasks):
 
         The last axes are components and tasks.
         """
-        trils = mixture.factors
+        trils, means = np.asarray(mixture.factors), np.asarray(mixture.means)
         maps = np.stack([congruence(tril) for tril in trils], axis=1)
         ratio = (maps.reshape(-1, maps.shape[-1]) @ self.precision).reshape(*maps.shape[:2], -1)
         ratio[diagonal(self.dim)] += 1.0
-        inverse, log_det = inverse_factor(ratio.reshape(len(ratio), -1))
-        pulls = [_pulls(mean, tril) for mean, tril in zip(mixture.means, trils, strict=True)]
-        both = np.stack(pulls, axis=1)  # L' P mean and mean' P mean, as maps of the triangle of P
-        moved = (both.reshape(-1, both.shape[-1]) @ self.precision).reshape(*both.shape[:2], -1)
-        straight = np.stack([tril.T for tril in trils], axis=1) @ self.shift
-        pull = straight - moved[:-1]
-        at_mean = 2.0 * mixture.means @ self.shift - moved[-1]
-        shape = (*pull.shape[1:],)
-        return inverse.reshape(self.dim, self.dim, *shape), log_det.reshape(shape), pull, at_mean
+        flat = symmetric(self.precision).reshape(self.dim, -1)
+        moved = (means @ flat).reshape(*means.shape, -1)  # P mean (k, d, n)
+        pull = np.stack(trils.swapaxes(1, 2) @ (self.shift - moved), axis=1)
+        at_mean = np.sum(means[:, :, None] * (2.0 * self.shift - moved), axis=1)
+        return *inverse_factor(ratio), pull, at_mean
 
     def pooled(self) -> PooledRows:
-        precision = symmetric(self.precision.sum(axis=1))
+        precision, shift = symmetric(self.precision.sum(axis=1)), self.shift.sum(axis=1)
         squares = float(self.sum_squares.sum())
-        return PooledRows(
-            precision, self.shift.sum(axis=1), squares, self.num_rows, float(self.num_tasks)
-        )
+        return PooledRows(precision, shift, squares, self.num_rows, float(self.num_tasks))
 
     def at_zero(self) -> Float[np.ndarray, " n"]:
         """Log p(h | theta = 0)."""
@@ -288,20 +267,12 @@ class LinearTasks(AbstractTasks):
         return np.asarray(-0.5 * self.sum_squares - self.counts * log_norm)
 
     def log_likelihood(self, thetas: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:
-        """Log p(h | theta) of every task at every theta, constants included."""
         rows, columns = np.tril_indices(self.dim)
         products = thetas[:, rows] * thetas[:, columns] * np.where(rows == columns, 0.5, 1.0)
         made = thetas @ self.shift - products @ self.precision + self.at_zero()[None]
         return np.asarray(made.T)
 
-    def expect(self, mixture: GaussianMixture, round_: int = 0) -> Sums:
-        return self.condition(mixture).sums(mixture, self.num_rows)
-
-    def log_evidence(self, mixture: GaussianMixture) -> Float[np.ndarray, " n"]:
-        return self.condition(mixture).responsibilities(mixture)[1]
-
     def draw(self, mixture: GaussianMixture, *numbers: int) -> Float[np.ndarray, "n d"]:
-        """One draw of theta given each task, whose randomness its label and `numbers` decide."""
         normal = normals(self.hashes, self.dim, 1, *numbers)
         uniform = uniforms(self.hashes, 1, 2, *numbers)[:, 0]
         shares, _ = self.condition(mixture).responsibilities(mixture)
@@ -319,42 +290,30 @@ class LinearTasks(AbstractTasks):
 
     def select(self, tasks: np.ndarray) -> "LinearTasks":
         """The evidence of some tasks: positions, or a mask."""
-        return LinearTasks(
-            self.hashes[tasks],
-            self.precision[:, tasks],
-            self.shift[:, tasks],
-            self.sum_squares[tasks],
-            self.counts[tasks],
-            self.noise_std,
-        )
+        names = ("hashes", "precision", "shift", "sum_squares", "counts")
+        return dataclasses.replace(self, **{n: getattr(self, n)[..., tasks] for n in names})
 
 
 def linear_blocks(
     statistics: TaskStatistics, noise_std: float, tasks_at_once: int = LINEAR_TASKS_AT_ONCE
 ) -> list[LinearTasks]:
     """Blocks of tasks in the order of their hashes, so that the same tasks make the same blocks."""
-    return list(_linear_blocks(statistics, noise_std, tasks_at_once))
-
-
-def _linear_blocks(
-    statistics: TaskStatistics, noise_std: float, tasks_at_once: int
-) -> Iterator[LinearTasks]:
-    order = np.argsort(statistics.hashes, kind="stable")
+    order = block_order(statistics)
     scale = 1.0 / noise_std**2
-    for start in range(0, len(order), tasks_at_once):
+    blocks = []
+    for start in range(0, max(len(order), 1), tasks_at_once):
         own = order[start : start + tasks_at_once]
-        yield LinearTasks(
-            statistics.hashes[own],
-            np.ascontiguousarray(statistics.xx[own].T, np.float64) * scale,
-            np.ascontiguousarray(statistics.xy[own].T, np.float64) * scale,
-            statistics.yy[own] * scale,
-            statistics.counts[own],
-            noise_std,
+        xx, xy = (
+            np.ascontiguousarray(a[own].T, np.float64) for a in (statistics.xx, statistics.xy)
         )
+        squares, counts = statistics.yy[own] * scale, statistics.counts[own]
+        hashes = statistics.hashes[own]
+        blocks.append(LinearTasks(hashes, xx * scale, xy * scale, squares, counts, noise_std))
+    return blocks
 
 
 @dataclass(frozen=True, eq=False)
-class GlmTasks(AbstractTasks):
+class GlmTasks(RowTasks):
     """Rows of some tasks, grouped by task, and the family that their rewards follow.
 
     Every component given every task is Laplace's approximation, and its correction by importance.
@@ -374,119 +333,81 @@ class GlmTasks(AbstractTasks):
     modes: dict[int, np.ndarray] = dataclasses.field(default_factory=dict)  # where to search next
 
     @property
-    def num_tasks(self) -> int:
-        """Number of tasks."""
-        return len(self.hashes)
-
-    @property
     def dim(self) -> int:
-        """Number of parameters d."""
         return int(self.features.shape[1])
 
     @property
     def task_rows(self) -> Float[np.ndarray, " n"]:
-        """Rows of every task."""
         return np.diff(self.starts).astype(np.float64)
 
     @property
     def num_rows(self) -> float:
-        """Summed weights of all rows."""
         return float(self.weights.sum())
 
     def corrected(self, num_draws: int) -> "GlmTasks":
-        """The same rows, with so many points per task for the correction."""
         return dataclasses.replace(self, num_draws=num_draws, modes=dict(self.modes))
 
     def condition(self, mixture: GaussianMixture) -> TaskPosteriors:
-        """Laplace's approximation of each component given each task, in units of the component."""
-        means, trils = np.asarray(mixture.means), np.asarray(mixture.factors)
-        z = self._modes(means, trils)
-        value, _, precision = self._in_prior_units(means, trils, z)
-        shape = z.shape[1:]
-        precision[diagonal(self.dim)] += 1.0
-        inverse, log_det = inverse_factor(precision.reshape(len(precision), -1))
-        log_evidence = value - 0.5 * np.sum(z**2, axis=0) - 0.5 * log_det.reshape(shape)
-        cov_z = gram(inverse).reshape(-1, *shape)
-        return TaskPosteriors(log_evidence, z, cov_z, np.zeros(shape))
-
-    def _modes(
-        self, means: Float[np.ndarray, "k d"], trils: Float[np.ndarray, "k d d"]
-    ) -> Float[np.ndarray, "d k n"]:
-        """The modes of z by damped Newton steps, from where they were found last."""
-        shape = (self.dim, len(means), self.num_tasks)
-        z = self.modes.get(len(means), np.zeros(shape)).copy()
-        damping = np.zeros(shape[1:])
-        value, score, precision = self._in_prior_units(means, trils, z)
+        """Laplace's approximation, at modes found by damped Newton steps from the last ones."""
+        k = mixture.num_components
+        z = self.modes.get(k, np.zeros((self.dim, k, self.num_tasks)))
+        damping = np.zeros(z.shape[1:])
+        value, gradient, precision = self._in_prior_units(mixture, z)
         for _ in range(MAX_NEWTON):
-            gradient = score - z
             ratio = precision.copy()
-            ratio[diagonal(self.dim)] += 1.0 + damping
-            inverse, _ = inverse_factor(ratio.reshape(len(ratio), -1))
-            inverse = inverse.reshape(self.dim, self.dim, *shape[1:])
+            ratio[diagonal(self.dim)] += damping
+            inverse, _ = inverse_factor(ratio)
             half = np.sum(inverse * gradient[None], axis=1)
             step = np.sum(inverse * half[:, None], axis=0)
-            new = z + step
-            trial = self._in_prior_units(means, trils, new)
-            better = _objective(trial[0], new) >= _objective(value, z) - 1e-9
-            z = np.where(better, new, z)
-            value, score, precision = (
+            trial = self._in_prior_units(mixture, z + step)
+            better = trial[0] >= value - 1e-9
+            z = np.where(better, z + step, z)
+            value, gradient, precision = (
                 np.where(better, a, b)
-                for a, b in zip(trial, (value, score, precision), strict=True)
+                for a, b in zip(trial, (value, gradient, precision), strict=True)
             )
             damping = np.where(better, damping * 0.1, np.maximum(10.0 * damping, 1.0))
             damping[damping < 1e-2] = 0.0
             if np.all(np.max(np.abs(step), axis=0) < MODE_TOLERANCE):
                 break
-        self.modes[len(means)] = z
-        return z
+        self.modes[k] = z
+        inverse, log_det = inverse_factor(precision)
+        return TaskPosteriors(value - 0.5 * log_det, z, gram(inverse), np.zeros(z.shape[1:]))
 
     def _in_prior_units(
-        self,
-        means: Float[np.ndarray, "k d"],
-        trils: Float[np.ndarray, "k d d"],
-        z: Float[np.ndarray, "d k n"],
+        self, mixture: GaussianMixture, z: Float[np.ndarray, "d k n"]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Log p(h | z), its gradient and minus its second derivative, for z of every pair."""
-        theta = means[:, None] + np.einsum("kij,jkn->kni", trils, z)
+        """Log p(h | z) - z' z / 2, its gradient and minus its second derivative, of every pair."""
+        trils = np.asarray(mixture.factors)
+        theta = mixture.means[:, None] + np.einsum("kij,jkn->kni", trils, z)
         value, score, precision = self.at(theta)
         maps = np.stack([congruence(tril) for tril in trils])
-        return (
-            value,
-            np.einsum("kji,kjn->ikn", trils, score),
-            np.ascontiguousarray(np.einsum("kqp,kpn->qkn", maps, precision)),
-        )
+        moved = np.ascontiguousarray(np.einsum("kqp,kpn->qkn", maps, precision))
+        moved[diagonal(self.dim)] += 1.0
+        gradient = np.einsum("kji,kjn->ikn", trils, score) - z
+        return value - 0.5 * np.sum(z**2, axis=0), gradient, moved
 
     def at(
         self, theta: Float[np.ndarray, "k n d"]
     ) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "k d n"], Float[np.ndarray, "k p n"]]:
         """Log p(h | theta), score and triangle of the precision, at some thetas of each task."""
-        own = self.row_tasks
-        eta = np.einsum("ri,kri->rk", self.features, theta[:, own])
-        value, score, curvature = terms(self.family, self.rewards, eta)
-        w = self.weights[:, None]
+        eta = np.einsum("ri,kri->rk", self.features, theta[:, self.row_tasks])
+        value, score, curvature = (
+            self.weights[:, None] * part for part in terms(self.family, self.rewards, eta)
+        )
         rows, columns = np.tril_indices(self.dim)
         products = self.features[:, rows] * self.features[:, columns]
-        num = eta.shape[1]
-        sums = segment_sums(
-            np.concatenate(
-                [
-                    w * value,
-                    ((w * score)[:, :, None] * self.features[:, None]).reshape(len(own), -1),
-                    ((w * curvature)[:, :, None] * products[:, None]).reshape(len(own), -1),
-                ],
-                axis=1,
-            ),
-            self.starts,
+        num, d, p = eta.shape[1], self.dim, len(rows)
+        parts = (
+            value,
+            (score[:, :, None] * self.features[:, None]).reshape(-1, num * d),
+            (curvature[:, :, None] * products[:, None]).reshape(-1, num * p),
         )
-        first, second = num, num * (1 + self.dim)
-        return (
-            sums[:, :first].T,
-            np.moveaxis(sums[:, first:second].reshape(-1, num, self.dim), 0, -1),
-            np.moveaxis(sums[:, second:].reshape(-1, num, len(rows)), 0, -1),
-        )
+        sums = segment_sums(np.concatenate(parts, axis=1), self.starts).T
+        values, scores, curvatures = np.split(sums, [num, num * (1 + d)])
+        return values, scores.reshape(num, d, -1), curvatures.reshape(num, p, -1)
 
     def pooled(self) -> PooledRows:
-        """All rows, expanded at zero."""
         _, score, precision = self.at(np.zeros((1, self.num_tasks, self.dim)))
         total = symmetric(precision[0].sum(axis=1))
         return PooledRows(total, score[0].sum(axis=1), 0.0, 0.0, float(self.num_tasks))
@@ -496,25 +417,27 @@ class GlmTasks(AbstractTasks):
         """The task of every row."""
         return np.repeat(np.arange(self.num_tasks), np.diff(self.starts))
 
-    def log_likelihood_at(self, theta: Float[np.ndarray, "k n d"]) -> Float[np.ndarray, "k n"]:
-        """Log p(h | theta) at some thetas of each task."""
-        eta = np.einsum("ri,kri->rk", self.features, theta[:, self.row_tasks])
+    def log_likelihood(self, thetas: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:
+        step = max(1, POINTS_AT_ONCE // max(len(self.rewards), 1))
+        parts = (thetas[start : start + step] for start in range(0, len(thetas), step))
+        return np.concatenate([self._summed(self.features @ some.T) for some in parts], axis=1)
+
+    def _summed(self, eta: Float[np.ndarray, "r m"]) -> Float[np.ndarray, "n m"]:
+        """Log p(h | theta), from eta of every row."""
         value, _, _ = terms(self.family, self.rewards, eta)
-        return segment_sums(self.weights[:, None] * value, self.starts).T
+        return segment_sums(self.weights[:, None] * value, self.starts)
 
     def log_evidence(self, mixture: GaussianMixture) -> Float[np.ndarray, " n"]:
         """The log of the mean weight of importance, or Laplace's."""
-        given = self.condition(mixture)
         if self.num_draws == 0:
-            return given.responsibilities(mixture)[1]
-        return self._weigh(mixture, given, 0, self.num_draws)[2]
+            return super().log_evidence(mixture)
+        return self._weigh(mixture, 0, self.num_draws)[2]
 
     def expect(self, mixture: GaussianMixture, round_: int = 0) -> Sums:
         """One E-step: by Laplace's approximation, or with `num_draws` corrected by importance."""
-        given = self.condition(mixture)
         if self.num_draws == 0:
-            return given.sums(mixture, self.num_rows)
-        theta, weights, log_evidence = self._weigh(mixture, given, round_, self.num_draws)
+            return super().expect(mixture, round_)
+        theta, weights, log_evidence = self._weigh(mixture, round_, self.num_draws)
         log_parts = _log_joint(mixture, theta)
         shares = np.exp(log_parts - np.logaddexp.reduce(log_parts, axis=0)) * weights  # (k, m, n)
         first, second, inverses = [], [], np.linalg.inv(mixture.factors)
@@ -535,37 +458,35 @@ class GlmTasks(AbstractTasks):
 
     def draw(self, mixture: GaussianMixture, *numbers: int) -> Float[np.ndarray, "n d"]:
         """One draw of theta given each task: one of 32 points, chosen by importance."""
-        given = self.condition(mixture)
-        theta, weights, _ = self._weigh(mixture, given, sum(numbers) + 7919, 32)
+        theta, weights, _ = self._weigh(mixture, sum(numbers) + 7919, 32)
         edges = np.cumsum(weights, axis=0)
         uniform = uniforms(self.hashes, 1, 3, *numbers)[:, 0]
         chosen = np.sum(uniform[None] * edges[-1:] > edges[:-1], axis=0)
         return np.asarray(theta[chosen, np.arange(self.num_tasks)])
 
     def _weigh(
-        self, mixture: GaussianMixture, given: TaskPosteriors, round_: int, num_draws: int
+        self, mixture: GaussianMixture, round_: int, num_draws: int
     ) -> tuple[Float[np.ndarray, "m n d"], Float[np.ndarray, "m n"], Float[np.ndarray, " n"]]:
         """Points from Laplace's mixture, widened a little, their normalized weights, and log p(h).
 
         Components are taken in proportion to their probability, by systematic resampling.
         """
+        given = self.condition(mixture)
         shares, _ = given.responsibilities(mixture)
         wide = POSTERIOR_SHARE * shares + (1 - POSTERIOR_SHARE) * mixture.weights[:, None]
         normal, uniform = _points(self.hashes, self.dim, num_draws, round_)
         edges = np.cumsum(wide, axis=0)
         places_ = (np.arange(num_draws)[:, None] + uniform[None]) / num_draws
         chosen = np.sum(places_[None] > edges[:-1, None] / edges[-1:, None], axis=0)  # (m, n)
-        inverse, _ = inverse_factor(_precisions(given))
-        inverse = inverse.reshape(self.dim, self.dim, *given.log_evidence.shape)
+        inverse, _ = inverse_factor(gram(inverse_factor(given.cov_z)[0]))  # W, and cov_z = W' W
         tasks = np.arange(self.num_tasks)[None]
-        trils = np.asarray(mixture.factors)
-        roots = inverse[:, :, chosen, tasks]  # (d, d, m, n): W, and cov_z = W' W
+        roots = inverse[:, :, chosen, tasks]  # (d, d, m, n)
         z = given.mean_z[:, chosen, tasks] + WIDENING * np.einsum("ijmn,mni->jmn", roots, normal)
-        theta = mixture.means[chosen] + np.einsum("mnij,jmn->mni", trils[chosen], z)
+        theta = mixture.means[chosen] + np.einsum("mnij,jmn->mni", mixture.factors[chosen], z)
         log_weight = (
-            self.log_likelihood_at(theta)
+            self._summed(np.einsum("ri,mri->rm", self.features, theta[:, self.row_tasks])).T
             + np.logaddexp.reduce(_log_joint(mixture, theta), axis=0)
-            - self._log_proposal(mixture, given, trils, inverse, wide, theta)
+            - self._log_proposal(mixture, given.mean_z, inverse, wide, theta)
         )
         top = log_weight.max(axis=0)
         weights = np.exp(log_weight - top)
@@ -575,25 +496,20 @@ class GlmTasks(AbstractTasks):
     def _log_proposal(
         self,
         mixture: GaussianMixture,
-        given: TaskPosteriors,
-        trils: Float[np.ndarray, "k d d"],
+        mean_z: Float[np.ndarray, "d k n"],
         inverse: Float[np.ndarray, "d d k n"],
         wide: Float[np.ndarray, "k n"],
         theta: Float[np.ndarray, "m n d"],
     ) -> Float[np.ndarray, "m n"]:
-        parts = []
-        for k in range(mixture.num_components):
-            z = np.einsum("ij,mnj->imn", np.linalg.inv(trils[k]), theta - mixture.means[k])
-            off = z - given.mean_z[:, k][:, None]
+        parts, norm = [], self.dim * np.log(np.sqrt(2 * np.pi) * WIDENING)
+        for k, factor in enumerate(np.linalg.inv(mixture.factors)):
+            off = np.einsum("ij,mnj->imn", factor, theta - mixture.means[k]) - mean_z[:, k][:, None]
             root = np.linalg.inv(np.moveaxis(inverse[:, :, k], -1, 0))  # W^-1, so z = m + W' e
             unit = np.einsum("nji,jmn->imn", root, off) / WIDENING
             log_det = np.sum(np.log(np.abs(np.diagonal(root, axis1=1, axis2=2))), axis=1)
-            log_det = (
-                log_det - 0.5 * np.sum(np.log(mixture.variances[k])) - self.dim * np.log(WIDENING)
-            )
-            norm = 0.5 * self.dim * np.log(2 * np.pi)
+            log_det -= 0.5 * np.sum(np.log(mixture.variances[k])) + norm
             with np.errstate(divide="ignore"):
-                parts.append(np.log(wide[k]) + log_det[None] - norm - 0.5 * np.sum(unit**2, axis=0))
+                parts.append(np.log(wide[k]) + log_det - 0.5 * np.sum(unit**2, axis=0))
         return np.asarray(np.logaddexp.reduce(parts, axis=0))
 
 
@@ -612,29 +528,19 @@ def row_blocks(
     rows_at_once: int = ROWS_AT_ONCE,
 ) -> list[GlmTasks]:
     """Blocks of tasks in the order of their hashes, each of few tasks and rows."""
-    return list(_row_blocks(logs, family, tasks_at_once, rows_at_once))
-
-
-def _row_blocks(
-    logs: Logs, family: AbstractFamily, tasks_at_once: int, rows_at_once: int
-) -> Iterator[GlmTasks]:
-    order = np.argsort(logs.hashes, kind="stable")
+    order = block_order(logs)
     ends = np.cumsum(logs.counts[order])
+    blocks: list[GlmTasks] = []
     start = 0
-    while start < len(order):
+    while start < len(order) or not blocks:
         before = ends[start - 1] if start else 0
         stop = int(np.searchsorted(ends, before + rows_at_once, side="right"))
         stop = max(start + 1, min(stop, start + tasks_at_once))
         part = logs.select(order[start:stop])
-        yield GlmTasks(family, part.hashes, part.starts, part.features, part.rewards, part.weights)
+        columns = (part.hashes, part.starts, part.features, part.rewards, part.weights)
+        blocks.append(GlmTasks(family, *columns))
         start = stop
-
-
-def _precisions(given: TaskPosteriors) -> Float[np.ndarray, "p q"]:
-    """Triangles of the precision of z, from those of its covariance."""
-    triangles = given.cov_z.reshape(len(given.cov_z), -1)
-    inverse, _ = inverse_factor(triangles)
-    return gram(inverse)
+    return blocks
 
 
 def _points(
@@ -646,12 +552,6 @@ def _points(
     points = np.moveaxis(flat.reshape(len(hashes), half, dim), 1, 0)
     both = np.concatenate([points, -points])[:num_draws]
     return both, uniforms(hashes, 1, 5, round_)[:, 0]
-
-
-def _objective(
-    value: Float[np.ndarray, "k n"], z: Float[np.ndarray, "d k n"]
-) -> Float[np.ndarray, "k n"]:
-    return np.asarray(value - 0.5 * np.sum(z**2, axis=0))
 
 
 def terms(
@@ -667,11 +567,12 @@ def terms(
     with jax.enable_x64(True):
         padded = np.pad(eta, ((0, room - rows), (0, 0)))
         made = _terms(family, jnp.asarray(y, jnp.float64), jnp.asarray(padded, jnp.float64))
-        return tuple(np.asarray(part, np.float64)[:rows] for part in made)  # type: ignore[return-value]
+        value, score, curvature = (np.asarray(part, np.float64)[:rows] for part in made)
+    return value, score, curvature
 
 
 @eqx.filter_jit
-def _terms(family: Any, y: Array, eta: Array) -> tuple[Array, Array, Array]:
+def _terms(family: AbstractFamily, y: Array, eta: Array) -> tuple[Array, Array, Array]:
     exact = jax.tree.map(lambda a: a.astype(jnp.float64) if eqx.is_inexact_array(a) else a, family)
     rewards = jnp.broadcast_to(y[:, None], eta.shape)
     return (
@@ -682,7 +583,7 @@ def _terms(family: Any, y: Array, eta: Array) -> tuple[Array, Array, Array]:
 
 
 @dataclass(frozen=True, eq=False)
-class ShardTasks(AbstractTasks):
+class ShardTasks(RowTasks):
     """The chosen tasks of one file, as one block; a process that has read it keeps it if it can."""
 
     shard: Shard
@@ -693,64 +594,48 @@ class ShardTasks(AbstractTasks):
     num_draws: int = 0
 
     @property
-    def num_tasks(self) -> int:
-        """Number of tasks."""
-        return sum(block.num_tasks for block in self.blocks())
-
-    @property
     def dim(self) -> int:
-        """Number of parameters d."""
         return len(self.shard.columns.features) + self.shard.intercept
 
     @property
-    def task_rows(self) -> Float[np.ndarray, " n"]:
-        """Rows of every task."""
-        return np.concatenate([block.task_rows for block in self.blocks()])
+    def num_tasks(self) -> int:
+        return sum(block.num_tasks for block in self.blocks())
 
     @property
-    def num_rows(self) -> float:
-        """Rows of all tasks, or their summed weights."""
-        return sum(block.num_rows for block in self.blocks())
+    def task_rows(self) -> Float[np.ndarray, " n"]:
+        return np.concatenate([block.task_rows for block in self.blocks()])
 
     def corrected(self, num_draws: int) -> "ShardTasks":
-        """The same tasks, with so many points each for the correction."""
         return dataclasses.replace(self, num_draws=num_draws)
 
-    def blocks(self) -> Sequence[LinearTasks | GlmTasks]:
+    def blocks(self) -> list[RowTasks]:
         """The blocks of the file, read now or cached in an earlier round."""
         about = (self.shard.columns, self.selection, self.likelihood_digest)
         found = CACHE.get(about, self.shard, self._read)
-        draws = self.num_draws
-        return [b.corrected(draws) if isinstance(b, GlmTasks) else b for b in found]
+        return [block.corrected(self.num_draws) for block in found]
 
-    def _read(self) -> list[LinearTasks | GlmTasks]:
+    def _read(self) -> list[RowTasks]:
         logs = self.shard.read()
-        chosen = logs.select(self.selection.mask(logs.hashes))
-        return blocks_of(chosen, self.likelihood) or [empty_block(self.dim, self.likelihood)]
+        return blocks_of(logs.select(self.selection.mask(logs.hashes)), self.likelihood)
 
     def pooled(self) -> PooledRows:
         return PooledRows.total(block.pooled() for block in self.blocks())
 
-    def condition(self, mixture: GaussianMixture) -> TaskPosteriors:
-        """Every component given each task."""
-        parts = [block.condition(mixture) for block in self.blocks()]
-        return TaskPosteriors(
-            np.concatenate([part.log_evidence for part in parts], axis=-1),
-            np.concatenate([part.mean_z for part in parts], axis=-1),
-            np.concatenate([part.cov_z for part in parts], axis=-1),
-            np.concatenate([part.squared_error for part in parts], axis=-1),
-        )
-
     def expect(self, mixture: GaussianMixture, round_: int = 0) -> Sums:
-        """One E-step, summed over the tasks."""
         return Sums.total(block.expect(mixture, round_) for block in self.blocks())
 
+    def condition(self, mixture: GaussianMixture) -> TaskPosteriors:
+        parts = [block.condition(mixture) for block in self.blocks()]
+        return TaskPosteriors.concatenate(parts, axis=-1)
+
     def draw(self, mixture: GaussianMixture, *numbers: int) -> Float[np.ndarray, "n d"]:
-        """One draw of theta given each task."""
         return np.concatenate([block.draw(mixture, *numbers) for block in self.blocks()])
 
     def log_evidence(self, mixture: GaussianMixture) -> Float[np.ndarray, " n"]:
         return np.concatenate([block.log_evidence(mixture) for block in self.blocks()])
+
+    def log_likelihood(self, thetas: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:
+        return np.concatenate([block.log_likelihood(thetas) for block in self.blocks()])
 
     def __str__(self) -> str:
         return str(self.shard)
@@ -766,13 +651,13 @@ class _Cache:
     """
 
     def __init__(self) -> None:
-        self.about: Any = None
-        self.found: dict[Shard, list[LinearTasks | GlmTasks]] = {}
+        self.about: object = None
+        self.found: dict[Shard, list[RowTasks]] = {}
         self.num_bytes, self.lock = 0, threading.Lock()
 
     def get(
-        self, about: Any, shard: Shard, read: Callable[[], list[LinearTasks | GlmTasks]]
-    ) -> list[LinearTasks | GlmTasks]:
+        self, about: object, shard: Shard, read: Callable[[], list[RowTasks]]
+    ) -> list[RowTasks]:
         """The blocks of a shard, cached or read."""
         with self.lock:
             if about != self.about:
@@ -780,7 +665,8 @@ class _Cache:
             if shard in self.found:
                 return self.found[shard]
         blocks = read()
-        size = sum(_num_bytes(block) for block in blocks)
+        arrays = (value for block in blocks for value in vars(block).values())
+        size = sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
         with self.lock:
             if about == self.about and self.num_bytes + size <= CACHED_BYTES:
                 self.found[shard] = blocks
@@ -793,13 +679,7 @@ class _Cache:
             self.about, self.found, self.num_bytes = None, {}, 0
 
 
-def _num_bytes(block: LinearTasks | GlmTasks) -> int:
-    values = (getattr(block, field.name) for field in dataclasses.fields(block))
-    return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
-
-
 CACHE = _Cache()
-RowTasks = LinearTasks | GlmTasks | ShardTasks
 
 
 @dataclass(frozen=True)
@@ -817,8 +697,7 @@ def estimate_noise(statistics: TaskStatistics) -> Noise:
     With fewer than 200 degrees of freedom, jointly with a Gaussian prior by maximum likelihood.
     """
     if statistics.num_tasks > MAX_NOISE_TASKS:
-        order = np.argsort(statistics.hashes, kind="stable")
-        statistics = statistics.select(order[:MAX_NOISE_TASKS])
+        statistics = statistics.select(block_order(statistics)[:MAX_NOISE_TASKS])
     residual, freedom = residuals(statistics)
     if freedom >= MIN_RESIDUAL_FREEDOM:
         return Noise(float(np.sqrt(residual / freedom)), freedom, "pooled")
@@ -854,7 +733,10 @@ def resolve(logs: AnyLogs, likelihood: object) -> tuple[AbstractLikelihood, Nois
             "pass dp.Linear(), dp.Logistic(), dp.Poisson() or another"
         )
     if isinstance(likelihood, Linear):
-        return _with_noise(logs, likelihood)
+        if likelihood.noise_std is not None:
+            return likelihood, Noise(float(likelihood.noise_std), 0.0, "given")
+        found = estimate_noise(logs.statistics())
+        return Linear(noise_std=found.noise_std), found
     if not isinstance(logs, Logs):
         raise ValueError(
             f"`logs`: expected rows for {type(likelihood).__name__} rewards, got statistics, which "
@@ -869,32 +751,14 @@ def resolve(logs: AnyLogs, likelihood: object) -> tuple[AbstractLikelihood, Nois
     return likelihood, None
 
 
-def _with_noise(logs: AnyLogs, likelihood: Linear) -> tuple[Linear, Noise]:
-    known = likelihood.noise_std
-    if known is not None:
-        return likelihood, Noise(float(known), 0.0, "given")
-    found = estimate_noise(logs.statistics())
-    return Linear(noise_std=found.noise_std), found
-
-
-def blocks_of(logs: AnyLogs, likelihood: AbstractLikelihood) -> list[LinearTasks | GlmTasks]:
-    """Blocks of the tasks, in the order of their labels' hashes."""
+def blocks_of(logs: AnyLogs, likelihood: AbstractLikelihood) -> list[RowTasks]:
+    """Blocks of the tasks, in the order of their labels' hashes; at least one, if of no tasks."""
     if isinstance(likelihood, Linear):
         assert likelihood.noise_std is not None
-        return list(linear_blocks(logs.statistics(), float(likelihood.noise_std)))
+        return [*linear_blocks(logs.statistics(), float(likelihood.noise_std))]
     assert isinstance(logs, Logs)
     assert isinstance(likelihood, AbstractFamily)
-    return list(row_blocks(logs, likelihood))
-
-
-def empty_block(dim: int, likelihood: AbstractLikelihood) -> LinearTasks | GlmTasks:
-    """The block of no tasks."""
-    hashes, none = np.zeros(0, np.uint64), np.zeros(0)
-    if isinstance(likelihood, Linear):
-        packed, noise = np.zeros((dim * (dim + 1) // 2, 0)), float(likelihood.noise_std or 1.0)
-        return LinearTasks(hashes, packed, np.zeros((dim, 0)), none, none, noise)
-    assert isinstance(likelihood, AbstractFamily)
-    return GlmTasks(likelihood, hashes, np.zeros(1, np.int64), np.zeros((0, dim)), none, none)
+    return [*row_blocks(logs, likelihood)]
 
 
 def block_order(logs: AnyLogs) -> np.ndarray:
@@ -926,11 +790,11 @@ def search_logs(
     counts = tuple(k for k in counts if k <= room and (exact or k < max(counts)))
     config = dataclasses.replace(config, num_components=counts)
     advance("mixtures")
-    num_folds = config.num_folds if few.num_tasks <= config.one_fold_from and exact else 4
-    num_turns = num_folds if num_folds == config.num_folds else 1
+    in_turn = few.num_tasks <= config.one_fold_from and exact
+    num_folds, num_turns = (config.num_folds, config.num_folds) if in_turn else (4, 1)
     which = folds(few.hashes, num_folds, salt=11)
 
-    def subset(mask: np.ndarray) -> list[AbstractTasks]:
+    def subset(mask: np.ndarray) -> list[RowTasks]:
         return list(blocks_of(few.select(mask), likelihood))
 
     splits = Splits.of(subset, which, num_turns, start=gaussian)

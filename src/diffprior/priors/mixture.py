@@ -1,7 +1,5 @@
 """A Gaussian mixture prior: MixTS, and the oracle of most tests."""
 
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -32,7 +30,7 @@ class MixturePrior(AbstractClosedFormPrior):
     means: Float[Array, "k d"]
     covs: Float[Array, "k d d"]
 
-    def __init__(self, weights: Any, means: Any, covs: Any) -> None:
+    def __init__(self, weights: ArrayLike, means: ArrayLike, covs: ArrayLike) -> None:
         means = real_array("means", means, ("k", "d"), "pass one row for each component")
         k, d = means.shape
         self.weights = probabilities(weights, k, "pass the probability of each component")
@@ -72,7 +70,13 @@ class MixturePrior(AbstractClosedFormPrior):
         array = checked_samples(samples, at_least=max(2, num_components or 2))
         weights = checked_weights(sample_weights, len(array))
         array, weights = array[weights > 0], weights[weights > 0]
-        center, scale = _varying_whitening(array, weights)
+        varies = np.ptp(array, axis=0) > 0
+        if not np.all(varies):
+            raise ValueError(
+                "`samples`: expected every parameter to vary, got a constant column "
+                f"{int(np.argmin(varies))}; drop it or add a little noise"
+            )
+        center, scale = whitening(array, weights)
         unit = np.linalg.solve(scale, (array - center).T).T
         if num_components is None:
             found = search_samples(unit, weights, seed=seed).mixture
@@ -85,20 +89,9 @@ class MixturePrior(AbstractClosedFormPrior):
     def from_mixture(
         mixture: GaussianMixture, offset: ArrayLike, scale: ArrayLike
     ) -> "MixturePrior":
-        """The distribution of offset + scale z, where z has this mixture.
-
-        Args:
-            mixture: Of z.
-            offset: (d,).
-            scale: (d, d).
-
-        Returns:
-            The mixture.
-        """
-        weights, means, factors = (
-            np.asarray(part, np.float64)
-            for part in (mixture.weights, mixture.means, mixture.factors)
-        )
+        """The distribution of offset + scale z, where z has this mixture."""
+        parts = (mixture.weights, mixture.means, mixture.factors)
+        weights, means, factors = (np.asarray(part, np.float64) for part in parts)
         offset, scale = np.asarray(offset), np.asarray(scale)
         half = scale @ factors
         covs = half @ np.swapaxes(half, 1, 2)
@@ -136,44 +129,27 @@ class MixturePrior(AbstractClosedFormPrior):
     def posterior(self, evidence: AbstractEvidence) -> tuple["MixturePrior", Float[Array, ""]]:
         """Each component conditioned, its weight multiplied by its evidence; and log p(h).
 
-        Args:
-            evidence: What the task has shown so far.
-
-        Returns:
-            The mixture of the posteriors of its components and log p(h); Laplace's approximation
-            unless rewards are linear.
+        Laplace's approximation unless rewards are linear.
         """
         origin, local, at_origin = centered(evidence, self.weights @ self.means)
         components, log_evidence = jax.vmap(
             lambda mean, cov: local.condition(Gaussian(mean - origin, cov))
         )(self.means, self.covs)
         weights, total = log_normalize(jnp.log(self.weights) + log_evidence)
-        return self._with(
-            weights, origin[None] + components.mean, components.cov
-        ), total + at_origin
+        new = (weights, origin[None] + components.mean, components.cov)
+        where = lambda p: (p.weights, p.means, p.covs)  # noqa: E731
+        return eqx.tree_at(where, self, new), total + at_origin
 
     def component(self, index: Int[Array, ""]) -> Gaussian:
-        """One of the components.
-
-        Args:
-            index: Which, from 0.
-
-        Returns:
-            Its mean and covariance.
-        """
+        """One of the components, counted from 0."""
         return Gaussian(self.means[index], self.covs[index])
 
     def weigh(self, evidence: AbstractEvidence) -> tuple[Float[Array, " k"], Float[Array, ""]]:
         """The weights of the posterior and log p(h), without the posterior of any component.
 
         All is reckoned from a center, the posterior mean of one Gaussian with the moments of the
-        prior: there the terms that grow with the evidence cancel before they are computed.
-
-        Args:
-            evidence: What the task has shown so far; quadratic.
-
-        Returns:
-            Weights (k,) and log p(h).
+        prior: there the terms that grow with the evidence, which is quadratic, cancel before they
+        are computed.
         """
         moments = self.moments()
         center = evidence.condition(moments)[0].mean
@@ -185,25 +161,6 @@ class MixturePrior(AbstractClosedFormPrior):
         masses = one_at_a_time(_log_masses)(away, trils, precision, gradient)
         weights, total = log_normalize(jnp.log(self.weights) + masses)
         return weights, total + evidence.log_likelihood(center)
-
-    def _with(
-        self, weights: Float[Array, " k"], means: Float[Array, "k d"], covs: Float[Array, "k d d"]
-    ) -> "MixturePrior":
-        return eqx.tree_at(lambda p: (p.weights, p.means, p.covs), self, (weights, means, covs))
-
-
-def _varying_whitening(
-    samples: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"]
-) -> tuple[np.ndarray, np.ndarray]:
-    """`whitening` of rows that count `weights` times; constant columns are refused."""
-    kept = samples[weights > 0]
-    if not np.all(np.ptp(kept, axis=0) > 0):
-        constant = int(np.argmin(np.ptp(kept, axis=0)))
-        raise ValueError(
-            f"`samples`: expected every parameter to vary, got a constant column {constant}; "
-            "drop it or add a little noise"
-        )
-    return whitening(samples, weights)
 
 
 def _log_masses(
