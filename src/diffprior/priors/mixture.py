@@ -89,7 +89,16 @@ class MixturePrior(AbstractClosedFormPrior):
     def from_mixture(
         mixture: GaussianMixture, offset: ArrayLike, scale: ArrayLike
     ) -> "MixturePrior":
-        """The distribution of offset + scale z, where z has this mixture."""
+        """The distribution of offset + scale z, where z has this mixture.
+
+        Args:
+            mixture: Of z.
+            offset: (d,).
+            scale: (d, d).
+
+        Returns:
+            The mixture.
+        """
         parts = (mixture.weights, mixture.means, mixture.factors)
         weights, means, factors = (np.asarray(part, np.float64) for part in parts)
         offset, scale = np.asarray(offset), np.asarray(scale)
@@ -141,15 +150,27 @@ class MixturePrior(AbstractClosedFormPrior):
         return eqx.tree_at(where, self, new), total + at_origin
 
     def component(self, index: Int[Array, ""]) -> Gaussian:
-        """One of the components, counted from 0."""
+        """One of the components.
+
+        Args:
+            index: Which, from 0.
+
+        Returns:
+            Its mean and covariance.
+        """
         return Gaussian(self.means[index], self.covs[index])
 
     def weigh(self, evidence: AbstractEvidence) -> tuple[Float[Array, " k"], Float[Array, ""]]:
         """The weights of the posterior and log p(h), without the posterior of any component.
 
         All is reckoned from a center, the posterior mean of one Gaussian with the moments of the
-        prior: there the terms that grow with the evidence, which is quadratic, cancel before they
-        are computed.
+        prior: there the terms that grow with the evidence cancel before they are computed.
+
+        Args:
+            evidence: What the task has shown so far; quadratic.
+
+        Returns:
+            Weights (k,) and log p(h).
         """
         moments = self.moments()
         center = evidence.condition(moments)[0].mean
