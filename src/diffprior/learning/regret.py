@@ -7,7 +7,7 @@ import numpy as np
 
 from ..bandits.simulate import simulate
 from ..evidence.base import AbstractLikelihood
-from ..evidence.families import Linear
+from ..evidence.linear import Linear
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from ..priors.base import AbstractPrior

@@ -20,8 +20,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt64
 
 from ..evidence.base import AbstractLikelihood
-from ..evidence.families import Linear
 from ..evidence.glm import AbstractFamily
+from ..evidence.linear import Linear
 from ..executors import AbstractExecutor
 from ..fitting.em import HERE, AbstractTasks, PooledRows, Sums, fit_gaussian
 from ..fitting.search import Search, SearchConfig, Splits, gaussian_of, refined, search
