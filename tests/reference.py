@@ -15,6 +15,7 @@ times theta-bar), so that ``p(h | theta)`` is proportional to ``exp(-theta'P the
 an empty history is ``P = 0, q = 0``. Nothing here is meant to be fast.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -184,7 +185,7 @@ def strided_alpha_bar(alpha_bar: ArrayLike, indices: Sequence[int]) -> dict[str,
     alpha = alpha_bar[i_k] / alpha_bar[i_{k-1}]. Returns arrays of length K + 1.
     """
     chosen = [0, *(int(i) for i in indices)]
-    if any(b <= a for a, b in zip(chosen, chosen[1:], strict=False)):
+    if any(b <= a for a, b in itertools.pairwise(chosen)):
         raise ValueError("the stages must increase, and start after stage 0")
     return _schedule(_array(alpha_bar)[chosen])
 

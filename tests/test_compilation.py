@@ -44,7 +44,7 @@ def test_a_growing_logistic_history_compiles_with_its_capacity(compilations: lis
     for i, (phi, y) in enumerate(rows()):
         evidence = evidence.append(phi, y)
         if i % 40 == 39:
-            posterior, log_evidence = evidence.condition(gaussian)
+            evidence.condition(gaussian)
             theta = sampler.sample(keys[i], evidence)
     names = list(compilations)
     assert int(evidence.num_rows) == NUM_ROWS and np.all(np.isfinite(theta))

@@ -81,7 +81,7 @@ class Gaussian(eqx.Module, Serializable):
 
     @eqx.filter_jit
     def log_density(self, x: Float[Array, " d"]) -> Float[Array, ""]:
-        """log N(x; mean, cov).
+        """Log N(x; mean, cov).
 
         Args:
             x: (d,).

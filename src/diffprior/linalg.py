@@ -81,7 +81,8 @@ def symmetrize(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
 @functools.cache
 def one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function of arrays that `vmap`, on a CPU, calls in a loop: for what LAPACK does, and for
-    what is fastest while all that it works on is in the cache."""
+    what is fastest while all that it works on is in the cache.
+    """
     in_a_loop = sequential_vmap(function)
     return lambda *args: jax.lax.platform_dependent(*args, cpu=in_a_loop, default=function)
 
@@ -172,7 +173,8 @@ def _cholesky_columns(
     matrix: Float[Array, "d d"], floor: Float[Array, " d"]
 ) -> Float[Array, "d d"]:
     """Cholesky by columns, where no pivot falls below `floor` and no entry breaks the inequality of
-    Cauchy and Schwarz: for a positive definite matrix, nothing but Cholesky."""
+    Cauchy and Schwarz: for a positive definite matrix, nothing but Cholesky.
+    """
     rest, columns = matrix, []
     for j in range(matrix.shape[0]):
         left = jnp.maximum(diagonal(rest), floor[j:])
@@ -260,7 +262,7 @@ def _solve_half(
 
 
 def log_det_from_tril(tril: Float[Array, "d d"]) -> Float[Array, ""]:
-    """log det(L L')."""
+    """Log det(L L')."""
     return 2.0 * jnp.sum(jnp.log(jnp.diagonal(tril)))
 
 

@@ -189,7 +189,7 @@ class GaussianMixture(eqx.Module, Serializable):
         return GaussianMixture.from_covs(np.exp(log_weights), offset + means @ scale.T, covs)
 
     def log_joint(self, x: Float[AnyArray, "n d"]) -> Float[AnyArray, "n k"]:
-        """log w_k N(x; mean_k, cov_k) of each point and component."""
+        """Log w_k N(x; mean_k, cov_k) of each point and component."""
         xp = _numpy_of(self.means)
         whitening = self.vectors / xp.sqrt(self.variances)[:, None, :]
         z = xp.einsum("nki,kij->nkj", x[:, None] - self.means[None], whitening)
@@ -197,7 +197,7 @@ class GaussianMixture(eqx.Module, Serializable):
         return self.log_weights[None] - 0.5 * (xp.sum(z**2, axis=2) + constant)
 
     def log_density(self, x: Float[AnyArray, "n d"]) -> Float[AnyArray, " n"]:
-        """log p(x) of each point."""
+        """Log p(x) of each point."""
         joint, xp = self.log_joint(x), _numpy_of(self.means)
         top = xp.max(joint, axis=1)
         return top + xp.log(xp.sum(xp.exp(joint - top[:, None]), axis=1))

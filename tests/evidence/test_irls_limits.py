@@ -14,7 +14,7 @@ import reference
 from cases import LOGISTIC, POISSON, LikelihoodCase, case_name, problem
 from diffprior.evidence.glm import Laplace, irls
 
-every_link = pytest.mark.parametrize("case", (LOGISTIC, POISSON), ids=case_name)
+every_link = pytest.mark.parametrize("case", [LOGISTIC, POISSON], ids=case_name)
 SIZES = [(2, 2), (5, 50)]
 SCALES = list(itertools.product(10.0 ** np.arange(-6, 7, 3), repeat=2))
 

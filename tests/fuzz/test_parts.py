@@ -66,9 +66,9 @@ covs = st.one_of(
 def test_gaussian_priors(data: st.DataObject) -> None:
     mean = data.draw(arrays(DIM, elements=numbers))
     prior = attempt(lambda: dp.GaussianPrior(mean, data.draw(covs)))
-    if isinstance(prior, dp.GaussianPrior) and prior.dim == DIM:
-        if np.max(np.abs(prior.mean)) < 1e6 and np.max(np.abs(prior.cov)) < 1e6:
-            used(prior, data)
+    made = isinstance(prior, dp.GaussianPrior) and prior.dim == DIM
+    if made and np.max(np.abs(prior.mean)) < 1e6 and np.max(np.abs(prior.cov)) < 1e6:
+        used(prior, data)
 
 
 @fuzzed

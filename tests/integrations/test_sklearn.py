@@ -40,7 +40,7 @@ def test_rewards_may_come_in_parts_and_of_any_kind() -> None:
         for piece in (slice(0, 5), slice(5, 12)):
             parts.partial_fit(X[piece], rewards[piece])
         assert_allclose(parts.predict(NEW), at_once.predict(NEW), rtol=1e-6)
-    assert np.all((0 < at_once.predict(NEW)) & (at_once.predict(NEW) < 1))
+    assert np.all((at_once.predict(NEW) > 0) & (at_once.predict(NEW) < 1))
 
 
 def test_scikit_learns_tools_take_it() -> None:

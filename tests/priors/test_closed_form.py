@@ -113,7 +113,7 @@ def test_logistic_mixture_weights_are_those_on_a_grid(num_rows: int) -> None:
 
 
 @pytest.mark.float32
-@pytest.mark.parametrize("case", (LINEAR, LOGISTIC), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [LINEAR, LOGISTIC], ids=lambda case: case.name)
 def test_empirical_posterior_reweights_the_atoms(case: LikelihoodCase) -> None:
     rows, atoms = history(case, 6), np.random.default_rng(0).standard_normal((50, 2))
     prior_weights = np.arange(50.0)

@@ -112,7 +112,7 @@ def test_vmap_equals_a_loop(case: PriorCase) -> None:
         assert_gaussian(dp.Gaussian(batch.mean[i], batch.cov[i]), alone.mean, alone.cov)
 
 
-@pytest.mark.parametrize("likelihood", (LINEAR, LOGISTIC), ids=case_name)
+@pytest.mark.parametrize("likelihood", [LINEAR, LOGISTIC], ids=case_name)
 def test_every_likelihood_gives_a_posterior(case: PriorCase, likelihood: object) -> None:
     p = problem(6, DIM, 12, likelihood)
     posterior, log_evidence = case.make().posterior(p.evidence(likelihood.make()))

@@ -207,7 +207,8 @@ def compiled(make: Callable[..., Program], *about: Hashable) -> Program:
 
 def awaited(result: jax.Array) -> np.ndarray:
     """A result that is soon there. A thread that sleeps until it is wakes up late, by as much time
-    as a small program takes; so it polls for a while."""
+    as a small program takes; so it polls for a while.
+    """
     for _ in range(MAX_POLLS if hasattr(os, "sched_yield") else 0):
         if result.is_ready():  # type: ignore[attr-defined]
             break

@@ -81,7 +81,8 @@ class RandomIndex(NamedTuple):
 
 def random_numbers(words: UInt32[Rows, " 2"], count: int, dtype: np.dtype) -> Float[Rows, " k"]:
     """Numbers from [0, 1) that follow from the bits of a key, mixed as in MurmurHash3: the same on
-    the host and in programs, in fewer steps than a decision would notice."""
+    the host and in programs, in fewer steps than a decision would notice.
+    """
     numpy = np if isinstance(words, np.ndarray) else jnp
     places = numpy.arange(count, dtype=np.uint32)
     with np.errstate(over="ignore"):
@@ -196,7 +197,8 @@ class ThompsonSampling(AbstractAgent):
 
 class AbstractGaussianAgent(AbstractAgent):
     """An agent that infers with a Gaussian prior: exactly where rewards are linear, by Laplace's
-    approximation elsewhere."""
+    approximation elsewhere.
+    """
 
     prior: eqx.AbstractVar[GaussianPrior]
 

@@ -102,7 +102,8 @@ def fresh_seed() -> int:
 
 class Choice(NamedTuple):
     """What to maximize, minus infinity where an action is not allowed and in random order if the
-    index failed; the index of every action; whether it failed."""
+    index failed; the index of every action; whether it failed.
+    """
 
     preferences: Float[Array, " k"]
     values: Float[Array, " k"]
@@ -148,7 +149,8 @@ class Decision:
 
 class Request:
     """Checked features (B, K, d), allowed actions (B, K), how many to choose, and from how many
-    draws to estimate propensities, if any."""
+    draws to estimate propensities, if any.
+    """
 
     def __init__(
         self,
@@ -279,7 +281,8 @@ class Policy:
         self, state: State, key: Key[Array, ""], num_draws: int
     ) -> tuple[Float[np.ndarray, "n d"], Bool[np.ndarray, " n"]]:
         """Parameters from the agent's posterior, and which draws failed; the first are the same
-        however many there are."""
+        however many there are.
+        """
         index, failed = self._draw("draw", state, jax.random.key_data(key), 0, num_draws)
         return index.theta, failed | ~np.isfinite(index.theta).all(axis=1)
 
@@ -449,7 +452,8 @@ def propensity(
 
 def host_mean(likelihood: AbstractLikelihood) -> Callable[[np.ndarray], np.ndarray]:
     """The mean reward as a function of NumPy arrays; compiled where the likelihood knows JAX only,
-    for few different sizes."""
+    for few different sizes.
+    """
     mean = functools.partial(type(likelihood).mean, likelihood)  # quicker than the bound method
     if isinstance(mean(np.zeros(1, default_float())), np.ndarray):
         return mean  # type: ignore[return-value]
@@ -470,7 +474,8 @@ def host_mean(likelihood: AbstractLikelihood) -> Callable[[np.ndarray], np.ndarr
 
 class TaskRequest(NamedTuple):
     """The evidence of a task on the host, its seed, the number of the decision, and what the
-    evidence is tempered by because it has faded."""
+    evidence is tempered by because it has faded.
+    """
 
     leaves: list[np.ndarray]
     structure: Structure[AbstractEvidence]
@@ -581,7 +586,8 @@ def _task_program(
 
 class TaskChoice(NamedTuple):
     """Actions, best first; the one taken, its propensity, its index in each draw for propensities
-    (in the one that decides if there are none), and whether the draws failed."""
+    (in the one that decides if there are none), and whether the draws failed.
+    """
 
     ranking: Int[np.ndarray, " top_k"]
     taken: int

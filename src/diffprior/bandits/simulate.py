@@ -232,7 +232,8 @@ def _num_shards(num_runs: int, cores: int) -> int:
 
 def _shards(tree: Any, count: int) -> list[Any]:
     """Pieces of equal length along the first axis of every array, the last entry repeated where
-    there are too few."""
+    there are too few.
+    """
 
     def piece(index: int, array: Any) -> Any:
         size = -(-array.shape[0] // count)

@@ -142,7 +142,8 @@ def ordinary(stds: Float[np.ndarray, " d"], dtype: np.dtype) -> Iterator[Observa
 class State(NamedTuple):
     """Evidence, partitioned, so that neither decisions nor updates walk through it; how many rows
     can be added before it has to be made smaller, None if any number can; the moment that it has
-    faded to, where it does; and if it is kept on the host, how it learns and is laid out there."""
+    faded to, where it does; and if it is kept on the host, how it learns and is laid out there.
+    """
 
     leaves: list[Any]  # on the host, if `learn` is there
     structure: Structure[AbstractEvidence]
@@ -343,7 +344,8 @@ class NoiseWatch:
 def residual_std(evidence: LinearEvidence, tolerated: float = 1.0) -> float | None:
     """The standard deviation of rewards around their least-squares fit, if it is beyond chance, and
     by a factor of `tolerated`, away from the noise of the likelihood; None if it is not, or cannot
-    be determined."""
+    be determined.
+    """
     precision, shift = (np.asarray(a, np.float64) for a in (evidence.precision, evidence.shift))
     values, vectors = np.linalg.eigh(precision)
     rounding = len(values) * float(np.finfo(evidence.shift.dtype).eps)

@@ -51,13 +51,15 @@ class AbstractDenoiser(eqx.Module, Serializable):
         self, prepared: PyTree, snr: Float[Array, ""], noisy_shift: Float[Array, " d"]
     ) -> Gaussian:
         """Mean and covariance of s_0 under a task's evidence, and a noisy sample of precision
-        snr I and this shift."""
+        snr I and this shift.
+        """
         precision, shift = prepared
         return self.denoise(precision.shifted(snr), noisy_shift + shift)
 
     def plan(self, prepared: PyTree, stages: Stages) -> PyTree:
         """All of each stage that `step` can compute before its noisy sample is known, stacked over
-        the stages; nothing by default."""
+        the stages; nothing by default.
+        """
         return ()
 
     def step(
@@ -70,7 +72,8 @@ class AbstractDenoiser(eqx.Module, Serializable):
         uniform: Float[Array, ""],
     ) -> Float[Array, " d"]:
         """A draw of s_{t-1} given s_t and a task's evidence, from random numbers; by default of the
-        Gaussian with the moments of s_0."""
+        Gaussian with the moments of s_0.
+        """
         s_0 = self.denoise_with(prepared, stage.snr, stage.shift_scale * s_t)
         given = reverse_distribution(stage, s_t, s_0)
         return given.mean + cholesky(given.cov) @ noise
@@ -89,7 +92,8 @@ class AbstractDenoiser(eqx.Module, Serializable):
 
     def stages(self, schedule: Schedule) -> PyTree:
         """Inputs of `mean_at` and `denoise_at` at each stage, stacked in the order T, ..., 1; by
-        default the coefficients of the schedule."""
+        default the coefficients of the schedule.
+        """
         return schedule.stages(jnp.result_type(float))
 
     def mean_at(self, stage: PyTree, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
@@ -124,7 +128,8 @@ def derivative_moments(
     shift: Float[Array, " d"],
 ) -> Gaussian:
     """The mean as a function of the shift, and its derivative as the covariance: second-order
-    Tweedie, symmetrized and bounded."""
+    Tweedie, symmetrized and bounded.
+    """
     rotated_mean = lambda rotated: precision.rotate(mean(precision.unrotate(rotated)))  # noqa: E731
     value, push = jax.linearize(rotated_mean, precision.rotate(shift))
     derivative = jax.vmap(push)(jnp.eye(shift.shape[0], dtype=shift.dtype))
@@ -146,7 +151,8 @@ def held_out_residual(
     seed: int,
 ) -> Float[np.ndarray, " r"]:
     """Mean squared error of E[s_0 | s_t] per coordinate at each stage of the grid, over held-out
-    samples of these weights."""
+    samples of these weights.
+    """
     repeats = -(-num_draws // len(held_out))
     share = np.ones(len(held_out)) if weights is None else np.asarray(weights)
     tiled = (np.tile(held_out, (repeats, 1)), np.tile(share / np.sum(share), repeats) / repeats)

@@ -112,13 +112,14 @@ def evidence_features(precision: Spectral) -> Float[Array, " features"]:
 
 def correction_scale(p: Float[Array, "..."]) -> Float[Array, "..."]:
     """(1 + p)^(-1/2), in which a correction is measured, less beyond the strongest evidence that it
-    was trained on: there the likelihood alone decides."""
+    was trained on: there the likelihood alone decides.
+    """
     strongest = float(np.exp(LOG_PRECISION[1]))
     return jnp.sqrt(jnp.minimum(1.0, strongest / jnp.maximum(p, 1.0)) / (1.0 + p))
 
 
 def bounded(x: Float[Array, " d"], longest: float) -> Float[Array, " d"]:
-    """x where it is short; never longer than `longest` sqrt(d)."""
+    """X where it is short; never longer than `longest` sqrt(d)."""
     return x * jax.lax.rsqrt(1.0 + jnp.sum(x**2) / (longest**2 * x.shape[0]))
 
 
@@ -152,7 +153,8 @@ class ComponentPlan(NamedTuple):
         self, components: GaussianMixture, noisy_shift: Float[Array, " d"]
     ) -> tuple[Float[Array, " k"], Float[Array, "k d"]]:
         """Responsibilities given a noisy sample, and how far it moves each mean, in the eigenbasis
-        of its component."""
+        of its component.
+        """
         rotated = jnp.sum(components.vectors * noisy_shift[None, :, None], axis=1)
         away = rotated - self.centers
         log_weights = self.log_weights - jnp.sum(self.curvatures * away**2, axis=1)
@@ -161,7 +163,8 @@ class ComponentPlan(NamedTuple):
 
 class CorrectionPlan(NamedTuple):
     """Of a correction at one stage: x = offset + inverse (shift_scale s_t), y = root (m - x), and
-    the move of the mean, back F."""
+    the move of the mean, back F.
+    """
 
     offset: Float[Array, "*t d"]
     inverse: Float[Array, "*t d d"]
@@ -357,7 +360,8 @@ class CorrectedDenoiser(AbstractDenoiser):
 
     def posterior(self, precision: Spectral, shift: Float[Array, " d"]) -> Conditioned:
         """The distribution of s_0 under exp(-s' precision s / 2 + shift' s): the mixture given
-        the evidence, moved as its mean is corrected; a Gaussian where there is no mixture."""
+        the evidence, moved as its mean is corrected; a Gaussian where there is no mixture.
+        """
         precision = precision.nonnegative()
         if self.base is None:
             one = self.denoise(precision, shift)

@@ -71,7 +71,7 @@ class AbstractEvidence(eqx.Module, Serializable):
 
     @abc.abstractmethod
     def log_likelihood(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
-        """log p(h | theta) in nats, constants included.
+        """Log p(h | theta) in nats, constants included.
 
         Args:
             theta: Parameters (d,).
@@ -79,7 +79,7 @@ class AbstractEvidence(eqx.Module, Serializable):
 
     @abc.abstractmethod
     def expected_log_likelihood(self, belief: Gaussian) -> Float[Array, ""]:
-        """log p(h | theta) averaged over theta ~ N(m, C), as in `expand`.
+        """Log p(h | theta) averaged over theta ~ N(m, C), as in `expand`.
 
         Args:
             belief: About where the parameters are.
@@ -89,7 +89,7 @@ class AbstractEvidence(eqx.Module, Serializable):
     def squared_error(
         self, theta: Float[Array, " d"]
     ) -> tuple[Float[Array, ""], Float[Array, " d"]]:
-        """sum (y - g(phi' theta))^2 over the history, and its gradient (d,).
+        """Sum (y - g(phi' theta))^2 over the history, and its gradient (d,).
 
         Args:
             theta: Parameters (d,).
@@ -236,7 +236,7 @@ class AbstractLikelihood(eqx.Module, Serializable):
 
     @abc.abstractmethod
     def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """log p(y | eta), element by element, constants included.
+        """Log p(y | eta), element by element, constants included.
 
         Args:
             y: Rewards.
@@ -340,7 +340,8 @@ def _extended(
     evidence: AbstractEvidence, features: Rows, rewards: Rows, weights: Rows
 ) -> AbstractEvidence:
     """Rows added. Methods are called by their class: Equinox makes a module of every bound method,
-    which would cost more than the arithmetic of a row."""
+    which would cost more than the arithmetic of a row.
+    """
     if isinstance(weights, np.ndarray) and np.any(weights < 0):
         raise ValueError(
             f"`weights`: expected no negative number, got {np.min(weights):g}; "

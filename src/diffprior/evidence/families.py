@@ -167,7 +167,7 @@ class NegativeBinomial(AbstractFamily):
 
 
 def _log_rising(r: Float[Array, ""], y: Float[Array, "..."]) -> Float[Array, "..."]:
-    """log Gamma(r + y) - log Gamma(r); by Stirling's series where r is large and they cancel."""
+    """Log Gamma(r + y) - log Gamma(r); by Stirling's series where r is large and they cancel."""
     large = jnp.maximum(r, LARGE_DISPERSION)
 
     def rest(x: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -73,7 +73,8 @@ def find_mode(
     max_steps: int = MAX_NEWTON_STEPS,
 ) -> Search:
     """Minimize |z|^2 / 2 - log p(h | z); `precision_and_score` are minus the second derivative of
-    log p(h | .), and the first."""
+    log p(h | .), and the first.
+    """
     identity = jnp.eye(start.shape[0], dtype=start.dtype)
     eps = jnp.finfo(start.dtype).eps
 
@@ -127,7 +128,8 @@ def laplace(
     score: Float[Array, " d"],
 ) -> Laplace:
     """The approximation about the mode that was found, where theta = mean + tril z; `precision` and
-    `score` are those at the mode, of z."""
+    `score` are those at the mode, of z.
+    """
     z = search.z
     hessian_tril = cholesky(jnp.eye(z.shape[0], dtype=z.dtype) + precision)
     left = solve_lower(hessian_tril, (z - score)[:, None])  # in posterior deviations
@@ -265,8 +267,9 @@ class GLMEvidence(AbstractEvidence):
     def squared_error(
         self, theta: Float[Array, " d"]
     ) -> tuple[Float[Array, ""], Float[Array, " d"]]:
-        """sum (y - g(phi' theta))^2 over the history and its gradient; of folded rows,
-        -2 log p(y | theta)."""
+        """Sum (y - g(phi' theta))^2 over the history and its gradient; of folded rows,
+        -2 log p(y | theta).
+        """
 
         def rows(x: Array, y: Array, w: Array, offset: Array) -> tuple[Array, Array]:
             eta = x @ theta + offset
@@ -280,7 +283,7 @@ class GLMEvidence(AbstractEvidence):
     def _sum_moments(
         self, curvature_and_score: Callable[..., tuple[Array, Array]]
     ) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
-        """sum w c phi phi' and sum w s phi over rows, where c and s are functions of blocks."""
+        """Sum w c phi phi' and sum w s phi over rows, where c and s are functions of blocks."""
 
         def rows(x: Array, y: Array, w: Array, offset: Array) -> tuple[Array, Array]:
             curvature, score = curvature_and_score(x, y, offset)
@@ -315,7 +318,8 @@ class GLMEvidence(AbstractEvidence):
         self, features: Float[Rows, "n d"], rewards: Float[Rows, " n"], weights: Float[Rows, " n"]
     ) -> "GLMEvidence":
         """Evidence with rows added; grows to the next power of two outside compiled programs,
-        unless many rows are repetitions that can be merged."""
+        unless many rows are repetitions that can be merged.
+        """
         new, n = (features, rewards, weights), features.shape[0]
         if is_traced(self.features, self.num_rows, new):
             return _put(self, self._checked_room(n), new)
@@ -360,7 +364,8 @@ class GLMEvidence(AbstractEvidence):
 
     def bounded(self, max_rows: int, prior: Gaussian) -> "GLMEvidence":
         """The evidence in at most `max_rows` rows: equal rows merged, and if that is not enough,
-        the older half and more folded into their expansion at the mode under `prior`."""
+        the older half and more folded into their expansion at the mode under `prior`.
+        """
         if int(self.num_rows) <= max_rows:
             return self
         fewer = self._with_rows(*merged(self._rows()))
@@ -459,7 +464,8 @@ def irls(
 
 def _first_guess(local: GLMEvidence) -> Float[Array, " d"]:
     """The prior mean, or if that is likelier, the mode of the expansion about a predictor of zero
-    in every row; where features are large, the prior mean can be far from any mode."""
+    in every row; where features are large, the prior mean can be far from any mode.
+    """
     family = local.family
 
     def rows(x: Array, y: Array, offset: Array) -> tuple[Array, Array]:

@@ -1,5 +1,6 @@
 """Rows of a history in arrays of fixed length: room for more, merged, and summed in blocks, so that
-one compiled program serves every number of rows."""
+one compiled program serves every number of rows.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -81,7 +82,8 @@ def predictors(
 
 def products(x: Float[Array, "n d"]) -> Float[Array, "n d_d"]:
     """All products of two features of every row: with them, sums over rows for many beliefs at once
-    are products of two matrices, not of many small ones."""
+    are products of two matrices, not of many small ones.
+    """
     return (x[:, :, None] * x[:, None, :]).reshape(x.shape[0], -1)
 
 

@@ -107,7 +107,7 @@ class FitConfig:
     validation_evidence: int = 512
     residual_draws: int = 4096
 
-    search: SearchConfig = SearchConfig()
+    search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
     max_components: int | None = None
     prefer_mixture: bool = False
     tolerance: float = 0.5

@@ -101,7 +101,7 @@ class AbstractTasks(abc.ABC):
 
     @abc.abstractmethod
     def log_evidence(self, mixture: GaussianMixture) -> Float[np.ndarray, " n"]:
-        """log p(h) of every task."""
+        """Log p(h) of every task."""
 
     @abc.abstractmethod
     def draw(self, mixture: GaussianMixture, *numbers: int) -> Float[np.ndarray, "n d"]:
@@ -293,7 +293,7 @@ def _expect(mixture: GaussianMixture, round_: int, block: AbstractTasks) -> Sums
 def log_evidence(
     blocks: Sequence[AbstractTasks], mixture: GaussianMixture, executor: AbstractExecutor = HERE
 ) -> Float[np.ndarray, " n"]:
-    """log p(h) of every task, in the order of the blocks."""
+    """Log p(h) of every task, in the order of the blocks."""
     parts = list(executor.map(functools.partial(_log_evidence, mixture), blocks))
     return np.concatenate(parts) if parts else np.zeros(0)
 

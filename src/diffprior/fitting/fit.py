@@ -50,7 +50,8 @@ def fit_model(
     initial: Start | None,
 ) -> tuple[dict[str, Any], FitReport]:
     """Screen, whiten, split, learn, and measure on what was held out: the fields of a
-    `DiffusionPrior`, in the precision that draws are made in, and the report."""
+    `DiffusionPrior`, in the precision that draws are made in, and the report.
+    """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
         raise ValueError(f"`seed`: expected a whole number from 0 to 2^32 - 1, got {seed!r}; try 0")
     seed, schedule = int(seed), config.reverse_schedule()

@@ -128,7 +128,8 @@ class CorrectionLoss(AbstractLoss):
         self, correction: Correction, pool: Pool, batch: Batch, rows: Rows
     ) -> tuple[Float[Array, "g s d"], ...]:
         """Along the eigenvectors of the evidence: log precisions, distances of samples from the
-        mean of a unit Gaussian base in units of its deviation, and moves of the correction."""
+        mean of a unit Gaussian base in units of its deviation, and moves of the correction.
+        """
         f = _corrections(correction, pool, batch)
         precisions = jnp.exp(pool.log_precision)[:, None]
         rotate = lambda a: jnp.einsum("gsi,gij->gsj", a, pool.vectors)  # noqa: E731
@@ -275,7 +276,8 @@ def random_rotations(dim: int, seed: int) -> Float[Array, "r d d"]:
 
 class Neighbors(NamedTuple):
     """The samples nearest each sample, relative to it, coordinate by coordinate; and log counts of
-    them, and of a sample drawn at random, in units of its own weight."""
+    them, and of a sample drawn at random, in units of its own weight.
+    """
 
     away: Float[Array, "d *n m"]
     log_weights: Float[Array, "*n m"]
@@ -345,7 +347,7 @@ def posterior_means(
 
 
 def _half_squares(precision: Float[Array, "g d d"], points: Float[Array, "m d"]) -> Array:
-    """p' P p / 2 for each P and p."""
+    """P' P p / 2 for each P and p."""
     rows, columns = np.triu_indices(points.shape[-1])
     twice = jnp.asarray(np.where(rows == columns, 0.5, 1.0), points.dtype)
     return (twice[None] * precision[:, rows, columns]) @ (points[:, rows] * points[:, columns]).T

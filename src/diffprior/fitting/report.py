@@ -165,7 +165,8 @@ level, on held-out samples, where 1 is the variance of the samples.
 
 def screen_samples(samples: Float[np.ndarray, "n d"]) -> tuple[str, ...]:
     """Warn about samples that are few, repeated, constant, of deficient rank, dominated by a few
-    rows, or beyond the precision of draws; and return the warnings."""
+    rows, or beyond the precision of draws; and return the warnings.
+    """
     found = [*_degenerate(samples), *_outlying(samples), *_too_fine(samples)]
     for message in found:
         warnings.warn(f"`samples`: {message}", FitWarning, stacklevel=4)

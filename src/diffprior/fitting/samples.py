@@ -140,7 +140,7 @@ def to_unit(
     offset: Float[np.ndarray, " d"],
     scale: Float[np.ndarray, "d d"],
 ) -> Float[np.ndarray, "n d"]:
-    """z of every row, where theta = offset + scale z."""
+    """Z of every row, where theta = offset + scale z."""
     return np.linalg.solve(scale, (samples - offset).T).T
 
 

@@ -130,7 +130,8 @@ def worth_correcting(
 
 def _too_large(base: GaussianMixture | None, config: FitConfig) -> bool:
     """Whether training would be slow: of many numbers, or the mean of two large mixtures, to which
-    a network has not been seen to add."""
+    a network has not been seen to add.
+    """
     if base is None:
         return False
     return base.vectors.size > config.max_base_size or base.num_components > MAX_COMPONENTS
@@ -140,7 +141,8 @@ def _mixtures(
     train: Rows, held_out: Rows, config: FitConfig, groups: np.ndarray | None, seed: int
 ) -> tuple[Search, GaussianMixture] | None:
     """The mixture that cross-validated likelihood prefers to one Gaussian, if there is one; and the
-    same fitted without what is held out, which counts zero times."""
+    same fitted without what is held out, which counts zero times.
+    """
     largest = config.max_components or (MAX_COMPONENTS_2D if train.dim <= 2 else MAX_COMPONENTS)
     if largest == 1:
         return None
@@ -172,7 +174,8 @@ class _Scores(NamedTuple):
 
 class _Trainer(NamedTuple):
     """Trains corrections of bases, and scores them all by the same held-out samples under the same
-    evidence: losses under some evidence are many times those under other."""
+    evidence: losses under some evidence are many times those under other.
+    """
 
     config: FitConfig
     rotations: Float[Array, "r d d"]
@@ -185,14 +188,16 @@ class _Trainer(NamedTuple):
 
     def alone(self, base: GaussianMixture | None, like: GaussianMixture | None) -> Scored:
         """The base without a correction. One Gaussian is scored as a mixture `like` another, by the
-        same program."""
+        same program.
+        """
         scored_as = like.standard_like() if base is None and like is not None else base
         scores = self._scores(self._validation(scored_as), self._start(scored_as))
         return self._scored(base, None, 0.0, scores, None)
 
     def corrected(self, base: GaussianMixture | None, start: Correction | None) -> list[Scored]:
         """The base with a correction trained on it, if held-out samples justify one, and as much of
-        it as they do."""
+        it as they do.
+        """
         training, rows = self._training(base), self.train
         _, held_out_key, key = self.keys
         loss = CorrectionLoss.create(
@@ -283,7 +288,8 @@ def _compute_scores(
 
 def _spread_table(spread: tuple[Array, ...], factor: float) -> Float[Array, " s"]:
     """Mean squared distances from the mean that `factor` times the correction gives, at each of
-    `SPREAD_AT`, from those near it."""
+    `SPREAD_AT`, from those near it.
+    """
     logs, gaps, moved = (np.asarray(a, np.float64).reshape(-1) for a in spread)
     values = (gaps - factor * moved) ** 2
     at = np.asarray(SPREAD_AT)

@@ -101,7 +101,8 @@ def as_good(
     min_relative_gain: float = 0.0,
 ) -> bool:
     """Whether the mean difference of held-out losses is within `tolerance` standard errors, or
-    within a share of the best loss."""
+    within a share of the best loss.
+    """
     gap = losses - best
     error = np.std(gap) / np.sqrt(len(gap))
     return bool(np.mean(gap) <= max(tolerance * error, min_relative_gain * np.mean(best)))

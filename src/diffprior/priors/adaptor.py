@@ -58,7 +58,8 @@ class PriorDenoiser(AbstractDenoiser):
 @eqx.filter_jit
 def unit_coordinates(moments: Gaussian) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
     """Offset and lower triangular scale, so that z in theta = offset + scale z has mean zero and
-    unit covariance; less than that along directions in which theta hardly varies."""
+    unit covariance; less than that along directions in which theta hardly varies.
+    """
     mean, cov = _floats(moments.mean), _floats(moments.cov)
     variances = jnp.diagonal(cov)
     varies = variances > 0

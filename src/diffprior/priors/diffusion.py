@@ -51,7 +51,8 @@ class ReverseProcess(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Metadata(Serializable):
     """Data that is not compared, so that a program compiled for one prior serves every other of the
-    same shape."""
+    same shape.
+    """
 
     report: FitReport | None = dataclasses.field(compare=False)
     names: tuple[str, ...] = dataclasses.field(default=(), compare=False)  # of the parameters

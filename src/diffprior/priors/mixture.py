@@ -190,7 +190,7 @@ def _log_masses(
     precision: Float[Array, "d d"],
     gradient: Float[Array, " d"],
 ) -> Float[Array, " k"]:
-    """log of the mass of each N(m, L L') times exp(-x' precision x / 2 + gradient' x).
+    """Log of the mass of each N(m, L L') times exp(-x' precision x / 2 + gradient' x).
 
     In units of a component, x = m + L z, the origin is at z = -u, where the gradient is w = L' g;
     the precision is M = L' P L. Then the log mass is

@@ -233,7 +233,8 @@ def chosen_schedule(
     prior: DiffusionPrior, steps: int | None, default: int, spread: Callable[[int], Schedule]
 ) -> Schedule:
     """`steps` stages: of the prior's own grid if it has one, all of them by default; otherwise
-    `default` stages by default, spread as `spread` says."""
+    `default` stages by default, spread as `spread` says.
+    """
     steps = None if steps is None else positive_int("steps", steps)
     if prior.has_own_grid:
         return prior.schedule if steps is None else prior.schedule.stride(steps)
@@ -246,13 +247,14 @@ def to_unit(prior: DiffusionPrior, evidence: AbstractEvidence) -> AbstractEviden
 
 
 def from_unit(prior: DiffusionPrior, z: Float[Array, " d"]) -> Float[Array, " d"]:
-    """theta = offset + scale z."""
+    """Theta = offset + scale z."""
     return prior.offset + prior.scale @ z
 
 
 def first_belief(local: AbstractEvidence) -> Gaussian:
     """What a likelihood that is not quadratic is first expanded under: its Laplace posterior under
-    N(0, I)."""
+    N(0, I).
+    """
     standard = Gaussian.standard(local.dim)
     return standard if local.quadratic else local.condition(standard)[0]
 

@@ -64,7 +64,8 @@ def _from_one_component(
     key: Key[Array, ""], prior: MixturePrior, evidence: AbstractEvidence
 ) -> tuple[Float[Array, " d"], Info]:
     """A draw from the posterior of a mixture, of which only the component drawn is conditioned: the
-    same draw as from its `posterior`, cheaper where factorizations are expensive."""
+    same draw as from its `posterior`, cheaper where factorizations are expensive.
+    """
     weights, log_evidence = prior.weigh(evidence)
     which_key, noise_key = jax.random.split(unrolled(key))
     which = jax.random.categorical(which_key, jnp.log(weights))
@@ -84,7 +85,8 @@ def _resampled(
     key: Key[Array, ""], prior: MixturePrior, evidence: AbstractEvidence
 ) -> tuple[Float[Array, " d"], Info]:
     """Sampling importance resampling over component and parameters, theta = m_k + L_k z: in units
-    of its component every prior is N(0, I)."""
+    of its component every prior is N(0, I).
+    """
     log_weights, trils = jnp.log(prior.weights), jax.vmap(cholesky)(prior.covs)
     units = jax.vmap(evidence.reparameterize)
     fitted = jax.vmap(variational)(units(prior.means, trils))
@@ -110,7 +112,8 @@ def _heavy_tailed(
 ) -> tuple[Float[Array, "m d"], Float[Array, " m"]]:
     """Draws about the chosen Gaussians by Student's t with d + 4 degrees of freedom, and their log
     densities: no weight over a Gaussian tail is unbounded. Its chi-square variable is a sum of
-    squares, which compiles much faster than JAX's own."""
+    squares, which compiles much faster than JAX's own.
+    """
     d, dtype = fitted.mean.shape[1], fitted.mean.dtype
     freedom = jnp.asarray(d + 4, dtype)
     normal = jax.random.normal(key, (which.shape[0], 2 * d + 4), dtype)

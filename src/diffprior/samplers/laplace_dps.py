@@ -89,7 +89,8 @@ def _linear_chain(
     key: Key[Array, ""],
 ) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
     """Theorem 2. Sigma_t is a multiple of I, so one eigendecomposition of the evidence diagonalizes
-    every stage."""
+    every stage.
+    """
     first_noise, noises = chain_noise(key, process, prior.dim)
     precision, shift = local.expand(Gaussian.point(jnp.zeros_like(first_noise)))
     spectral = eigh(precision)
@@ -120,7 +121,8 @@ def _means(
     denoiser: AbstractDenoiser, process: ReverseProcess
 ) -> tuple[Callable[[Any, Stages, Array], Array], Any]:
     """E[s_0 | s_t] as a function of what is known of a stage, the stage and s_t; and what is known
-    of each stage, of a mixture all that does not depend on s_t."""
+    of each stage, of a mixture all that does not depend on s_t.
+    """
     if not isinstance(denoiser, CorrectedDenoiser) or denoiser.base is None:
         return lambda inputs, stage, s_t: denoiser.mean_at(inputs, s_t), process.denoiser_stages
     components = denoiser.base

@@ -146,7 +146,8 @@ def _condition(
 ) -> tuple[Gaussian, Float[Array, ""]]:
     """The belief after the evidence and log p(h) under it: of a likelihood that is not quadratic,
     under its expansion about `guess` and again about what follows. The weights make up for the
-    rest."""
+    rest.
+    """
     if local.quadratic:
         return local.condition(belief)
     for _ in range(EXPANSIONS):
