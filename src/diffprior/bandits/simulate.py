@@ -272,7 +272,7 @@ def _compiled(
     def play(known: list[Any], state: list[Any], rounds: Rounds) -> tuple[list[Any], Outcome]:
         agent_here: AbstractAgent = agent.combine(known)
         step = functools.partial(_step, agent_here)
-        run = jax.vmap(lambda evidence, rounds: jax.lax.scan(step, evidence, rounds))
+        run = jax.vmap(functools.partial(jax.lax.scan, step))
         after, outcome = run(evidence.combine(state), rounds)
         return partition(after)[0], outcome
 

@@ -132,7 +132,10 @@ class CorrectionLoss(AbstractLoss):
         """
         f = _corrections(correction, pool, batch)
         precisions = jnp.exp(pool.log_precision)[:, None]
-        rotate = lambda a: jnp.einsum("gsi,gij->gsj", a, pool.vectors)  # noqa: E731
+
+        def rotate(vectors: Array) -> Array:
+            return jnp.einsum("gsi,gij->gsj", vectors, pool.vectors)
+
         gap = jnp.sqrt(1.0 + precisions) * rotate(rows.samples[batch.drawn] - batch.x)
         gap = gap - rotate(batch.y)
         logs = jnp.broadcast_to(pool.log_precision[:, None], gap.shape)
