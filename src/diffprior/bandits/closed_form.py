@@ -24,7 +24,7 @@ MAX_DECISIONS, MAX_NUMBERS = 64, 2**12  # whose random numbers are computed at o
 MAX_ROUNDING = 1e-9  # of log weights, beyond which they are computed about another center
 
 
-class Conditioned:
+class ConditionedComponents:
     """Components given evidence: log weights, and draws means_k + factor_k (half_k + noise).
 
     With a component's covariance L L', M = I + L' P L and its Cholesky factor C, half is
@@ -95,7 +95,7 @@ class ClosedForm:
         self._splits = isinstance(prior, MixturePrior)
         self._temperature, self._stream = float(sampler.temperature), stream
         self._at_once = max(1, min(MAX_DECISIONS, MAX_NUMBERS // sum(self.means.shape)))
-        self._given: tuple[list[np.ndarray] | None, Conditioned | None] = (None, None)
+        self._given: tuple[list[np.ndarray] | None, ConditionedComponents | None] = (None, None)
         self._noise: tuple[int, np.ndarray, np.ndarray] = (-1, np.zeros(0), np.zeros(0))
 
     @staticmethod
@@ -115,7 +115,9 @@ class ClosedForm:
                 precision, shift = state.leaves[0], state.leaves[1]
                 if self._temperature != 1.0:
                     precision, shift = precision / self._temperature, shift / self._temperature
-                given = Conditioned(self, np.asarray(precision, float), np.asarray(shift, float))
+                given = ConditionedComponents(
+                    self, np.asarray(precision, float), np.asarray(shift, float)
+                )
                 self._given = (state.leaves, given)
             normal, gumbel = self._random(number)
             which = int(np.argmax(given.log_weights + gumbel)) if self._splits else 0

@@ -56,7 +56,7 @@ def average(
     return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *parts)
 
 
-class Search(eqx.Module):
+class ModeSearch(eqx.Module):
     """State of the damped Newton search for the mode, in units of the prior: theta = mean + L z."""
 
     z: Float[Array, " d"]
@@ -71,7 +71,7 @@ def find_mode(
     precision_and_score: Callable[[Array], tuple[Array, Array]],
     start: Float[Array, " d"],
     max_steps: int = MAX_NEWTON_STEPS,
-) -> Search:
+) -> ModeSearch:
     """Minimize |z|^2 / 2 - log p(h | z); `precision_and_score` are minus the second derivative of
     log p(h | .), and the first.
     """
@@ -81,7 +81,7 @@ def find_mode(
     def objective(z: Float[Array, " d"]) -> Float[Array, ""]:
         return 0.5 * z @ z - log_likelihood(z)
 
-    def step(search: Search) -> Search:
+    def step(search: ModeSearch) -> ModeSearch:
         precision, score = precision_and_score(search.z)
         tril = cholesky(precision + (1.0 + search.damping) * identity)
         inverse_tril = solve_lower(tril, identity)
@@ -95,7 +95,7 @@ def find_mode(
         undamped = search.damping == 0
         lower = jnp.where(search.damping < 1e-2, 0.0, search.damping * 0.05)
         higher = jnp.maximum(search.damping * 10.0, 1.0)
-        return Search(
+        return ModeSearch(
             jnp.where(accept, z, search.z),
             jnp.where(accept, new, search.objective),
             jnp.where(accept, lower, higher),
@@ -103,11 +103,11 @@ def find_mode(
             search.num_iterations + 1,
         )
 
-    def going_on(search: Search) -> Bool[Array, ""]:
+    def going_on(search: ModeSearch) -> Bool[Array, ""]:
         return ~search.converged & (search.num_iterations < max_steps)
 
     zero = jnp.zeros((), start.dtype)
-    first = Search(start, objective(start), zero, jnp.array(False), jnp.zeros((), jnp.int32))
+    first = ModeSearch(start, objective(start), zero, jnp.array(False), jnp.zeros((), jnp.int32))
     return jax.lax.while_loop(going_on, step, first)
 
 
@@ -123,7 +123,7 @@ class Laplace(eqx.Module):
 def laplace(
     mean: Float[Array, " d"],
     tril: Float[Array, "d d"],
-    search: Search,
+    search: ModeSearch,
     precision: Float[Array, "d d"],
     score: Float[Array, " d"],
 ) -> Laplace:

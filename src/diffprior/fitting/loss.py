@@ -36,7 +36,7 @@ class Pool(NamedTuple):
     factored: Factored | None
 
 
-class Batch(NamedTuple):
+class TrainingBatch(NamedTuple):
     """Inputs of the network, and its target (I + P)^(1/2) (E[s_0 | u] - m)."""
 
     drawn: Int[Array, "g s"]  # rows that the samples are
@@ -118,14 +118,14 @@ class CorrectionLoss(AbstractLoss):
         pool, batch = self.batch(unrolled(key), rows, size)
         return jnp.mean(self.errors(params, pool, batch).shrunk(1.0))
 
-    def errors(self, correction: Correction, pool: Pool, batch: Batch) -> Errors:
+    def errors(self, correction: Correction, pool: Pool, batch: TrainingBatch) -> Errors:
         """The errors of each sample of a batch."""
         f = _corrections(correction, pool, batch)
         products = ((batch.target, batch.target), (batch.target, f), (f, f))
         return Errors(*(jnp.sum(a * b, axis=-1).reshape(-1) for a, b in products))
 
     def spread(
-        self, correction: Correction, pool: Pool, batch: Batch, rows: Rows
+        self, correction: Correction, pool: Pool, batch: TrainingBatch, rows: Rows
     ) -> tuple[Float[Array, "g s d"], ...]:
         """Along the eigenvectors of the evidence: log precisions, distances of samples from the
         mean of a unit Gaussian base in units of its deviation, and moves of the correction.
@@ -141,7 +141,7 @@ class CorrectionLoss(AbstractLoss):
         logs = jnp.broadcast_to(pool.log_precision[:, None], gap.shape)
         return logs, gap, rotate(f)
 
-    def batch(self, key: Key[Array, ""], rows: Rows, size: int) -> tuple[Pool, Batch]:
+    def batch(self, key: Key[Array, ""], rows: Rows, size: int) -> tuple[Pool, TrainingBatch]:
         """Samples hidden in noise, in groups under one piece of evidence each."""
         rows_key, others_key, pool_key, noise_key = jax.random.split(key, 4)
         groups = size // GROUP
@@ -160,7 +160,7 @@ class CorrectionLoss(AbstractLoss):
         responsibilities, mean = self._base_means(pool, x)
         root = _matrices(pool.vectors, jnp.sqrt(1.0 + precisions))
         y, target = (jnp.einsum("gij,gsj->gsi", root, a) for a in (mean - x, target - mean))
-        return pool, Batch(drawn, x, y, responsibilities, target)
+        return pool, TrainingBatch(drawn, x, y, responsibilities, target)
 
     def _others(
         self, key: Key[Array, ""], rows: Rows, drawn: Int[Array, "g s"]
@@ -196,8 +196,8 @@ class CorrectionLoss(AbstractLoss):
         return jax.vmap(in_group)(pool.factored, x)
 
 
-def _corrections(correction: Correction, pool: Pool, batch: Batch) -> Float[Array, "g s d"]:
-    def group(vectors: Array, log_precision: Array, batch: Batch) -> Float[Array, "s d"]:
+def _corrections(correction: Correction, pool: Pool, batch: TrainingBatch) -> Float[Array, "g s d"]:
+    def group(vectors: Array, log_precision: Array, batch: TrainingBatch) -> Float[Array, "s d"]:
         bias = correction.evidence_bias(Spectral(vectors, jnp.exp(log_precision)))
         over_samples = jax.vmap(correction, in_axes=(0, 0, 0, None))
         return over_samples(batch.x, batch.y, batch.responsibilities, bias)

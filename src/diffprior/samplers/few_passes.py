@@ -65,12 +65,12 @@ class FewPasses(AbstractSampler):
         prior, local = self.prior, to_unit(self.prior, evidence)
         run = _linear_passes if local.quadratic else _expanding_passes
         count = 1 if local.quadratic else PROPOSALS
-        random = Noise.of(key, self.passes, count, prior.dim, prior.offset.dtype)
+        random = PassNoise.of(key, self.passes, count, prior.dim, prior.offset.dtype)
         theta = from_unit(prior, run(prior.denoiser, local, REFINEMENTS[self.passes], random))
         return theta, Info.of(theta)
 
 
-class Noise(NamedTuple):
+class PassNoise(NamedTuple):
     """The random numbers of one draw."""
 
     hiding: Float[Array, "passes d"]
@@ -79,19 +79,19 @@ class Noise(NamedTuple):
     choices: Float[Array, " passes"]
 
     @staticmethod
-    def of(key: Key[Array, ""], passes: int, count: int, dim: int, dtype: jnp.dtype) -> "Noise":
+    def of(key: Key[Array, ""], passes: int, count: int, dim: int, dtype: jnp.dtype) -> "PassNoise":
         """For `passes` passes of `count` proposals each."""
         normal_key, uniform_key = jax.random.split(unrolled(key))
         normal = jax.random.normal(normal_key, (passes, count + 1, dim), dtype)
         uniform = jax.random.uniform(uniform_key, (passes, count + 1), dtype)
-        return Noise(normal[:, 0], normal[:, 1:], uniform[:, 1:], uniform[:, 0])
+        return PassNoise(normal[:, 0], normal[:, 1:], uniform[:, 1:], uniform[:, 0])
 
 
 def _linear_passes(
     denoiser: Any,
     local: AbstractEvidence,
     refinements: tuple[float, ...],
-    random: Noise,
+    random: PassNoise,
 ) -> Float[Array, " d"]:
     matrix, shift = local.expand(Gaussian.point(jnp.zeros_like(random.hiding[0])))
     task = eigh(matrix).nonnegative()
@@ -109,7 +109,7 @@ def _expanding_passes(
     denoiser: Any,
     local: AbstractEvidence,
     refinements: tuple[float, ...],
-    random: Noise,
+    random: PassNoise,
 ) -> Float[Array, " d"]:
     """The likelihood is expanded anew for every pass."""
     matrix, shift = local.expand(first_belief(local))
@@ -132,7 +132,7 @@ def _proposed(
     posterior: Conditioned,
     local: AbstractEvidence,
     expansion: tuple[Float[Array, "d d"], Float[Array, " d"]],
-    random: Noise,
+    random: PassNoise,
     index: int,
 ) -> Float[Array, " d"]:
     """One of several draws, by the likelihood over that of its expansion."""
