@@ -81,6 +81,7 @@ def test_losses_are_as_good_as_their_noise_allows() -> None:
     """Held-out samples that agree that weights are worse, and such that do not."""
     best = np.ones(4)
     assert as_good(best + np.array([-0.5, 0.6, -0.5, 0.6]), best, 1.0)
+    assert as_good(best + np.array([-0.3, 0.6, -0.3, 0.6]), best, 1.0)  # .15, one error is .22
     assert not as_good(best + np.array([0.1, 0.15, 0.1, 0.15]), best, 1.0)
     assert as_good(best + 0.1, best, 1.0, min_relative_gain=0.2)
     assert not as_good(best + 0.1, best, 1.0, min_relative_gain=0.05)
