@@ -82,7 +82,7 @@ def test_an_experiment_of_coba_runs_the_bandit(expected: list[int]) -> None:
         lambda index, context: actions[index],
         lambda index, context, action: float(REWARDS[index][actions[index].index(action)]),
     )
-    learners = [for_coba.BanditLearner(new_bandit()), coba.RandomLearner()]
+    learners = [for_coba.CobaLearner(new_bandit()), coba.RandomLearner()]
     result = coba.Experiment(coba.Environments(simulation), learners).run(quiet=True)
     columns = result.interactions.columns
     rows = [dict(zip(columns, row, strict=True)) for row in result.interactions]
@@ -110,7 +110,7 @@ def test_coba_reads_the_log_of_the_service(
     np.testing.assert_allclose(found, sorted(paid))
     assert {one["context"] for one in logged} == {"t0", "t1"}
     assert all(one["action"] in one["actions"] for one in logged)
-    learner = for_coba.BanditLearner(
+    learner = for_coba.CobaLearner(
         dp.Bandit(dp.GaussianPrior(np.zeros(2), np.eye(2)), dp.Linear(1.0))
     )
     result = coba.Experiment(

@@ -10,7 +10,7 @@ from ..logs.decisions import counted_propensity
 from ..logs.tables import arrow
 
 
-class BanditLearner:
+class CobaLearner:
     """A learner of coba; actions are feature vectors, the context is ignored.
 
     Args:

@@ -1,0 +1,125 @@
+"""First results in a fresh process where nothing is compiled: seconds, and programs compiled.
+
+`python -m benchmarks.first_use --section bandits --json FILE`; with `--beside ../old/src` another
+checkout is measured in turns.
+"""
+
+import functools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EVENT = "/jax/core/compile/backend_compile_duration"
+REPETITIONS = 3
+Case = Callable[[], Iterator[str]]  # yields the name of each step that it has done
+
+
+def bandit_case(prior: str, likelihood: str) -> Iterator[str]:
+    """Import, then a bandit's first decision, then one that follows an update."""
+    import numpy as np
+
+    import diffprior as dp
+
+    make = {"Gaussian": dp.GaussianPrior, "mixture": dp.MixturePrior}[prior.split(",")[0]]
+    rewards = dp.Linear(1.0) if likelihood == "linear" else dp.Logistic()
+    dp.Bandit  # noqa: B018  (imported on first use)
+    yield "import"
+    rng = np.random.default_rng(0)
+    k, d = (64, 8) if prior.endswith("d = 8") else (8, 2)
+    means, covs = rng.standard_normal((k, d)), np.tile(np.eye(d), (k, 1, 1))
+    parts = (means[0], covs[0]) if make is dp.GaussianPrior else (np.ones(k), means, covs)
+    bandit = dp.Bandit(make(*parts), rewards, seed=0)
+    features = rng.standard_normal((10, d))
+    action = int(bandit.decide(features).action)
+    yield "first decision"
+    bandit.update(features[action], 1.0)
+    bandit.decide(features)
+    yield "update and decision"
+
+
+SECTIONS: dict[str, dict[str, Case]] = {
+    "bandits": {
+        f"{prior}, {likelihood}": functools.partial(bandit_case, prior, likelihood)
+        for prior in ("Gaussian, d = 2", "mixture, d = 2", "mixture, d = 8")
+        for likelihood in ("linear", "logistic")
+    },
+}
+
+
+def measure(section: str, case: str) -> None:
+    """Print the seconds of every step of a case, and its programs, as JSON."""
+    import jax
+
+    programs = 0
+
+    def count(event: str, *_: float, **__: str | int) -> None:
+        nonlocal programs
+        programs += event == EVENT
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    found: dict[str, float] = {}
+    begin = time.perf_counter()
+    for step in SECTIONS[section][case]():
+        found[f"{step}, s"] = time.perf_counter() - begin
+        found[f"programs of {step}"] = programs
+        begin, programs = time.perf_counter(), 0
+    print(
+        json.dumps({name: value for name, value in found.items() if name != "programs of import"})
+    )
+
+
+def in_fresh_process(source: Path, section: str, case: str) -> dict[str, float]:
+    """What `measure` prints, of the package in the folder `source`."""
+    folders = os.pathsep.join([str(source), str(Path(__file__).parents[1])])
+    environment = {**os.environ, "PYTHONPATH": folders}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    code = f"from benchmarks.first_use import measure; measure({section!r}, {case!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True
+    )
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main(
+    section: Annotated[str, typer.Option(help="Cases to measure.")] = "bandits",
+    case: Annotated[str, typer.Option(help="Only cases whose names contain this.")] = "",
+    beside: Annotated[Path | None, typer.Option(help="`src` of another checkout.")] = None,
+    json: Annotated[Path | None, typer.Option(help="File for the numbers.")] = None,
+    repetitions: Annotated[int, typer.Option(help="Processes per case.")] = REPETITIONS,
+) -> None:
+    """Measure the cases of a section, each in processes of its own; medians."""
+    from diffprior.cli.options import say_table
+
+    from .harness import Measurement, as_numbers, table, write_json
+
+    sources = {"": Path(__file__).parents[1] / "src"}
+    if beside is not None:
+        sources[", beside"] = beside
+    rows = []
+    for name in SECTIONS[section]:
+        if case not in name:
+            continue
+        found: dict[str, list[dict[str, float]]] = {label: [] for label in sources}
+        for _ in range(repetitions):
+            for label, source in sources.items():
+                found[label].append(in_fresh_process(source, section, name))
+        for label, runs in found.items():
+            medians = {
+                step: float(statistics.median(run[step] for run in runs)) for step in runs[0]
+            }
+            rows.append(Measurement(name + label, medians))
+    say_table(table(f"First results in a fresh process: {section}.", rows))
+    write_json(json, {section: as_numbers(rows)})
+
+
+if __name__ == "__main__":
+    typer.run(main)
