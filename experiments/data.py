@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 import diffprior as dp
-from diffprior.evaluate import Tasks, estimate_log_evidence, prior_distances
+from diffprior.evaluate import Tasks, distance_over_floor, estimate_log_evidence
 from diffprior.executors import AbstractExecutor
 from diffprior.files.cache import array_digest
 from diffprior.progress import Progress, progress
@@ -272,16 +272,17 @@ class DataExperiment:
         """Distance of each prior from held-out parameters, over its floor."""
         measures = self.measures
         seen, held_out = (np.asarray(p.parameters, np.float64) for p in (self.seen, self.held_out))
+        rng = np.random.default_rng(self.seed)
+        count = min(measures.num_points, len(seen), len(held_out))
+        keys = jax.random.split(jax.random.key(self.seed), measures.num_repeats)
+        own, others = (
+            np.array([rows[rng.permutation(len(rows))[:count]] for _ in keys])
+            for rows in (seen, held_out)
+        )
 
         def compute(prior: str) -> PriorDistance:
-            found = prior_distances(
-                {prior: self.seen_priors[prior]},
-                seen,
-                held_out,
-                num_points=measures.num_points,
-                num_repeats=measures.num_repeats,
-                seed=self.seed,
-            )[prior]
+            draws = np.array([self.seen_priors[prior].sample(key, count) for key in keys])
+            found = distance_over_floor(draws, others, own)
             return PriorDistance(found.ratio, found.standard_error, float(np.mean(found.floors)))
 
         settings = {

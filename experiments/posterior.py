@@ -13,7 +13,8 @@ import typer
 from scipy.stats import sem
 
 import diffprior as dp
-from diffprior.evaluate import posterior_quality
+from diffprior.evaluate import Distance, Tasks, distance_over_floor
+from diffprior.evaluate.posterior import draw_posteriors
 from diffprior.executors import AbstractExecutor
 from diffprior.progress import Progress, progress
 from diffprior.reporting.page import Block, Columns, Heading, Text
@@ -155,22 +156,32 @@ class _MixtureRun:
         return self.priors.cache.numbers(SamplerQuality, name, settings, compute)
 
     def _quality(self, sampler: str) -> SamplerQuality:
-        rows = posterior_quality(
-            dp.example_mixture(self.name),
-            {sampler: make_sampler(sampler, self.priors)},
-            self.sizes,
-            num_histories=self.num_histories,
-            num_draws=self.num_draws,
+        made = make_sampler(sampler, self.priors)
+        scored = [self._distance(made, size) for size in self.sizes]
+        return SamplerQuality(
+            distance=[float(found.distances.mean()) for found, _ in scored],
+            distance_error=[float(sem(found.distances)) for found, _ in scored],
+            ratio=[found.ratio for found, _ in scored],
+            ratio_error=[found.standard_error for found, _ in scored],
+            trace_ratio=[trace_ratio for _, trace_ratio in scored],
+            floor=[float(found.floors.mean()) for found, _ in scored],
+        )
+
+    def _distance(self, sampler: dp.AbstractSampler, size: int) -> tuple[Distance, float]:
+        """Distance after so many observations, and the trace of the covariance over the exact."""
+        truth, count = dp.example_mixture(self.name), self.num_draws
+        tasks = Tasks.simulate(
+            truth,
+            dp.Linear(noise_std=1.0),
+            num_tasks=self.num_histories,
+            num_observations=size,
             seed=self.seed,
         )
-        return SamplerQuality(
-            distance=[float(row.distance.distances.mean()) for row in rows],
-            distance_error=[float(sem(row.distance.distances)) for row in rows],
-            ratio=[row.distance.ratio for row in rows],
-            ratio_error=[row.distance.standard_error for row in rows],
-            trace_ratio=[row.trace_ratio for row in rows],
-            floor=[float(row.distance.floors.mean()) for row in rows],
-        )
+        exact = draw_posteriors(dp.Exact(truth), tasks, 2 * count, 1000 + self.seed).values
+        ours = draw_posteriors(sampler, tasks, count, self.seed + 1).values
+        traces = [np.nanvar(draws, axis=1).sum(axis=1).mean() for draws in (ours, exact)]
+        distance = distance_over_floor(ours, exact[:, :count], exact[:, count:])
+        return distance, float(traces[0] / traces[1])
 
 
 def effort_of(quick: bool) -> tuple[int, int]:

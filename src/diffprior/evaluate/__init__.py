@@ -19,11 +19,8 @@ from .calibration import (
 from .comparison import Comparison, LogEvidence, compare, estimate_log_evidence, log_evidence
 from .distances import (
     Distance,
-    PosteriorQuality,
     distance_over_floor,
     earth_movers_distance,
-    posterior_quality,
-    prior_distances,
 )
 from .off_policy import Estimate, OffPolicy, off_policy
 from .tasks import Tasks
@@ -36,7 +33,6 @@ __all__ = [
     "LogEvidence",
     "LoggedDecisions",
     "OffPolicy",
-    "PosteriorQuality",
     "PredictiveCheck",
     "PredictiveRow",
     "RankUniformity",
@@ -48,8 +44,6 @@ __all__ = [
     "estimate_log_evidence",
     "log_evidence",
     "off_policy",
-    "posterior_quality",
     "predictive_check",
-    "prior_distances",
     "rank_uniformity",
 ]

@@ -1,22 +1,14 @@
-"""Earth mover's distances of samples, and of samplers from the exact posterior (Appendix C.4)."""
+"""Earth mover's distances of samples, and of draws from exact ones (Appendix C.4)."""
 
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-import jax
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ..checks import real_numbers, require
-from ..evidence.base import AbstractLikelihood
-from ..evidence.linear import Linear
-from ..priors.base import AbstractPrior
-from ..priors.mixture import MixturePrior
 from ..reporting.tables import Table, plus_minus, standard_error
-from ..samplers.base import AbstractSampler
-from .posterior import draw_posteriors, exact_posteriors, finite_rows, nan_where_failed
-from .tasks import Tasks
+from .posterior import finite_rows, nan_where_failed
 
 LARGEST = 1e100  # distance, beyond which sums of distances are not to be trusted
 
@@ -125,58 +117,6 @@ def distance_over_floor(draws: ArrayLike, exact: ArrayLike, other_exact: ArrayLi
     )
 
 
-def prior_distances(
-    priors: Mapping[str, AbstractPrior],
-    seen: ArrayLike,
-    held_out: ArrayLike,
-    *,
-    num_points: int = 1000,
-    num_repeats: int = 5,
-    seed: int = 0,
-) -> dict[str, Distance]:
-    """Distance of samples of each prior from true parameters that were held out.
-
-    Args:
-        priors: Priors by name.
-        seen: Parameters that the priors were learned from (n, d): they set the floor.
-        held_out: Parameters that they were not (m, d).
-        num_points: Points compared at a time, at most.
-        num_repeats: How often.
-        seed: Of the choices and draws.
-
-    Returns:
-        For each prior its distance and the floor, that of as many parameters that were seen.
-
-    Raises:
-        ImportError: If POT is not installed.
-    """
-    require("distances", "ot")
-    seen, held_out = np.asarray(seen, float), np.asarray(held_out, float)
-    rng = np.random.default_rng(seed)
-    count = min(num_points, len(seen), len(held_out))
-    pairs = [
-        (seen[rng.permutation(len(seen))[:count]], held_out[rng.permutation(len(held_out))[:count]])
-        for _ in range(num_repeats)
-    ]
-    floors = np.array([earth_movers_distance(own, other) for own, other in pairs])
-    return {
-        name: Distance(_prior_distance(prior, [other for _, other in pairs], seed), floors)
-        for name, prior in priors.items()
-    }
-
-
-def _prior_distance(
-    prior: AbstractPrior, targets: list[np.ndarray], seed: int
-) -> Float[np.ndarray, " n"]:
-    keys = jax.random.split(jax.random.key(seed), len(targets))
-    return np.array(
-        [
-            earth_movers_distance(np.asarray(prior.sample(key, len(target))), target)
-            for key, target in zip(keys, targets, strict=True)
-        ]
-    )
-
-
 def _distance_of_rest(draws: Float[np.ndarray, "m d"], exact: Float[np.ndarray, "k d"]) -> float:
     finite = finite_rows(draws)
     return earth_movers_distance(finite, exact) if len(finite) else float("inf")
@@ -190,97 +130,3 @@ def _with_task_axis(name: str, value: ArrayLike) -> np.ndarray:
             f"shape {draws.shape}; pass draws by rows"
         )
     return np.asarray(draws[None] if draws.ndim == 2 else draws, float)
-
-
-@dataclass(frozen=True)
-class PosteriorQuality:
-    """One sampler after one number of observations.
-
-    Args:
-        sampler: Its name.
-        num_observations: Rows of each history.
-        distance: From the exact posterior, beside that of exact draws from each other.
-        trace_ratio: Mean trace of the covariance over that of the exact posterior.
-        mean_trace_ratio: The mean of the ratio itself, which small posteriors dominate.
-        failed: Draws that failed, which are left out.
-    """
-
-    sampler: str
-    num_observations: int
-    distance: Distance
-    trace_ratio: float
-    mean_trace_ratio: float
-    failed: int
-
-    def __str__(self) -> str:
-        """Distance over its floor, and the trace ratio."""
-        row = (
-            self.sampler,
-            str(self.num_observations),
-            plus_minus(self.distance.ratio, self.distance.standard_error),
-            f"{self.trace_ratio:.2f}",
-            str(self.failed),
-        )
-        columns = ("sampler", "rows", "distance over floor", "trace over exact", "failed")
-        return str(Table(columns, [row]))
-
-
-def posterior_quality(
-    prior: MixturePrior,
-    samplers: Mapping[str, AbstractSampler],
-    sizes: Iterable[int],
-    *,
-    likelihood: AbstractLikelihood | None = None,
-    num_histories: int = 20,
-    num_draws: int = 500,
-    seed: int = 0,
-    callback: Callable[[PosteriorQuality], None] = lambda row: None,
-) -> list[PosteriorQuality]:
-    """Compare samplers with the exact posterior, after several numbers of observations.
-
-    Args:
-        prior: The distribution of the true parameters; samplers may use it or one learned from it.
-        samplers: Samplers by name.
-        sizes: Numbers of observations.
-        likelihood: How rewards arise; linear with noise of standard deviation 1 by default.
-            For others the exact posterior is computed on a grid, in two dimensions only.
-        num_histories: Histories of each size.
-        num_draws: Draws from each posterior.
-        seed: Of everything random.
-        callback: Called with each row as it is done.
-
-    Returns:
-        One row for each size and sampler.
-
-    Raises:
-        ValueError: If the exact posterior cannot be computed.
-        ImportError: If POT is not installed.
-
-    References:
-        Kveton et al. (2024), Appendix C.4; here the distance is given over its floor.
-    """
-    require("distances", "ot")  # before any work
-    likelihood = Linear(noise_std=1.0) if likelihood is None else likelihood
-    rows = []
-    for size in sizes:
-        tasks = Tasks.simulate(
-            prior, likelihood, num_tasks=num_histories, num_observations=size, seed=seed
-        )
-        truths = exact_posteriors(prior, tasks, 2 * num_draws, 1000 + seed)
-        for name, sampler in samplers.items():
-            draws = draw_posteriors(sampler, tasks, num_draws, seed + 1)
-            exact = truths[:, :num_draws], truths[:, num_draws:]
-            distance = distance_over_floor(draws.values, *exact)
-            ours, true = _traces(draws.values), _traces(truths)
-            ratios = (float(np.mean(ours) / np.mean(true)), float(np.mean(ours / true)))
-            rows.append(PosteriorQuality(name, size, distance, *ratios, draws.failed))
-            callback(rows[-1])
-    return rows
-
-
-def _traces(draws: Float[np.ndarray, "n m d"]) -> Float[np.ndarray, " n"]:
-    """Trace of the covariance of every posterior, over draws that did not fail."""
-    left = np.isfinite(draws[..., 0]).any(axis=1)
-    traces = np.full(len(draws), np.nan)
-    traces[left] = np.sum(np.nanvar(draws[left], axis=1), axis=-1)
-    return traces

@@ -1,9 +1,8 @@
-"""Draws from the posterior of every task, by a sampler or exactly.
+"""Draws from the posterior of every task.
 
 A draw that failed is NaN in every parameter: it is left out and counted, never replaced.
 """
 
-import operator
 from typing import NamedTuple
 
 import equinox as eqx
@@ -13,11 +12,8 @@ from jaxtyping import Array, Float, Key
 
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
-from ..mixture import GaussianMixture
-from ..priors.mixture import MixturePrior
 from ..samplers.base import AbstractSampler, Info
 from ..samplers.choose import best_sampler
-from ..samplers.exact import Exact
 from .tasks import Tasks
 
 AT_ONCE = 1024  # draws side by side, which bounds the memory
@@ -79,56 +75,3 @@ def _draw(
         return jax.vmap(lambda k: sampler.tempered_draw(k, evidence))(draw_keys)
 
     return jax.vmap(one)(keys, evidence)
-
-
-def exact_posteriors(
-    prior: MixturePrior, tasks: Tasks, num_draws: int, seed: int
-) -> Float[np.ndarray, "n m d"]:
-    """Draws from the exact posterior of every task: closed form, or a grid of two dimensions."""
-    if tasks.likelihood.empty(tasks.dim).quadratic:
-        return draw_posteriors(Exact(prior), tasks, num_draws, seed).values
-    found = np.empty((len(tasks), num_draws, tasks.dim))
-    for which, evidence in tasks.batches(len(tasks)):
-        for place, number in enumerate(which):
-            own = jax.tree.map(operator.itemgetter(place), evidence)
-            found[number] = _grid_posterior(prior, own, num_draws, seed + int(number))
-    return found
-
-
-def _grid_posterior(
-    prior: MixturePrior, evidence: AbstractEvidence, num_draws: int, seed: int, num: int = 400
-) -> Float[np.ndarray, "m 2"]:
-    """Draws that are uniform within the cells of a grid of `num` by `num`.
-
-    A coarse grid over the prior finds where the posterior is; a fine one is laid there.
-    """
-    if prior.dim != 2:
-        raise ValueError(
-            f"`prior`: expected two parameters for a grid, got {prior.dim}; "
-            "use linear rewards, whose posterior has a closed form"
-        )
-    moments = prior.moments()
-    center = np.asarray(moments.mean, np.float64)
-    half = 6.0 * np.sqrt(np.diagonal(np.asarray(moments.cov, np.float64)))
-    points, probabilities, _ = _grid(prior, evidence, center - half, center + half, num)
-    likely = points[probabilities > 1e-9 * probabilities.max()]
-    margin = 2 * half / num
-    low, high = likely.min(axis=0) - margin, likely.max(axis=0) + margin
-    points, probabilities, cell = _grid(prior, evidence, low, high, num)
-    rng = np.random.default_rng(seed)
-    chosen = rng.choice(len(points), size=num_draws, p=probabilities)
-    return points[chosen] + cell * (rng.random((num_draws, 2)) - 0.5)
-
-
-def _grid(
-    prior: MixturePrior, evidence: AbstractEvidence, low: np.ndarray, high: np.ndarray, num: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    cell = (high - low) / num
-    axes = [low[i] + cell[i] * (np.arange(num) + 0.5) for i in range(2)]
-    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
-    log_likelihood = jax.lax.map(evidence.log_likelihood, jax.device_put(points), batch_size=4096)
-    weights, means, covs = (np.asarray(a, float) for a in (prior.weights, prior.means, prior.covs))
-    log_prior = GaussianMixture.from_covs(weights, means, covs).log_density(points)
-    log_density = np.asarray(log_likelihood, np.float64) + log_prior
-    weights = np.exp(log_density - log_density.max())
-    return points, weights / weights.sum(), cell
