@@ -55,7 +55,7 @@ def test_evidence_beyond_its_bound_is_that_of_a_bandit(make_service: MakeService
     arrays, rng = version.empty, np.random.default_rng(0)
     for i in range(140):
         phi = rng.standard_normal(2)
-        arrays = version.learn(arrays, phi, float(i % 3 > 0))
+        arrays = version.learn(arrays, phi, float(i % 3 > 0), 0.0)
         bandit.update(phi, float(i % 3 > 0))
     ours, theirs = arrays.evidence, bandit.evidence
     assert int(ours.num_rows) == int(theirs.num_rows) < 128

@@ -448,6 +448,7 @@ class Bandit(Serializable):
             raise ValueError(f"`moment`: expected a finite number, got {fields['moment']}")
         if num_decisions < 0:
             raise ValueError(f"`num_decisions`: expected none below 0, got {num_decisions}")
+        evidence = evidence.with_capacity(fields["max_rows"] or 0)
         state = State.of(evidence, fields["max_rows"])
         bandit._state = state._replace(moment=fields["moment"])
         bandit._num_decisions = num_decisions

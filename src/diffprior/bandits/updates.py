@@ -157,14 +157,13 @@ class State(NamedTuple):
         evidence: AbstractEvidence, max_rows: int | None, like: "State | None" = None
     ) -> "State":
         """The state that holds this evidence; `like` is one that may have the same structure."""
-        evidence = evidence.with_capacity(max_rows or 0)
         leaves, structure = partition(evidence)
         if like is not None and like.structure == structure:
             structure = like.structure  # the same object is found faster
         moment = 0.0 if like is None else like.moment
         room = None
         if isinstance(evidence, GLMEvidence):
-            room = (max_rows or evidence.capacity) - int(evidence.num_rows)
+            room = min(max_rows or evidence.capacity, evidence.capacity) - int(evidence.num_rows)
         learn = learning_on_host(evidence)
         if learn is None:
             return State(leaves, structure, room, moment)
@@ -198,10 +197,11 @@ class State(NamedTuple):
     def _with_room(self, length: int, max_rows: int | None, moments: Gaussian) -> "State":
         """The state with room for `length` rows: more of it, or rows merged and folded."""
         evidence = self.evidence
-        if max_rows is not None:
-            return State.of(evidence.bounded(max_rows - length, moments), max_rows, like=self)
         used = evidence.num_rows if isinstance(evidence, GLMEvidence) else 0
-        return State.of(evidence.with_capacity(int(used) + length), None, like=self)
+        num_rows = int(used) + length
+        if max_rows is not None and num_rows > max_rows:
+            evidence, num_rows = evidence.bounded(max_rows - length, moments), max_rows
+        return State.of(evidence.with_capacity(num_rows), max_rows, like=self)
 
     def warm_up(self, max_rows: int | None, moments: Gaussian) -> None:
         """Compile what updates need, by learning from made-up rows and forgetting them."""

@@ -8,25 +8,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
 
-from ..bandits._dispatch import Structure, partition
 from ..bandits.agents import AbstractAgent, ThompsonSampling
 from ..bandits.decisions import TaskPolicy, TaskRequest, host_mean
-from ..bandits.updates import (
-    LARGE,
-    Forgetting,
-    Observations,
-    RowPlaces,
-    add_to_sums,
-    faded_leaves,
-    put_rows,
-)
-from ..checks import on_device
-from ..evidence.base import AbstractEvidence, AbstractLikelihood
+from ..bandits.updates import LARGE, MIN_ROWS, Forgetting, Observations, State
+from ..evidence.base import AbstractLikelihood
 from ..files.base import load_bytes
 from ..gaussian import Gaussian
 from ..priors.base import AbstractPrior
@@ -35,47 +24,6 @@ from .settings import Settings, check_rewards
 from .store import Database, Row, models, versions
 
 REFRESH_SECONDS = 1.0  # until a version that another process has added is seen
-
-
-class EvidenceArrays(NamedTuple):
-    """Arrays of evidence, its structure, and where its rows are if it has rows."""
-
-    leaves: list[np.ndarray]
-    structure: Structure
-    places: RowPlaces | None
-
-    @staticmethod
-    def of(evidence: AbstractEvidence) -> "EvidenceArrays":
-        """The arrays of this evidence."""
-        leaves, structure = partition(evidence)
-        arrays = [np.asarray(leaf) for leaf in leaves]
-        return EvidenceArrays(arrays, structure, RowPlaces.of(evidence))
-
-    @property
-    def evidence(self) -> AbstractEvidence:
-        """The evidence as one object."""
-        return self.structure.combine([on_device(leaf) for leaf in self.leaves])
-
-    def faded(self, temperature: float) -> "EvidenceArrays":
-        """Evidence tempered by a temperature."""
-        if temperature == 1.0:
-            return self
-        leaves = faded_leaves(self.structure, self.leaves, temperature)
-        return self._replace(leaves=[np.asarray(leaf) for leaf in leaves])
-
-    def add(self, new: Observations, max_rows: int, moments: Gaussian) -> "EvidenceArrays":
-        """Evidence with one more observation, in at most `max_rows` rows."""
-        if self.places is None:
-            return self._replace(leaves=add_to_sums(self.leaves, new.features, new.rewards))
-        num_rows = int(self.leaves[self.places.num_rows])
-        if num_rows < min(len(self.leaves[self.places.rewards]), max_rows):
-            rows = (new.features, new.rewards)
-            return self._replace(leaves=put_rows(self.places, self.leaves, *rows))
-        evidence: Any = self.evidence
-        if num_rows >= max_rows:
-            evidence = evidence.bounded(max_rows - 1, moments)
-        roomy = evidence.with_capacity(int(evidence.num_rows) + 1)
-        return EvidenceArrays.of(roomy).add(new, max_rows, moments)
 
 
 @dataclass(eq=False)
@@ -139,9 +87,9 @@ class Version:
         return self.prior.dim
 
     @cached_property
-    def empty(self) -> EvidenceArrays:
-        """Evidence of a new task."""
-        return EvidenceArrays.of(self.likelihood.empty(self.dim))
+    def empty(self) -> State:
+        """Evidence of a new task, with room for more rows as they come."""
+        return State.of(self.likelihood.empty(self.dim), self.settings.max_rows)
 
     @cached_property
     def _scales(self) -> tuple[np.ndarray, float]:
@@ -159,18 +107,23 @@ class Version:
             return 0.0
         return now if self._forgetting.in_seconds else float(num_decisions)
 
-    def fading(self, before: float, clock: float) -> float:
-        """Temperature, at a time of `clock`, of evidence from an earlier one."""
-        return 1.0 if self._forgetting is None else self._forgetting.temperature(before, clock)
+    def draw_request(self, state: State, seed: int, number: int, clock: float) -> TaskRequest:
+        """Request for the draws of a decision at this time."""
+        temperature = 1.0
+        if self._forgetting is not None:
+            temperature = self._forgetting.temperature(state.moment, clock)
+        return TaskRequest(state.leaves, state.structure, seed, number, temperature)
 
-    def learn(self, arrays: EvidenceArrays, phi: np.ndarray, reward: float) -> EvidenceArrays:
-        """Evidence with one more observation, in at most `max_rows` rows."""
+    def learn(self, state: State, phi: np.ndarray, reward: float, clock: float) -> State:
+        """Evidence with one more observation at this time, in at most `max_rows` rows."""
         try:
-            new = Observations(phi, reward, self.dim, np.dtype(self.moments.mean.dtype))
+            new = self._observation(phi, reward)
             check_rewards(self.likelihood, new.rewards)
         except ValueError as error:
             raise ServiceError(422, str(error)) from error
-        after = arrays.add(new, self.settings.max_rows, self.moments)
+        if self._forgetting is not None:
+            state = self._forgetting.faded(state, clock)
+        after = state.add(new, self.settings.max_rows, self.moments)
         stds, limit = self._scales
         if new.largest(stds) > limit and self._fails(after):
             raise ServiceError(
@@ -180,27 +133,23 @@ class Version:
             )
         return after
 
+    def _observation(self, phi: np.ndarray, reward: float) -> Observations:
+        return Observations(phi, reward, self.dim, np.dtype(self.moments.mean.dtype))
+
     def warm_up(self) -> None:
         """Compile what decisions and rewards need, with made-up ones."""
-        self.policy([TaskRequest(self.empty.leaves, self.empty.structure, 0, 0)])
-        most, cases = self.settings.max_rows, [self.empty]
-        if self.empty.places is not None:  # evidence in rows, empty and full
-            features = np.random.default_rng(0).standard_normal((most, self.dim))
-            rows = (features, np.zeros(most), np.ones(most))
-            full = self.empty.evidence.with_capacity(most).add(*map(on_device, rows))
-            cases.append(EvidenceArrays.of(full))
-        new = Observations(np.ones(self.dim), 0.0, self.dim, np.dtype(self.moments.mean.dtype))
-        for arrays in cases:
-            arrays.add(new, most, self.moments)
-        capacities = [2**power for power in range(most.bit_length() + 1)]
-        for capacity in capacities if self._forgetting is not None else ():
-            if 128 <= capacity < 2 * most:  # which fading evidence may have
-                EvidenceArrays.of(self.likelihood.empty(self.dim, capacity)).faded(2.0)
+        self.policy([self.draw_request(self.empty, 0, 0, 0.0)])
+        most, capacity = self.settings.max_rows, MIN_ROWS
+        while capacity < most:
+            state = State.of(self.likelihood.empty(self.dim, capacity), most)
+            self.learn(state, np.ones(self.dim), 0.0, 1.0)
+            capacity *= 2
+        State.of(self.likelihood.empty(self.dim, most), most).warm_up(most, self.moments)
         self.ready = True
 
-    def _fails(self, arrays: EvidenceArrays) -> bool:
+    def _fails(self, state: State) -> bool:
         """Whether draws given this evidence fail."""
-        requests = [TaskRequest(arrays.leaves, arrays.structure, 0, n) for n in range(4)]
+        requests = [self.draw_request(state, 0, number, state.moment) for number in range(4)]
         return bool(np.any(self.posterior_policy(requests).failed[:, 0]))
 
 

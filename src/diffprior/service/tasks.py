@@ -10,9 +10,10 @@ import sqlalchemy as sa
 from jaxtyping import Float
 
 from ..bandits.decisions import TaskRequest
+from ..bandits.updates import State
 from ..evidence.base import AbstractEvidence
 from ..files.base import load_bytes
-from .models import Catalog, EvidenceArrays, Version
+from .models import Catalog, Version
 from .requests import ServiceError
 from .store import Database, Row, decisions, observations, read_rows, snapshots, tasks
 
@@ -24,17 +25,13 @@ Key = tuple[int, int]  # task id and version
 
 @dataclass(frozen=True)
 class TaskState:
-    """Evidence of a task under a version, after its first `num_learned` observations.
-
-    `clock` is the time of the last of them; see `Version.clock`.
-    """
+    """Evidence of a task under a version, after its first `num_learned` observations."""
 
     task_id: int
     seed: int
     version: Version
-    arrays: EvidenceArrays
+    arrays: State
     num_learned: int = 0
-    clock: float = 0.0
 
     @staticmethod
     def empty(task: Row, version: Version) -> "TaskState":
@@ -48,14 +45,12 @@ class TaskState:
 
     def learn(self, phi: np.ndarray, reward: float, clock: float) -> "TaskState":
         """The state after one more observation."""
-        faded = self.arrays.faded(self.version.fading(self.clock, clock))
-        arrays = self.version.learn(faded, phi, reward)
-        return replace(self, arrays=arrays, num_learned=self.num_learned + 1, clock=clock)
+        arrays = self.version.learn(self.arrays, phi, reward, clock)
+        return replace(self, arrays=arrays, num_learned=self.num_learned + 1)
 
     def draw_request(self, number: int, clock: float) -> TaskRequest:
         """Request for the draws of a decision."""
-        arrays, temperature = self.arrays, self.version.fading(self.clock, clock)
-        return TaskRequest(arrays.leaves, arrays.structure, self.seed, number, temperature)
+        return self.version.draw_request(self.arrays, self.seed, number, clock)
 
     def posterior_draws(self, num_decisions: int, num_calls: int) -> Float[np.ndarray, "n d"]:
         """Fresh draws given the evidence: 1 + `propensity_draws` for each of `num_calls`."""
@@ -142,9 +137,9 @@ def _from_snapshots(
         if key in states:
             evidence = load_bytes(row.evidence)
             assert isinstance(evidence, AbstractEvidence)
-            arrays = EvidenceArrays.of(evidence)
-            learned = {"num_learned": row.num_learned, "clock": row.moment}
-            states[key] = replace(states[key], arrays=arrays, **learned)
+            own = State.of(evidence, states[key].version.settings.max_rows)
+            own = own._replace(moment=row.moment)
+            states[key] = replace(states[key], arrays=own, num_learned=row.num_learned)
     return states
 
 
@@ -158,7 +153,7 @@ def write_snapshots(connection: sa.Connection, database: Database, states: list[
             "task_id": task_id,
             "version": version,
             "num_learned": state.num_learned,
-            "moment": state.clock,
+            "moment": state.arrays.moment,
             "evidence": state.arrays.evidence.to_bytes(),
         }
         connection.execute(database.insert_if_absent(snapshots).values(**row))
