@@ -3,8 +3,8 @@
 import functools
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -24,16 +24,7 @@ from .requests import (
     reward_reply,
 )
 from .settings import check_rewards
-from .store import (
-    Database,
-    Row,
-    decisions,
-    observations,
-    read_rows,
-    rewards,
-    tasks,
-    tokens,
-)
+from .store import Database, Row, decisions, observations, read_rows, rewards, tasks, tokens
 from .tasks import SNAPSHOT_EVERY, Key, TaskCache, TaskState, current_states, write_snapshots
 
 TaskName = tuple[str, str]  # model and task
@@ -77,14 +68,14 @@ class Batch:
 
     def run(self, requests: list[Request]) -> None:
         """Serve all requests; the error of a rejected one is its result."""
-        decides = [r for r in requests if isinstance(r, Decide) and self._is_valid(r)]
         others = [r for r in requests if not isinstance(r, Decide)]
+        decides = [r for r in requests if isinstance(r, Decide) and self._is_valid(r)]
         named = self._create_tasks(decides)
-        self._find_decisions(others)
+        self._read_decisions(others)
         self._lock_tasks({row["id"]: row for row in named.values()})
         self._read_rewards()
         for request in others:
-            self._attempt(request, functools.partial(self._serve, request))
+            self._attempt(request, self._serve)
         self._decide(decides, {key: self._tasks[row["id"]] for key, row in named.items()})
         self._write()
 
@@ -92,9 +83,9 @@ class Batch:
         """Store the states in memory, once they are in the log."""
         self._cache.put(self._states.values())
 
-    def _attempt(self, request: Request, serve: Callable[[], object]) -> None:
+    def _attempt(self, request: Request, serve: Callable[..., object], *about: object) -> None:
         try:
-            self.results.append((request, serve()))
+            self.results.append((request, serve(request, *about)))
         except ServiceError as error:
             self.results.append((request, error))
 
@@ -107,15 +98,30 @@ class Batch:
             return False
         return True
 
+    def _rows(self, column: sa.Column[Any], values: Iterable[object]) -> list[Row]:
+        """Rows of the table in which this column has one of these values."""
+        listed = list(values)
+        query = sa.select(column.table).where(column.in_(listed))
+        return read_rows(self._connection, query) if listed else []
+
     def _create_tasks(self, requests: list[Decide]) -> dict[TaskName, Row]:
         """Rows of the tasks of these decisions; new tasks are created."""
         wanted = {(r.model, r.task): r for r in requests}
         found = self._find_tasks(wanted)
-        missing = {key: wanted[key] for key in sorted(wanted.keys() - found.keys())}
-        new = [self._new_task(request) for request in self._within_limits(missing.values())]
-        if new:
+        missing = [wanted[key] for key in sorted(wanted.keys() - found.keys())]
+        if new := [self._new_task(request) for request in self._within_limits(missing)]:
             self._connection.execute(self._database.insert_if_absent(tasks), new)
-        return found | self._find_tasks(missing) if missing else found
+        return found | self._find_tasks((r.model, r.task) for r in missing)
+
+    def _find_tasks(self, wanted: Iterable[TaskName]) -> dict[TaskName, Row]:
+        by_model = defaultdict(list)
+        for model, name in wanted:
+            by_model[model].append(name)
+        found = {}
+        for model, names in by_model.items():
+            query = sa.select(tasks).where(tasks.c.model == model, tasks.c.name.in_(names))
+            found |= {(model, row["name"]): row for row in read_rows(self._connection, query)}
+        return found
 
     def _new_task(self, request: Decide) -> Row:
         return {
@@ -127,50 +133,32 @@ class Batch:
             "created": self._now,
         }
 
-    def _within_limits(self, requests: Iterable[Decide]) -> list[Decide]:
+    def _within_limits(self, requests: list[Decide]) -> list[Decide]:
         """Those whose token may still create tasks; the others are rejected later.
 
         Rows are locked in order, so that processes do not deadlock.
         """
-        by_token = defaultdict(list)
-        for request in requests:
-            by_token[request.token].append(request)
-        allowed = by_token.pop(None, [])
-        for token, wanted in sorted(by_token.items()):
-            where = tokens.c.id == token
-            query = sa.select(tokens).where(where).with_for_update()
-            row = self._connection.execute(query).one()
+        allowed = [request for request in requests if request.token is None]
+        for token in sorted({request.token for request in requests if request.token}):
+            wanted, where = [r for r in requests if r.token == token], tokens.c.id == token
+            row = self._connection.execute(sa.select(tokens).where(where).with_for_update()).one()
             within = wanted[: max(0, row.max_tasks - row.num_tasks)]
             total = row.num_tasks + len(within)
             self._connection.execute(tokens.update().where(where).values(num_tasks=total))
             allowed += within
         return sorted(allowed, key=lambda request: (request.model, request.task))
 
-    def _find_tasks(self, wanted: Iterable[TaskName]) -> dict[TaskName, Row]:
-        by_model = defaultdict(list)
-        for model, name in wanted:
-            by_model[model].append(name)
-        found: dict[TaskName, Row] = {}
-        for model, names in by_model.items():
-            query = sa.select(tasks).where(tasks.c.model == model, tasks.c.name.in_(names))
-            found |= {(model, row["name"]): row for row in read_rows(self._connection, query)}
-        return found
-
-    def _find_decisions(self, requests: Sequence[Request]) -> None:
+    def _read_decisions(self, requests: list[Request]) -> None:
         """Read the decisions that rewards and changes are about, and those to settle."""
-        self._decisions = self._read(
-            [r.decision_id for r in requests if isinstance(r, Reward | Change)]
-        )
+        ids = [r.decision_id for r in requests if isinstance(r, Reward | Change)]
+        found = self._rows(decisions.c.id, ids)
         limit = sum(r.limit for r in requests if isinstance(r, Settle))
         if limit:
             d = decisions.c
             waits = (d.settled.is_(False), d.expires <= self._now, d.status == "active")
             query = sa.select(decisions).where(*waits).order_by(d.expires, d.id).limit(limit)
-            self._decisions |= {row["id"]: row for row in read_rows(self._connection, query)}
-
-    def _read(self, ids: list[str]) -> dict[str, Row]:
-        query = sa.select(decisions).where(decisions.c.id.in_(ids))
-        return {row["id"]: row for row in read_rows(self._connection, query)} if ids else {}
+            found += read_rows(self._connection, query)
+        self._decisions = {row["id"]: row for row in found}
 
     def _lock_tasks(self, named: dict[int, Row]) -> None:
         """Read these tasks and those of the decisions, locked until the end of the transaction."""
@@ -186,11 +174,9 @@ class Batch:
         """Read the rewards of the decisions, and the states that they change."""
         ids = list(self._decisions)
         if not self._database.is_sqlite:  # another process may have changed them before the lock
-            self._decisions |= self._read(ids)
-        if ids:
-            given = sa.select(rewards).where(rewards.c.decision_id.in_(ids))
-            for row in read_rows(self._connection, given.order_by(rewards.c.number)):
-                self._rewards[row["decision_id"]].append(row)
+            self._decisions |= {row["id"]: row for row in self._rows(decisions.c.id, ids)}
+        for row in sorted(self._rows(rewards.c.decision_id, ids), key=lambda row: row["number"]):
+            self._rewards[row["decision_id"]].append(row)
         self._load((self._tasks[r["task_id"]], self._version(r)) for r in self._decisions.values())
 
     def _version(self, row: Row) -> Version:
@@ -215,39 +201,29 @@ class Batch:
 
     def _write(self) -> None:
         """Write everything that has changed."""
-        execute = self._connection.execute
-        if self._tasks:
-            execute(*_update_tasks(self._tasks.values()))
-        if self._changed:
-            execute(*_update_decisions(self._changed.values()))
-        if self._new_rewards:
-            execute(rewards.insert(), self._new_rewards)
+        _update(self._connection, tasks, self._tasks.values(), "num_decisions", "num_learned")
+        changed = self._changed.values()
+        _update(self._connection, decisions, changed, "status", "expires", "settled")
+        _insert(self._connection, rewards, self._new_rewards)
         self._write_observations()
         write_snapshots(self._connection, self._database, self._snapshots)
 
     def _write_observations(self) -> None:
-        if self._observations:
-            self._connection.execute(observations.insert(), self._observations)
+        _insert(self._connection, observations, self._observations)
         self._observations = []
 
-    def _serve(self, request: Request) -> Reply | int:
+    def _serve(self, request: Reward | Change | Settle) -> Reply | int:
         """Reply to a request that is not a decision."""
-        if isinstance(request, Reward):
-            return self._reward(request, self._find(request))
-        return (
-            self._change(request, self._find(request))
-            if isinstance(request, Change)
-            else self._settle()
-        )
-
-    def _find(self, request: Reward | Change) -> Row:
-        """The decision that a request is about."""
+        if isinstance(request, Settle):
+            return self._settle()
         row = self._decisions.get(request.decision_id)
         task = self._tasks.get(row["task_id"]) if row else None
         allowed = request.models
         if not row or not task or (allowed is not None and task["model"] not in allowed):
             raise not_found("decision_id", request.decision_id)
-        return row
+        if isinstance(request, Change):
+            return self._change(request, row)
+        return self._reward(request, row)
 
     def _reward(self, request: Reward, row: Row) -> Reply:
         before, version = self._rewards[row["id"]], self._version(row)
@@ -346,12 +322,12 @@ class Batch:
         self._changed[row["id"]] = row
 
     def _decide(self, requests: list[Decide], named: dict[TaskName, Row]) -> None:
-        known = self._read([r.decision_id for r in requests])
+        known = {r["id"]: r for r in self._rows(decisions.c.id, [r.decision_id for r in requests])}
         versions = {key: self._catalog.for_task(*key) for key in named}
         self._load((task, versions[key]) for key, task in named.items())
-        groups: dict[tuple[str, int], list[_Pending]] = defaultdict(list)
+        groups: dict[Version, list[_Pending]] = defaultdict(list)
         repeated = []
-        new: set[str] = set()
+        asked = set(known)
         for request in requests:
             key = (request.model, request.task)
             if key not in named:
@@ -359,20 +335,18 @@ class Batch:
                 self.results.append((request, ServiceError(429, why)))
                 continue
             task, version = named[key], versions[key]
-            if request.decision_id in known or request.decision_id in new:
+            if request.decision_id in asked:
                 repeated.append((request, task))
                 continue
             pending = _Pending(request, self._state(task, version), task, task["num_decisions"])
-            groups[request.model, version.version].append(pending)
+            groups[version].append(pending)
             task["num_decisions"] += 1
-            new.add(request.decision_id)
+            asked.add(request.decision_id)
         rows = [row for group in groups.values() for row in self._decide_group(group)]
-        if rows:
-            self._connection.execute(decisions.insert(), rows)
+        _insert(self._connection, decisions, rows)
         known |= {row["id"]: row for row in rows}
         for request, task in repeated:
-            row = known[request.decision_id]
-            self._attempt(request, functools.partial(_repeated_decision, request, task, row))
+            self._attempt(request, _repeated_decision, task, known[request.decision_id])
 
     def _decide_group(self, group: list[_Pending]) -> list[Row]:
         """Decisions of one version, drawn by one program."""
@@ -426,20 +400,24 @@ class Batch:
         }
 
 
+def _insert(connection: sa.Connection, table: sa.Table, rows: list[Row]) -> None:
+    if rows:
+        connection.execute(table.insert(), rows)
+
+
 def _update(
-    table: sa.Table, *columns: str
-) -> Callable[[Iterable[Row]], tuple[sa.Update, list[Row]]]:
-    """Statement and parameters, by rows, that write these columns."""
-    values: Row = {name: sa.bindparam(f"_{name}") for name in columns}
-    statement = table.update().where(table.c.id == sa.bindparam("_id")).values(values)
-    return lambda rows: (
-        statement,
-        [{f"_{name}": row[name] for name in ("id", *columns)} for row in rows],
-    )
+    connection: sa.Connection, table: sa.Table, rows: Collection[Row], *columns: str
+) -> None:
+    """Write these columns of rows."""
+    if rows:
+        named = [{f"_{name}": row[name] for name in ("id", *columns)} for row in rows]
+        connection.execute(_update_statement(table, columns), named)
 
 
-_update_tasks = _update(tasks, "num_decisions", "num_learned")
-_update_decisions = _update(decisions, "status", "expires", "settled")
+@functools.cache
+def _update_statement(table: sa.Table, columns: tuple[str, ...]) -> sa.Update:
+    values = {name: sa.bindparam(f"_{name}") for name in columns}
+    return table.update().where(table.c.id == sa.bindparam("_id")).values(values)
 
 
 def _repeated_decision(request: Decide, task: Row, row: Row) -> Reply:
