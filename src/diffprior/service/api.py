@@ -4,9 +4,10 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import secrets
 from collections.abc import AsyncIterator
 from importlib.metadata import version as installed_version
-from typing import Annotated
+from typing import Annotated, Any
 
 import fastapi
 import numpy as np
@@ -19,7 +20,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from ..files.base import load_bytes
-from .auth import Tokens
+from .auth import Token, Tokens
 from .dashboard.views import dashboard_router
 from .engine import Engine
 from .limits import Limits
@@ -39,7 +40,6 @@ Finite = Annotated[float, pydantic.Field(allow_inf_nan=False, ge=-1e12, le=1e12)
 Vector = Annotated[list[Finite], pydantic.Field(min_length=1, max_length=10_000)]
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]
 
-Header = Annotated[str | None, fastapi.Header(include_in_schema=False)]
 ModelName = Annotated[Name, fastapi.Path(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
 TaskName = Annotated[Name, fastapi.Path()]
 DecisionId = Annotated[Id, fastapi.Path()]
@@ -86,30 +86,24 @@ class DecisionBody(Body):
     def _rows(self) -> list[list[float]]:
         return list(self.actions.values()) if self.actions is not None else self.features or []
 
-    def request(self, model: str, task: str, token: str | None) -> Decide:
+    def request(self, model: str, task: str, token: Token) -> Decide:
         """The request to the engine."""
         names = None if self.actions is None else list(self.actions)
-        request = Decide(
+        taken = self.action_taken
+        if taken is not None and not (isinstance(taken, int) and names is None):
+            taken = names.index(str(taken)) if names and str(taken) in names else -1
+        return Decide(
             model,
             task,
             np.asarray(self._rows(), np.float64),
             names=names,
             mask=None if self.mask is None else np.asarray(self.mask, bool),
             top_k=self.top_k,
-            taken=self._taken(names),
+            decision_id=self.decision_id or secrets.token_hex(16),
+            taken=None if taken is None else int(taken),
             deferred=self.deferred,
-            token=token,
+            token=token.id,
         )
-        if self.decision_id is not None:
-            request.decision_id = self.decision_id
-        return request
-
-    def _taken(self, names: list[str] | None) -> int | None:
-        """Index of the action taken; -1 if there is no such action."""
-        taken = self.action_taken
-        if taken is None or (isinstance(taken, int) and names is None):
-            return taken
-        return names.index(str(taken)) if names and str(taken) in names else -1
 
 
 class TaskDecisionBody(DecisionBody):
@@ -191,6 +185,18 @@ def _add_docs(app: fastapi.FastAPI) -> None:
         )
 
 
+def _right(tokens: Tokens, right: str) -> Any:
+    """Dependency of routes for tokens with this right, for the model in the path if any."""
+
+    async def token(
+        request: fastapi.Request,
+        authorization: Annotated[str | None, fastapi.Header(include_in_schema=False)] = None,
+    ) -> Token:
+        return await tokens.authorize(authorization, right, request.path_params.get("model"))
+
+    return fastapi.Depends(token)
+
+
 def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRouter:
     router = fastapi.APIRouter(prefix="/v1", tags=["decisions"])
 
@@ -201,46 +207,43 @@ def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRou
         except TimeoutError as error:
             raise ServiceError(503, "the service is too busy; try again", 1) from error
 
-    async def change(decision_id: str, status: str, header: str | None) -> JSONResponse:
-        token = await tokens.authorize_async(header, "reward")
-        return JSONResponse(await serve(Change(decision_id, status, token.models)))
+    may_decide, may_reward = _right(tokens, "decide"), _right(tokens, "reward")
 
     @router.post("/models/{model}/tasks/{task}/decisions")
     async def decide(
-        model: ModelName, task: TaskName, body: DecisionBody, authorization: Header = None
+        model: ModelName, task: TaskName, body: DecisionBody, token: Annotated[Token, may_decide]
     ) -> JSONResponse:
         """Choose an action for a task, which is created on its first decision."""
-        token = await tokens.authorize_async(authorization, "decide", model)
-        return JSONResponse(await serve(body.request(model, task, token.id)))
+        return JSONResponse(await serve(body.request(model, task, token)))
 
     @router.post("/models/{model}/decisions")
     async def decide_many(
-        model: ModelName, body: BatchBody, authorization: Header = None
+        model: ModelName, body: BatchBody, token: Annotated[Token, may_decide]
     ) -> JSONResponse:
         """Choose actions for many tasks; a rejected decision is an error in its place."""
-        token = await tokens.authorize_async(authorization, "decide", model)
-        requests = [item.request(model, item.task, token.id) for item in body.decisions]
+        requests = [item.request(model, item.task, token) for item in body.decisions]
         replies = await asyncio.gather(*map(serve, requests), return_exceptions=True)
         return JSONResponse({"decisions": [_reply_or_error(reply) for reply in replies]})
 
     @router.post("/decisions/{decision_id}/reward")
     async def reward(
-        decision_id: DecisionId, body: RewardBody, authorization: Header = None
+        decision_id: DecisionId, body: RewardBody, token: Annotated[Token, may_reward]
     ) -> JSONResponse:
         """Report the reward of a decision. Repeating the call changes nothing."""
-        token = await tokens.authorize_async(authorization, "reward")
         request = Reward(decision_id, body.reward, body.reward_id or "", token.models)
         return JSONResponse(await serve(request))
 
     @router.post("/decisions/{decision_id}/activate")
-    async def activate(decision_id: DecisionId, authorization: Header = None) -> JSONResponse:
+    async def activate(
+        decision_id: DecisionId, token: Annotated[Token, may_reward]
+    ) -> JSONResponse:
         """Start waiting for the reward of a deferred decision."""
-        return await change(decision_id, "active", authorization)
+        return JSONResponse(await serve(Change(decision_id, "active", token.models)))
 
     @router.post("/decisions/{decision_id}/cancel")
-    async def cancel(decision_id: DecisionId, authorization: Header = None) -> JSONResponse:
+    async def cancel(decision_id: DecisionId, token: Annotated[Token, may_reward]) -> JSONResponse:
         """Learn nothing from a decision that was not carried out."""
-        return await change(decision_id, "cancelled", authorization)
+        return JSONResponse(await serve(Change(decision_id, "cancelled", token.models)))
 
     return router
 
@@ -254,24 +257,22 @@ def _reply_or_error(reply: object) -> object:
 
 
 def _reading(tokens: Tokens, reader: Reader) -> fastapi.APIRouter:
-    router = fastapi.APIRouter(prefix="/v1", tags=["reading"])
+    may_read = _right(tokens, "read")
+    router = fastapi.APIRouter(prefix="/v1", tags=["reading"], dependencies=[may_read])
 
     @router.get("/decisions/{decision_id}")
-    def read_decision(decision_id: DecisionId, authorization: Header = None) -> JSONResponse:
+    def read_decision(decision_id: DecisionId, token: Annotated[Token, may_read]) -> JSONResponse:
         """A decision and its rewards."""
-        token = tokens.authorize(authorization, "read")
         return JSONResponse(reader.decision(decision_id, token.models))
 
     @router.get("/models")
-    def list_models(authorization: Header = None) -> JSONResponse:
+    def list_models(token: Annotated[Token, may_read]) -> JSONResponse:
         """All models that the token may see."""
-        token = tokens.authorize(authorization, "read")
         return JSONResponse({"models": reader.models(token.models)})
 
     @router.get("/models/{model}")
-    def read_model(model: ModelName, authorization: Header = None) -> JSONResponse:
+    def read_model(model: ModelName) -> JSONResponse:
         """A model and its versions."""
-        tokens.authorize(authorization, "read", model)
         return JSONResponse(reader.model(model))
 
     @router.get("/models/{model}/tasks")
@@ -279,23 +280,21 @@ def _reading(tokens: Tokens, reader: Reader) -> fastapi.APIRouter:
         model: ModelName,
         after: Annotated[str, fastapi.Query(pattern=r"^[^\x00-\x1f\x7f]{0,200}$")] = "",
         limit: Annotated[int, fastapi.Query(ge=1, le=1000)] = 100,
-        authorization: Header = None,
     ) -> JSONResponse:
         """Tasks of a model ordered by name, starting after the name `after`."""
-        tokens.authorize(authorization, "read", model)
         return JSONResponse({"tasks": reader.tasks(model, after, limit)})
 
     @router.get("/models/{model}/tasks/{task}")
-    def read_task(model: ModelName, task: TaskName, authorization: Header = None) -> JSONResponse:
+    def read_task(model: ModelName, task: TaskName) -> JSONResponse:
         """Counts, posterior and prior of a task."""
-        tokens.authorize(authorization, "read", model)
         return JSONResponse(reader.task(model, task))
 
     return router
 
 
 def _models(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.APIRouter:
-    router = fastapi.APIRouter(prefix="/v1/models/{model}", tags=["models"])
+    admin = _right(tokens, "admin")
+    router = fastapi.APIRouter(prefix="/v1/models/{model}", tags=["models"], dependencies=[admin])
     catalog = engine.catalog
 
     def prepared(model: str) -> JSONResponse:
@@ -303,9 +302,8 @@ def _models(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.APIRouter
         return JSONResponse(reader.model(model))
 
     @router.put("")
-    def put_model(model: ModelName, body: ModelBody, authorization: Header = None) -> JSONResponse:
+    def put_model(model: ModelName, body: ModelBody) -> JSONResponse:
         """Add a model, or a version of it that serves a share of the tasks."""
-        tokens.authorize(authorization, "admin", model)
         try:
             prior = load_bytes(base64.b64decode(body.prior, validate=True))
             catalog.candidate(model, body.settings, prior).warm_up()
@@ -319,17 +317,14 @@ def _models(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.APIRouter
         model: ModelName,
         number: Annotated[int, fastapi.Path(ge=1, le=10**6)],
         body: ShareBody,
-        authorization: Header = None,
     ) -> JSONResponse:
         """Change the share of the tasks that a version serves."""
-        tokens.authorize(authorization, "admin", model)
         catalog.set_share(model, number, body.share)
         return prepared(model)
 
     @router.post("/rollback")
-    def roll_back(model: ModelName, authorization: Header = None) -> JSONResponse:
+    def roll_back(model: ModelName) -> JSONResponse:
         """Return all tasks to the version before the newest one that serves any."""
-        tokens.authorize(authorization, "admin", model)
         catalog.roll_back(model)
         return prepared(model)
 
@@ -349,10 +344,9 @@ def _operations(engine: Engine, tokens: Tokens) -> fastapi.APIRouter:
         """The last transaction succeeded."""
         return JSONResponse({"ready": engine.healthy}, 200 if engine.healthy else 503)
 
-    @router.get("/metrics")
-    async def metrics(authorization: Header = None) -> Response:
+    @router.get("/metrics", dependencies=[_right(tokens, "read")])
+    async def metrics() -> Response:
         """Metrics in the text format of Prometheus."""
-        await tokens.authorize_async(authorization, "read")
         return Response(engine.metrics.text(), media_type="text/plain; version=0.0.4")
 
     return router

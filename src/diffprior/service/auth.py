@@ -95,9 +95,16 @@ class Tokens:
             return None
         return Token(row.id, tuple(json.loads(row.rights)), row.model)
 
-    def authorize(self, header: str | None, right: str, model: str | None = None) -> Token:
-        """Token of an `Authorization` header, which has a right."""
-        token = self.check(header)
+    async def authorize(self, header: str | None, right: str, model: str | None = None) -> Token:
+        """Token of an `Authorization` header, which has a right.
+
+        The event loop does not wait for the database.
+        """
+        name, _ = _parse(header)
+        if name is None or self._is_known(name):
+            token = self.check(header)
+        else:
+            token = await asyncio.to_thread(self.check, header)
         if token is None:
             raise ServiceError(401, "expected a valid token: send `Authorization: Bearer dp_...`")
         if not token.allows(right, model):
@@ -105,15 +112,6 @@ class Tokens:
                 403, f"the token lacks the right to {right} here; ask for one that has"
             )
         return token
-
-    async def authorize_async(
-        self, header: str | None, right: str, model: str | None = None
-    ) -> Token:
-        """As `authorize`; the event loop does not wait for the database."""
-        name, _ = _parse(header)
-        if name is None or self._is_known(name):
-            return self.authorize(header, right, model)
-        return await asyncio.to_thread(self.authorize, header, right, model)
 
     def _is_known(self, name: str) -> bool:
         return self._known.get(name, (0.0, None))[0] > time.monotonic() - TRUST_SECONDS
