@@ -34,14 +34,7 @@ COLORS = ("c0", "c1", "c2", "c3", "c4")  # classes, in the order of a legend
 TIME_BARS, TIME_POINTS, CALIBRATION_BINS, PROPENSITY_BINS = 40, 12, 10, 10
 Range = tuple[float, float]
 Tick = tuple[float, str]
-Record = dict[str, str]  # a row of a chart's numbers, by column
-
-
-def _scale(values: Range, start: float, end: float) -> Callable[[ArrayLike], Any]:
-    """Coordinates between `start` and `end` of numbers, limited to a range of values."""
-    low, high = values
-    ends = (low, high if high > low else low + 1.0)
-    return lambda value: np.interp(np.asarray(value), ends, (start, end))
+Bins = Mapping[int, Sequence[Bin]]  # by version
 
 
 class Plot:
@@ -63,30 +56,27 @@ class Plot:
         right: float = 16.0,
     ) -> None:
         bottom, end = height - BOTTOM, WIDTH - right
-        self.x, self.y = _scale(x, left, end), _scale(y, bottom, TOP)
-        self.x_range = x
-        self._height = height
+        self.x_range, self._height = x, height
+        self._x, self._y = (x, (left, end)), (y, (bottom, TOP))
         self._marks: list[str] = []
         for value, text in round_ticks(*y) if y_ticks is None else y_ticks:
-            self._path("grid", f"M{left:.1f} {self.y(value):.1f}H{end:.1f}")
-            self.text(left - 6, self.y(value) + 4, text, "end")
+            self._mark("path", "grid", d=f"M{left:.1f} {_place(value, *self._y):.1f}H{end:.1f}")
+            self._text(left - 6, _place(value, *self._y) + 4, text, "end")
         for value, text in round_ticks(*x) if x_ticks is None else x_ticks:
-            self.text(self.x(value), bottom + 15, text, "middle")
-        self._path("axis", f"M{left:.1f} {bottom:.1f}H{end:.1f}")
-        self.text((left + end) / 2, height - 5, x_title, "middle", "title")
+            self._text(_place(value, *self._x), bottom + 15, text, "middle")
+        self._mark("path", "axis", d=f"M{left:.1f} {bottom:.1f}H{end:.1f}")
+        self._text((left + end) / 2, height - 5, x_title, "middle", "title")
 
-    def text(self, x: float, y: float, text: str, anchor: str, kind: str = "tick") -> None:
-        """Add text at coordinates of the picture."""
-        where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
-        self._marks.append(f'<text class="{kind}" {where}>{escape(text)}</text>')
+    def note(self, y: float, text: str) -> None:
+        """Add text at the right edge."""
+        self._text(WIDTH - 6, _place(y, *self._y) + 4, text, "end", "name")
 
     def bar(self, x: Range, y: Range, color: str) -> None:
         """Add a rectangle, unless it is empty."""
-        (left, right), (bottom, top) = self.x(x), self.y(y)
+        (left, right), (bottom, top) = _place(x, *self._x), _place(y, *self._y)
         if bottom > top and x[1] > x[0]:
-            where = f'x="{left + 0.5:.1f}" y="{top:.1f}"'
-            size = f'width="{max(right - left - 1.0, 1.0):.1f}" height="{bottom - top:.1f}"'
-            self._marks.append(f'<rect class="mark fill {color}" {where} {size}/>')
+            size = {"width": max(right - left - 1.0, 1.0), "height": bottom - top}
+            self._mark("rect", f"mark fill {color}", x=left + 0.5, y=top, **size)
 
     def bars(self, edges: ArrayLike, heights: ArrayLike, color: str) -> None:
         """Add a histogram."""
@@ -94,24 +84,19 @@ class Plot:
         for low, high, top in zip(sides[:-1], sides[1:], tops, strict=True):
             self.bar((low, high), (0.0, top), color)
 
-    def line(self, xs: ArrayLike, ys: ArrayLike, color: str) -> None:
-        """Add a line through points."""
-        self._path(f"mark line {color}", self._points(xs, ys))
+    def line(self, xs: ArrayLike, ys: ArrayLike, kind: str) -> None:
+        """Add a line through points, of a color, or of the class `guide` for a dashed one."""
+        self._mark("path", f"mark line {kind}" if kind in COLORS else kind, d=self._path(xs, ys))
 
     def band(self, xs: ArrayLike, lows: ArrayLike, highs: ArrayLike, color: str) -> None:
         """Add the area between two lines."""
         around = np.append(xs, np.flip(xs)), np.append(highs, np.flip(lows))
-        self._path(f"mark band {color}", self._points(*around) + "Z")
+        self._mark("path", f"mark band {color}", d=self._path(*around) + "Z")
 
     def dots(self, xs: ArrayLike, ys: ArrayLike, color: str, radius: float = 3.2) -> None:
         """Add points."""
-        for x, y in zip(self.x(xs), self.y(ys), strict=True):
-            where = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"'
-            self._marks.append(f'<circle class="mark fill {color}" {where}/>')
-
-    def guide(self, xs: ArrayLike, ys: ArrayLike) -> None:
-        """Add a thin dashed line to compare with."""
-        self._path("guide", self._points(xs, ys))
+        for x, y in zip(_place(xs, *self._x), _place(ys, *self._y), strict=True):
+            self._mark("circle", f"mark fill {color}", cx=x, cy=y, r=radius)
 
     def svg(self, label: str) -> Markup:
         """Return the picture; `label` says what it shows to those who cannot see it."""
@@ -119,12 +104,23 @@ class Plot:
         opening = f'<svg viewBox="{box}" role="img" aria-label="{escape(label)}">'
         return Markup(opening + "".join(self._marks) + "</svg>")
 
-    def _points(self, xs: ArrayLike, ys: ArrayLike) -> str:
-        points = zip(self.x(xs), self.y(ys), strict=True)
+    def _text(self, x: float, y: float, text: str, anchor: str, kind: str = "tick") -> None:
+        self._mark("text", kind, text, x=x, y=y, text_anchor=anchor)
+
+    def _path(self, xs: ArrayLike, ys: ArrayLike) -> str:
+        points = zip(_place(xs, *self._x), _place(ys, *self._y), strict=True)
         return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
-    def _path(self, kind: str, path: str) -> None:
-        self._marks.append(f'<path class="{kind}" d="{path}"/>')
+    def _mark(self, tag: str, kind: str, text: str = "", **where: float | str) -> None:
+        places = {k: v if isinstance(v, str) else f"{v:.1f}" for k, v in where.items()}
+        listed = " ".join(f'{k.replace("_", "-")}="{v}"' for k, v in places.items())
+        self._marks.append(f'<{tag} class="{kind}" {listed}>{escape(text)}</{tag}>')
+
+
+def _place(values: ArrayLike, limits: Range, ends: Range) -> Any:
+    """Coordinates between two ends of numbers, which are limited to a range."""
+    low, high = limits
+    return np.interp(np.asarray(values), (low, high if high > low else low + 1.0), ends)
 
 
 def round_ticks(low: float, high: float, count: int = 5) -> list[Tick]:
@@ -162,7 +158,7 @@ class Chart:
     title: str
     summary: str
     plot: Plot | None = None
-    rows: Sequence[Record] = ()
+    rows: Sequence[Mapping[str, str]] = ()
     legend: Sequence[tuple[str, str]] = ()
 
     @property
@@ -217,9 +213,80 @@ def model_charts(
     ]
 
 
+class Axis(NamedTuple):
+    """A horizontal axis with bins: time, or the age of tasks, which doubles from bin to bin."""
+
+    title: str
+    edges: Float[np.ndarray, " m"]
+    ticks: Sequence[Tick]
+    keys: Callable[[Window], Float[np.ndarray, " n"]]
+    label: Callable[[Bin], str]
+
+    @staticmethod
+    def time(window: Window, num_bins: int) -> "Axis":
+        """From the first to the last decision."""
+        first, last = float(window.created.min()), float(window.created.max())
+        edges, ticks = np.linspace(first, max(last, first + 1.0), num_bins + 1), time_ticks
+        return Axis(
+            "time, UTC",
+            edges,
+            ticks(edges[0], edges[-1]),
+            lambda w: w.created,
+            lambda b: utc(b.low),
+        )
+
+    @staticmethod
+    def age(window: Window) -> "Axis":
+        """Ages of tasks at these decisions."""
+        last = int(age_groups(window.number).max())
+        ticks = [(float(i), age_label(i)) for i in range(0, last + 1, 1 if last < 7 else 2)]
+        return Axis(
+            "decision of the task",
+            np.arange(last + 2) - 0.5,
+            ticks,
+            lambda w: age_groups(w.number),
+            lambda b: age_label(b.key),
+        )
+
+    def plot(self, y: Range) -> Plot:
+        """An empty plot over this axis."""
+        x = (float(self.edges[0]), float(self.edges[-1]))
+        return Plot(x, y, x_title=self.title, x_ticks=self.ticks)
+
+    def by_version(self, window: Window, values: Float[np.ndarray, " n"]) -> Bins:
+        """Bins of every version along this axis."""
+        keys, masks = self.keys(window), {v: window.version == v for v in versions_in(window)}
+        return {v: binned(keys[m], values[m], window.task[m], self.edges) for v, m in masks.items()}
+
+    def chart(
+        self, title: str, summary: str, found: Bins, value: str, y: Range | None = None
+    ) -> Chart:
+        """A line in a band of two standard errors per version, the newest in front."""
+        plot = self.plot(_range(found) if y is None else y)
+        legend = [(COLORS[min(i, 4)], f"version {v}") for i, v in enumerate(found)]
+        for (kind, _), bins in reversed(list(zip(legend, found.values(), strict=True))):
+            xs, ys = [b.key for b in bins], [b.mean.value for b in bins]
+            plot.band(xs, *zip(*(b.mean.ends for b in bins), strict=True), kind)
+            plot.line(xs, ys, kind)
+            plot.dots(xs, ys, kind, 2.4)
+        rows = [
+            {self.title: self.label(b), "version": str(version), value: str(b.mean)}
+            for version, bins in found.items()
+            for b in bins
+        ]
+        return Chart(title, summary, plot, rows, legend)
+
+
+def _range(found: Bins) -> Range:
+    """A range that holds all means, and the bands of those of at least twenty numbers."""
+    means = [b.mean for bins in found.values() for b in bins]
+    sure = [m for m in means if m.count >= 20] or means
+    return padded([*(m.value for m in means), *(end for m in sure for end in m.ends)])
+
+
 def decisions_over_time(window: Window) -> Chart:
     """Decisions over time, with and without rewards."""
-    axis, known = time_axis(window, TIME_BARS), rewarded(window)
+    axis, known = Axis.time(window, TIME_BARS), rewarded(window)
     counts, with_reward = (np.histogram(w.created, axis.edges)[0] for w in (window, known))
     plot = axis.plot((0.0, 1.08 * float(max(counts.max(), 1))))
     plot.bars(axis.edges, counts, "c3")
@@ -230,44 +297,8 @@ def decisions_over_time(window: Window) -> Chart:
         f"{len(window):,} decisions since {utc(axis.edges[0])} UTC; "
         f"{len(known) / len(window):.1%} have a reward.",
         plot,
-        [{"from": utc(t), "decisions": str(n), "with a reward": str(r)} for t, n, r in listed],
+        [{axis.title: utc(t), "decisions": str(n), "with a reward": str(r)} for t, n, r in listed],
         (("c0", "with a reward"), ("c3", "without one so far")),
-    )
-
-
-class Axis(NamedTuple):
-    """A horizontal axis with bins: time, or the age of tasks, which doubles from bin to bin."""
-
-    column: str
-    label: Callable[[Bin], str]
-    keys: Callable[[Window], Float[np.ndarray, " n"]]
-    edges: Float[np.ndarray, " m"]
-    plot: Callable[[Range], Plot]  # from the range of the other axis
-
-
-def time_axis(window: Window, num_bins: int) -> Axis:
-    """Time from the first to the last decision."""
-    first, last = float(window.created.min()), float(window.created.max())
-    x = (first, max(last, first + 1.0))
-    return Axis(
-        "from",
-        lambda b: utc(b.low),
-        lambda w: w.created,
-        np.linspace(*x, num_bins + 1),
-        lambda y: Plot(x, y, x_title="time, UTC", x_ticks=time_ticks(*x)),
-    )
-
-
-def age_axis(window: Window) -> Axis:
-    """Ages of tasks at these decisions."""
-    column, last = "decision of the task", int(age_groups(window.number).max())
-    ticks = [(float(i), age_label(i)) for i in range(0, last + 1, 1 if last < 7 else 2)]
-    return Axis(
-        column,
-        lambda b: age_label(b.key),
-        lambda w: age_groups(w.number),
-        np.arange(last + 2) - 0.5,
-        lambda y: Plot((-0.3, max(last, 1) + 0.3), y, x_title=column, x_ticks=ticks),
     )
 
 
@@ -276,10 +307,9 @@ def reward_over_time(window: Window) -> Chart:
     known, title = rewarded(window), "Mean reward over time"
     if not len(known):
         return Chart(title, "No rewards yet.")
-    mean = task_mean(known.reward, known.task)
+    mean, axis = task_mean(known.reward, known.task), Axis.time(window, TIME_POINTS)
     summary = f"{mean} per decision; bands are two standard errors over tasks."
-    found = _by_version(known, known.reward, axis := time_axis(window, TIME_POINTS))
-    return _version_chart(title, summary, axis, found, "mean reward", _range(found))
+    return axis.chart(title, summary, axis.by_version(known, known.reward), "mean reward")
 
 
 def reward_by_age(window: Window) -> Chart:
@@ -287,14 +317,14 @@ def reward_by_age(window: Window) -> Chart:
     known, title = rewarded(window), "Cold start: mean reward by age of the task"
     if not len(known):
         return Chart(title, "No rewards yet.")
-    found = _by_version(known, known.reward, axis := age_axis(window))
+    found = (axis := Axis.age(window)).by_version(known, known.reward)
     trends = [
         f"version {v} from {bins[0].mean.value:.3g} at the first decision to "
         f"{bins[-1].mean.value:.3g} at {age_label(bins[-1].key)}"
         for v, bins in found.items()
     ]
     summary = f"How quickly tasks earn: {'; '.join(trends[:2])}."
-    return _version_chart(title, summary, axis, found, "mean reward", _range(found))
+    return axis.chart(title, summary, found, "mean reward")
 
 
 def exploration(window: Window) -> Chart:
@@ -306,46 +336,8 @@ def exploration(window: Window) -> Chart:
         f"The same policy would have chosen another action {np.mean(1 - known.propensity):.1%} of "
         "the time (mean of 1 - propensity); it should fall as tasks learn."
     )
-    found = _by_version(known, 1 - known.propensity, axis := age_axis(known))
-    return _version_chart(title, summary, axis, found, "mean of 1 - propensity", (0.0, 1.0))
-
-
-def _by_version(
-    window: Window, values: Float[np.ndarray, " n"], axis: Axis
-) -> dict[int, list[Bin]]:
-    keys, masks = axis.keys(window), {v: window.version == v for v in versions_in(window)}
-    return {v: binned(keys[m], values[m], window.task[m], axis.edges) for v, m in masks.items()}
-
-
-def _version_chart(
-    title: str,
-    summary: str,
-    axis: Axis,
-    found: Mapping[int, Sequence[Bin]],
-    value: str,
-    y: Range,
-) -> Chart:
-    """A line in a band of two standard errors per version, the newest in front."""
-    plot, legend = axis.plot(y), [(COLORS[min(i, 4)], f"version {v}") for i, v in enumerate(found)]
-    for (kind, _), bins in reversed(list(zip(legend, found.values(), strict=True))):
-        xs, ys = [b.key for b in bins], [b.mean.value for b in bins]
-        lows, highs = zip(*(b.mean.ends for b in bins), strict=True)
-        plot.band(xs, lows, highs, kind)
-        plot.line(xs, ys, kind)
-        plot.dots(xs, ys, kind, 2.4)
-    rows = [
-        {axis.column: axis.label(b), "version": str(version), value: str(b.mean)}
-        for version, bins in found.items()
-        for b in bins
-    ]
-    return Chart(title, summary, plot, rows, legend)
-
-
-def _range(found: Mapping[int, Sequence[Bin]]) -> Range:
-    """A range that holds all means, and the bands of those of at least twenty numbers."""
-    means = [b.mean for bins in found.values() for b in bins]
-    sure = [m for m in means if m.count >= 20] or means
-    return padded([*(m.value for m in means), *(end for m in sure for end in m.ends)])
+    found = (axis := Axis.age(known)).by_version(known, 1 - known.propensity)
+    return axis.chart(title, summary, found, "mean of 1 - propensity", (0.0, 1.0))
 
 
 def calibration(window: Window) -> Chart:
@@ -357,7 +349,7 @@ def calibration(window: Window) -> Chart:
     bins = binned(known.predicted, known.reward, known.task, edges)
     ends = padded([b.key for b in bins] + [b.mean.value for b in bins])
     plot = Plot(ends, ends, x_title="predicted reward")
-    plot.guide(ends, ends)
+    plot.line(ends, ends, "guide")
     for b in bins:
         plot.line([b.key] * 2, b.mean.ends, "c0")
         plot.dots([b.key], [b.mean.value], "c0")
@@ -380,17 +372,14 @@ def outcomes_chart(window: Window) -> Chart:
     colors = {"rewarded": "c0", "default reward": "c0", "never rewarded": "c1"}
     for i, (name, count) in enumerate(counts.items()):
         plot.bar((0.0, float(count)), (-i - 0.32, -i + 0.32), colors.get(name, "c3"))
-    late = int(window.late.sum())
+    listed = counts | {"late rewards": int(window.late.sum())}
     return Chart(
         "Outcomes of decisions",
         f"{counts['rewarded'] + counts['default reward']:,} rewarded, {counts['waiting']:,} "
-        f"waiting, {counts['never rewarded']:,} never rewarded; {late:,} rewards arrived too late "
-        "or for settled decisions and were not learned from.",
+        f"waiting, {counts['never rewarded']:,} never rewarded; {listed['late rewards']:,} rewards "
+        "arrived too late or for settled decisions and were not learned from.",
         plot,
-        [
-            {"outcome": name, "decisions": str(count)}
-            for name, count in (counts | {"late rewards": late}).items()
-        ],
+        [{"outcome": name, "decisions": str(count)} for name, count in listed.items()],
     )
 
 
@@ -402,15 +391,13 @@ def propensities(window: Window) -> Chart:
     counts, edges = np.histogram(known, np.linspace(0, 1, PROPENSITY_BINS + 1))
     plot = Plot((0.0, 1.0), (0.0, 1.08 * float(counts.max())), x_title="propensity")
     plot.bars(edges, counts, "c0")
+    listed = zip(edges, counts, strict=False)
     return Chart(
         "Propensities of the actions taken",
         f"Median {np.median(known):.2f}; {np.mean(known < 0.1):.1%} below 0.1, which get large "
         "weights in off-policy estimates.",
         plot,
-        [
-            {"propensity": f"{a:.1f} to {a + 0.1:.1f}", "decisions": str(n)}
-            for a, n in zip(edges, counts, strict=False)
-        ],
+        [{"propensity": f"{a:.1f} to {a + 0.1:.1f}", "decisions": str(n)} for a, n in listed],
     )
 
 
@@ -427,7 +414,7 @@ def gains_chart(gains: Mapping[int, PriorGain | None]) -> Chart:
     names = [f"version {v}" for v in known]
     x_title = "nats per task; right of the dashed line the prior pays"
     plot = rows_plot(ends, names, x_title, height=90.0 + 36.0 * len(known), left=70.0)
-    plot.guide([0.0, 0.0], [0.5, 0.5 - len(known)])
+    plot.line([0.0, 0.0], [0.5, 0.5 - len(known)], "guide")
     for i, mean in enumerate(means):
         plot.bar((min(0.0, mean.value), max(0.0, mean.value)), (-i - 0.25, -i + 0.25), "c0")
         plot.line(mean.ends, [-i, -i], "c1")

@@ -13,7 +13,7 @@ from ..models import Version
 from ..reading import Reader
 from ..store import Database, decisions, observations
 from ..tasks import TaskState
-from .charts import WIDTH, Chart, Plot, padded, rows_plot, utc
+from .charts import Chart, Plot, padded, rows_plot, utc
 from .model_page import Content, model_address
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def next_decision_chart(
         kind = "c0" if i == 0 else "c3"
         plot.line([action.low, action.high], [-i, -i], kind)
         plot.dots([action.mean], [-i], kind, 4.0)
-        plot.text(WIDTH - 6, plot.y(-i) + 4, f"{action.propensity:.0%}", "end", "name")
+        plot.note(-float(i), f"{action.propensity:.0%}")
     return Chart(
         NEXT_DECISION,
         "This version chooses at random, as a control." if version.at_random else _reason(actions),
