@@ -3,7 +3,7 @@
 import functools
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,7 +117,7 @@ class Batch:
         by_model = defaultdict(list)
         for model, name in wanted:
             by_model[model].append(name)
-        found = {}
+        found: dict[TaskName, Row] = {}
         for model, names in by_model.items():
             query = sa.select(tasks).where(tasks.c.model == model, tasks.c.name.in_(names))
             found |= {(model, row["name"]): row for row in read_rows(self._connection, query)}
@@ -148,7 +148,7 @@ class Batch:
             allowed += within
         return sorted(allowed, key=lambda request: (request.model, request.task))
 
-    def _read_decisions(self, requests: list[Request]) -> None:
+    def _read_decisions(self, requests: Sequence[Request]) -> None:
         """Read the decisions that rewards and changes are about, and those to settle."""
         ids = [r.decision_id for r in requests if isinstance(r, Reward | Change)]
         found = self._rows(decisions.c.id, ids)
@@ -416,7 +416,7 @@ def _update(
 
 @functools.cache
 def _update_statement(table: sa.Table, columns: tuple[str, ...]) -> sa.Update:
-    values = {name: sa.bindparam(f"_{name}") for name in columns}
+    values: Row = {name: sa.bindparam(f"_{name}") for name in columns}
     return table.update().where(table.c.id == sa.bindparam("_id")).values(values)
 
 

@@ -129,7 +129,7 @@ tokens = sa.Table(
 )
 
 
-def read_rows(connection: sa.Connection, query: sa.Select) -> list[Row]:
+def read_rows(connection: sa.Connection, query: sa.Select[Any]) -> list[Row]:
     """Rows that may be changed before they are written back."""
     return [dict(row) for row in connection.execute(query).mappings()]
 
@@ -158,7 +158,7 @@ def _add_moments(connection: sa.Connection) -> None:
         connection.execute(decisions.update().where(~sa.or_(*ours)).values(shadow=True))
 
 
-def _has(connection: sa.Connection, column: sa.Column) -> bool:
+def _has(connection: sa.Connection, column: sa.Column[Any]) -> bool:
     found = sa.inspect(connection).get_columns(column.table.name)
     return column.name in {each["name"] for each in found}
 

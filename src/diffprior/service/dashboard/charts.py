@@ -266,7 +266,8 @@ class Axis(NamedTuple):
         legend = [(COLORS[min(i, 4)], f"version {v}") for i, v in enumerate(found)]
         for (kind, _), bins in reversed(list(zip(legend, found.values(), strict=True))):
             xs, ys = [b.key for b in bins], [b.mean.value for b in bins]
-            plot.band(xs, *zip(*(b.mean.ends for b in bins), strict=True), kind)
+            lows, highs = zip(*(b.mean.ends for b in bins), strict=True)
+            plot.band(xs, lows, highs, kind)
             plot.line(xs, ys, kind)
             plot.dots(xs, ys, kind, 2.4)
         rows = [

@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
@@ -17,10 +16,7 @@ from ...priors.gaussian import GaussianPrior
 from ...reporting.tables import plus_minus
 from ..models import Version
 from ..settings import check_rewards
-from ..store import Database, observations, tasks
-
-if TYPE_CHECKING:
-    from sqlalchemy import Row
+from ..store import Database, Row, observations, read_rows, tasks
 
 MAX_TASKS, MAX_ROWS = 128, 64  # tasks, and first observations of each
 NUM_ESTIMATES = 4  # for priors without a closed form
@@ -71,14 +67,14 @@ def sample_tasks(database: Database, version: Version, seed: int = 0) -> Tasks |
         query = sa.select(o.task_id, o.features, o.reward).where(o.task_id.in_(ids))
         query = query.where(o.number < MAX_ROWS).order_by(o.task_id, o.number)
         by_task: dict[int, list[Row]] = defaultdict(list)
-        for row in connection.execute(query):
-            by_task[row.task_id].append(row)
+        for row in read_rows(connection, query):
+            by_task[row["task_id"]].append(row)
     rows = [row for own in by_task.values() if _fits(own, version) for row in own]
     if not rows:
         return None
-    features = np.stack([np.frombuffer(row.features) for row in rows])
-    numbers = np.array([row.reward for row in rows], float)
-    labels = np.array([row.task_id for row in rows])
+    features = np.stack([np.frombuffer(row["features"]) for row in rows])
+    numbers = np.array([row["reward"] for row in rows], float)
+    labels = np.array([row["task_id"] for row in rows])
     return Tasks.from_arrays(labels, features, numbers, version.likelihood)
 
 
@@ -94,12 +90,12 @@ def _sample_ids(connection: sa.Connection, version: Version, rng: np.random.Gene
     return rng.permutation(np.array(found, int))[:MAX_TASKS].tolist()
 
 
-def _fits(rows: "Sequence[Row]", version: Version) -> bool:
+def _fits(rows: Sequence[Row], version: Version) -> bool:
     """Whether a task's features and rewards are valid for this version, unlike for another."""
-    if any(len(row.features) != 8 * version.dim for row in rows):
+    if any(len(row["features"]) != 8 * version.dim for row in rows):
         return False
     try:
-        check_rewards(version.likelihood, np.array([row.reward for row in rows], float))
+        check_rewards(version.likelihood, np.array([row["reward"] for row in rows], float))
     except ValueError:
         return False
     return True

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -11,13 +11,10 @@ from jaxtyping import Float
 from ...reporting.tables import Link, Table
 from ..models import Version
 from ..reading import Reader
-from ..store import Database, decisions, observations
+from ..store import Database, Row, decisions, observations, read_rows
 from ..tasks import TaskState
 from .charts import Chart, Plot, padded, rows_plot, utc
 from .model_page import Content, model_address
-
-if TYPE_CHECKING:
-    from sqlalchemy import Row
 
 MIN_DRAWS = 256  # from prior and posterior
 MAX_HISTORY, MAX_LISTED = 200, 25  # decisions in the chart and in the table
@@ -50,7 +47,7 @@ def task_content(database: Database, reader: Reader, model: str, name: str) -> C
     }
 
 
-def _history(database: Database, task_id: int) -> "tuple[list[Row], Row | None]":
+def _history(database: Database, task_id: int) -> tuple[list[Row], Row | None]:
     """The newest decisions with what was learned, oldest first, and the last one in full."""
     d, o = decisions.c, observations.c
     columns = (d.number, d.version, d.names, d.taken, d.propensity, d.predicted, d.status)
@@ -60,8 +57,8 @@ def _history(database: Database, task_id: int) -> "tuple[list[Row], Row | None]"
     whole = sa.select(decisions).where(d.task_id == task_id).order_by(d.number.desc())
     query = newest.where(d.task_id == task_id).order_by(d.number.desc()).limit(MAX_HISTORY)
     with database.reading() as connection:
-        rows = list(connection.execute(query))[::-1]
-        return rows, connection.execute(whole.limit(1)).one_or_none()
+        last = next(iter(read_rows(connection, whole.limit(1))), None)
+        return read_rows(connection, query)[::-1], last
 
 
 class Action(NamedTuple):
@@ -75,13 +72,13 @@ class Action(NamedTuple):
 
 
 def explain(
-    version: Version, draws: Float[np.ndarray, "n d"], decision: "Row"
+    version: Version, draws: Float[np.ndarray, "n d"], decision: Row
 ) -> list[Action] | None:
     """Evaluate the actions of a decision under the posterior, as if they were offered again."""
-    features = np.frombuffer(decision.features).reshape(decision.num_actions, -1)
+    features = np.frombuffer(decision["features"]).reshape(decision["num_actions"], -1)
     if features.shape[1] != version.dim:
         return None
-    mask = decision.mask
+    mask = decision["mask"]
     allowed = (
         np.arange(len(features)) if mask is None else np.flatnonzero(np.frombuffer(mask, bool))
     )
@@ -95,7 +92,7 @@ def explain(
     if version.at_random:
         best = np.full(len(allowed), 1 / len(allowed))
     numbers = np.stack([rewards.mean(axis=1), low, high, best], axis=1).tolist()
-    names = [action_name(decision.names, action) for action in allowed.tolist()]
+    names = [action_name(decision["names"], action) for action in allowed.tolist()]
     found = [Action(name, *own) for name, own in zip(names, numbers, strict=True)]
     return sorted(found, key=lambda action: (-action.propensity, -action.mean))
 
@@ -106,7 +103,7 @@ def action_name(names: str | None, action: int) -> str:
 
 
 def next_decision_chart(
-    version: Version, draws: Float[np.ndarray, "n d"], last: "Row | None"
+    version: Version, draws: Float[np.ndarray, "n d"], last: Row | None
 ) -> Chart:
     """Mean rewards of the last actions, and how often each would be chosen."""
     if last is None:
@@ -202,20 +199,20 @@ def _half_density(
     plot.band(grid, [y] * GRID, edge, kind)
 
 
-def history_chart(history: "Sequence[Row]") -> Chart:
+def history_chart(history: Sequence[Row]) -> Chart:
     """Predicted and obtained rewards in the order of the task's decisions."""
     title = "Predicted and obtained rewards"
     if not history:
         return Chart(title, "No decisions yet.")
-    numbers = [row.number + 1 for row in history]
-    predicted = [float(row.predicted) for row in history]
-    rewarded = [row for row in history if row.reward is not None]
-    rewards = [float(row.reward) for row in rewarded]
+    numbers = [row["number"] + 1 for row in history]
+    predicted = [float(row["predicted"]) for row in history]
+    rewarded = [row for row in history if row["reward"] is not None]
+    rewards = [float(row["reward"]) for row in rewarded]
     ends = (numbers[0] - 0.5, max(numbers[-1], numbers[0] + 1) + 0.5)
     plot = Plot(ends, padded([*predicted, *rewards], 0.08), x_title="decision of the task")
     plot.line(numbers, predicted, "c1")
     plot.dots(numbers, predicted, "c1", 1.5)
-    plot.dots([row.number + 1.0 for row in rewarded], rewards, "c0", 3.0)
+    plot.dots([row["number"] + 1.0 for row in rewarded], rewards, "c0", 3.0)
     mean = f"{np.mean(rewards):.3g}" if rewards else "none yet"
     return Chart(
         title,
@@ -230,15 +227,15 @@ def history_chart(history: "Sequence[Row]") -> Chart:
     )
 
 
-def _history_table(rows: "Sequence[Row]") -> Table:
+def _history_table(rows: Sequence[Row]) -> Table:
     records = [
         {
-            "decision": str(row.number + 1),
-            "time, UTC": utc(row.created),
-            "version": str(row.version),
-            "action": action_name(row.names, row.taken),
-            "propensity": "" if row.propensity is None else f"{row.propensity:.2f}",
-            "predicted": f"{row.predicted:.3g}",
+            "decision": str(row["number"] + 1),
+            "time, UTC": utc(row["created"]),
+            "version": str(row["version"]),
+            "action": action_name(row["names"], row["taken"]),
+            "propensity": "" if row["propensity"] is None else f"{row['propensity']:.2f}",
+            "predicted": f"{row['predicted']:.3g}",
             "reward": _outcome(row),
         }
         for row in rows
@@ -246,9 +243,9 @@ def _history_table(rows: "Sequence[Row]") -> Table:
     return Table.of(records, "Newest decisions, the last one first")
 
 
-def _outcome(row: "Row") -> str:
-    if row.reward is not None:
-        return f"{row.reward:.3g}" + (" (default)" if row.source == "default" else "")
-    if row.status == "cancelled":
+def _outcome(row: Row) -> str:
+    if row["reward"] is not None:
+        return f"{row['reward']:.3g}" + (" (default)" if row["source"] == "default" else "")
+    if row["status"] == "cancelled":
         return "cancelled"
-    return "none" if row.settled else "deferred" if row.status == "deferred" else "waiting"
+    return "none" if row["settled"] else "deferred" if row["status"] == "deferred" else "waiting"
