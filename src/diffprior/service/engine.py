@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -59,7 +58,7 @@ class Engine:
                 version.warm_up()
             self.catalog.serve_ready()
 
-    def submit(self, request: Request) -> Future[Any]:
+    def submit(self, request: Request) -> Future[object]:
         """Queue a request; its future holds the reply or a `ServiceError`."""
         if self._closed:
             request.future.set_exception(unavailable("the service is stopping"))

@@ -4,7 +4,6 @@ import json
 import secrets
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -47,7 +46,7 @@ class Decide:
     taken: int | None = None
     deferred: bool = False
     token: str | None = None
-    future: Future[Any] = field(default_factory=Future)
+    future: Future[object] = field(default_factory=Future)
 
     def check(self, dim: int) -> None:
         """Check what the body could not: that all fits the model, and the actions."""
@@ -80,7 +79,7 @@ class Reward:
     value: float
     reward_id: str = ""
     models: tuple[str, ...] | None = None
-    future: Future[Any] = field(default_factory=Future)
+    future: Future[object] = field(default_factory=Future)
 
 
 @dataclass
@@ -90,7 +89,7 @@ class Change:
     decision_id: str
     status: str
     models: tuple[str, ...] | None = None
-    future: Future[Any] = field(default_factory=Future)
+    future: Future[object] = field(default_factory=Future)
 
 
 @dataclass
@@ -98,7 +97,7 @@ class Settle:
     """Learn default, last and summed rewards of at most `limit` decisions that have expired."""
 
     limit: int = 500
-    future: Future[Any] = field(default_factory=Future)
+    future: Future[object] = field(default_factory=Future)
 
 
 Request = Decide | Reward | Change | Settle

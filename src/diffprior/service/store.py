@@ -129,7 +129,7 @@ tokens = sa.Table(
 )
 
 
-def read_rows(connection: sa.Connection, query: sa.Select[Any]) -> list[Row]:
+def read_rows(connection: sa.Connection, query: sa.Executable) -> list[Row]:
     """Rows that may be changed before they are written back."""
     return [dict(row) for row in connection.execute(query).mappings()]
 
