@@ -14,7 +14,7 @@ import typer
 import diffprior as dp
 from diffprior.executors import AbstractExecutor
 from diffprior.progress import Progress, progress
-from diffprior.reporting.page import Block, Columns, Heading, Text
+from diffprior.reporting.page import Block, SideBySide, Heading, Text
 from diffprior.reporting.tables import Table, plus_minus
 
 from .agents import CHOSEN, LearnedPriors, true_prior
@@ -158,7 +158,7 @@ def run_ablation(
         Text(_INTRODUCTION),
         shown,
         Heading("Numbers"),
-        Columns([samples_table(result), stages_table(result)]),
+        SideBySide([samples_table(result), stages_table(result)]),
         _table(result.by_stages, "stages", lambda r: _time(r, effort.num_runs), _TIME),
     ]
     write_report(out, "Ablation on cross", blocks, result.settings, cache)

@@ -14,7 +14,7 @@ from diffprior.evaluate import Tasks, distance_over_floor, estimate_log_evidence
 from diffprior.executors import AbstractExecutor
 from diffprior.files.cache import array_digest
 from diffprior.progress import Progress, progress
-from diffprior.reporting.page import Block, Columns, Heading, Text
+from diffprior.reporting.page import Block, SideBySide, Heading, Text
 from diffprior.reporting.tables import Table, plus_minus
 
 from .agents import CHOSEN, NAMES, SAMPLED, LearnedPriors, agents_table
@@ -369,15 +369,15 @@ def data_blocks(
         picture(out, name, _CAPTION, lambda: data_figure(clouds, wholes)),
         Heading("Log evidence of held-out tasks"),
         Text(_LOG_EVIDENCE),
-        Columns([log_evidence_table(rewards) for rewards in result.rewards]),
+        SideBySide([log_evidence_table(rewards) for rewards in result.rewards]),
         Heading("Regret, and the agents"),
-        Columns([regret_table(result.problems), agents_table(agents)]),
+        SideBySide([regret_table(result.problems), agents_table(agents)]),
         *next_steps(),
         Heading("Temperatures"),
         equal_temperature_table(result.problems),
-        Columns([temperature_table(problem) for problem in result.problems]),
+        SideBySide([temperature_table(problem) for problem in result.problems]),
         Heading("Samples of the priors, and cost"),
-        Columns([distances_table(result), cost_table(result.problems)]),
+        SideBySide([distances_table(result), cost_table(result.problems)]),
     ]
 
 

@@ -17,7 +17,7 @@ from diffprior.evaluate import Distance, Tasks, distance_over_floor
 from diffprior.evaluate.posterior import draw_posteriors
 from diffprior.executors import AbstractExecutor
 from diffprior.progress import Progress, progress
-from diffprior.reporting.page import Block, Columns, Heading, Text
+from diffprior.reporting.page import Block, SideBySide, Heading, Text
 from diffprior.reporting.tables import Table, plus_minus
 
 from .agents import LearnedPriors, agent_specs
@@ -216,7 +216,7 @@ def _blocks(out: Path, result: PosteriorResult, learned: dict[str, LearnedPriors
     panels = [_panel(found) for found in result.mixtures]
     clouds = [_clouds(found.name, learned[found.name]) for found in result.mixtures]
     shown = picture(out, "posterior", _CAPTION, lambda: panels_figure(panels, clouds))
-    tables = [Columns([ratio_table(found), trace_table(found)]) for found in result.mixtures]
+    tables = [SideBySide([ratio_table(found), trace_table(found)]) for found in result.mixtures]
     return [Text(_INTRODUCTION), shown, Heading("Distance and width"), *tables]
 
 

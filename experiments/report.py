@@ -9,7 +9,7 @@ from typing import Any
 import diffprior as dp
 from diffprior.files.atomic import write_atomic
 from diffprior.reporting.figures import render
-from diffprior.reporting.page import Block, Code, Columns, Heading, Picture, Text, page
+from diffprior.reporting.page import Block, Code, SideBySide, Heading, Picture, Text, page
 from diffprior.reporting.tables import Table, plus_minus
 
 from .cache import Entry, ResultCache
@@ -52,7 +52,7 @@ def closing(settings: Mapping[str, str], entries: Sequence[Entry]) -> list[Block
     )
     return [
         Heading("Settings, machine and time"),
-        Columns(
+        SideBySide(
             [
                 Table((), list(settings.items()), "Settings.", words=True),
                 Table((), list(machine().items()), "Computed with.", words=True),

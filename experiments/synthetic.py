@@ -16,7 +16,7 @@ import diffprior as dp
 from diffprior.executors import AbstractExecutor
 from diffprior.problems.synthetic import SYNTHETIC
 from diffprior.progress import progress
-from diffprior.reporting.page import Block, Columns, Heading, Text
+from diffprior.reporting.page import Block, SideBySide, Heading, Text
 from diffprior.reporting.tables import Table
 
 from .agents import NAMES, SAMPLED, LearnedPriors, agents_table
@@ -113,15 +113,15 @@ def _blocks(out: Path, experiments: list[Experiment], result: SyntheticResult) -
         findings_table(problems),
         *pictures,
         Heading("Regret, and the agents"),
-        Columns([regret_table(problems), agents_table(agents)]),
+        SideBySide([regret_table(problems), agents_table(agents)]),
         Text(_EXACT),
         *next_steps(),
         Heading("Posteriors"),
         Text(_POSTERIORS),
-        Columns([posterior_table(problem) for problem in problems]),
+        SideBySide([posterior_table(problem) for problem in problems]),
         Heading("Temperatures"),
         equal_temperature_table(problems),
-        Columns([temperature_table(problem) for problem in problems]),
+        SideBySide([temperature_table(problem) for problem in problems]),
         Heading("Cost"),
         cost_table(problems),
     ]

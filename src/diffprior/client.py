@@ -23,7 +23,7 @@ require("client", "httpx")
 
 import httpx  # noqa: E402
 
-__all__ = ["AsyncClient", "CallError", "Client", "Decision", "DecisionRequest"]
+__all__ = ["AsyncClient", "CallError", "Client", "DecisionReply", "DecisionRequest"]
 
 TRANSIENT = (502, 503, 504)  # a proxy or the service asks for another try
 MAX_DELAY = 10.0  # seconds between two tries
@@ -54,7 +54,7 @@ class CallError(Exception):
 
 
 @dataclass(frozen=True)
-class Decision:
+class DecisionReply:
     """A decision of the service.
 
     Args:
@@ -220,7 +220,7 @@ class AsyncClient:
         action_taken: str | int | None = None,
         deferred: bool = False,
         decision_id: str | None = None,
-    ) -> Decision:
+    ) -> DecisionReply:
         """Choose an action for a task, which is created on its first decision.
 
         `model` is the name of the model; the other arguments are as of `DecisionRequest`.
@@ -235,7 +235,7 @@ class AsyncClient:
 
     async def decide_many(
         self, model: str, requests: Sequence[DecisionRequest]
-    ) -> list[Decision | CallError]:
+    ) -> list[DecisionReply | CallError]:
         """Choose actions for up to 256 tasks.
 
         Args:
@@ -269,12 +269,12 @@ class AsyncClient:
         path = _path("decisions/{decision_id}/reward", decision_id=decision_id)
         return str((await self._send("POST", path, body))["status"])
 
-    async def activate(self, decision_id: str) -> Decision:
+    async def activate(self, decision_id: str) -> DecisionReply:
         """Start waiting for the reward of the deferred decision `decision_id`."""
         path = _path("decisions/{decision_id}/activate", decision_id=decision_id)
         return _decision(await self._send("POST", path))
 
-    async def cancel(self, decision_id: str) -> Decision:
+    async def cancel(self, decision_id: str) -> DecisionReply:
         """Learn nothing from the decision `decision_id`, which was not carried out."""
         path = _path("decisions/{decision_id}/cancel", decision_id=decision_id)
         return _decision(await self._send("POST", path))
@@ -444,10 +444,10 @@ def _headers(token: str | None) -> dict[str, str]:
     return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
-def _decision(reply: Mapping[str, Any]) -> Decision:
+def _decision(reply: Mapping[str, Any]) -> DecisionReply:
     """The decision of a JSON reply; unknown fields are left out."""
-    names = {field.name for field in fields(Decision)}
-    return Decision(**{name: value for name, value in reply.items() if name in names})
+    names = {field.name for field in fields(DecisionReply)}
+    return DecisionReply(**{name: value for name, value in reply.items() if name in names})
 
 
 def _path(template: str, **names: str) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from diffprior.reporting.figures import MAX_SHOWN, prior_figure, save_prior_figure
-from diffprior.reporting.page import Callout, Code, Columns, Heading, Picture, Text, page
+from diffprior.reporting.page import Callout, Code, SideBySide, Heading, Picture, Text, page
 from diffprior.reporting.tables import Link, Table, plus_minus
 
 TABLE = Table(
@@ -43,7 +43,7 @@ def test_a_page_is_whole_and_escaped() -> None:
         Text("a & b"),
         Callout("look <here>", "bad"),
         Code("diffprior fit <file>"),
-        Columns([TABLE, Table((), [("words", Link("of <any> kind", '/?"a'))], words=True)]),
+        SideBySide([TABLE, Table((), [("words", Link("of <any> kind", '/?"a'))], words=True)]),
         Picture(b"light", b"dark", "a <caption>"),
     ]
     text = page("A & B", blocks)

@@ -48,13 +48,13 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Columns:
+class SideBySide:
     """Blocks side by side, as many as the width allows."""
 
     blocks: Sequence["Block"]
 
 
-Block = Text | Picture | Table | Columns
+Block = Text | Picture | Table | SideBySide
 
 
 @functools.cache
