@@ -14,7 +14,7 @@ import typer
 import diffprior as dp
 from diffprior.executors import AbstractExecutor
 from diffprior.progress import Progress, progress
-from diffprior.reporting.page import Block, SideBySide, Heading, Text
+from diffprior.reporting.page import Block, Heading, SideBySide, Text
 from diffprior.reporting.tables import Table, plus_minus
 
 from .agents import CHOSEN, LearnedPriors, true_prior

@@ -14,7 +14,7 @@ from diffprior.evaluate import Tasks, distance_over_floor, estimate_log_evidence
 from diffprior.executors import AbstractExecutor
 from diffprior.files.cache import array_digest
 from diffprior.progress import Progress, progress
-from diffprior.reporting.page import Block, SideBySide, Heading, Text
+from diffprior.reporting.page import Block, Heading, SideBySide, Text
 from diffprior.reporting.tables import Table, plus_minus
 
 from .agents import CHOSEN, NAMES, SAMPLED, LearnedPriors, agents_table

@@ -17,7 +17,7 @@ from diffprior.evaluate import Distance, Tasks, distance_over_floor
 from diffprior.evaluate.posterior import draw_posteriors
 from diffprior.executors import AbstractExecutor
 from diffprior.progress import Progress, progress
-from diffprior.reporting.page import Block, SideBySide, Heading, Text
+from diffprior.reporting.page import Block, Heading, SideBySide, Text
 from diffprior.reporting.tables import Table, plus_minus
 
 from .agents import LearnedPriors, agent_specs

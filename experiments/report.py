@@ -9,7 +9,7 @@ from typing import Any
 import diffprior as dp
 from diffprior.files.atomic import write_atomic
 from diffprior.reporting.figures import render
-from diffprior.reporting.page import Block, Code, SideBySide, Heading, Picture, Text, page
+from diffprior.reporting.page import Block, Code, Heading, Picture, SideBySide, Text, page
 from diffprior.reporting.tables import Table, plus_minus
 
 from .cache import Entry, ResultCache

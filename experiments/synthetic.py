@@ -16,7 +16,7 @@ import diffprior as dp
 from diffprior.executors import AbstractExecutor
 from diffprior.problems.synthetic import SYNTHETIC
 from diffprior.progress import progress
-from diffprior.reporting.page import Block, SideBySide, Heading, Text
+from diffprior.reporting.page import Block, Heading, SideBySide, Text
 from diffprior.reporting.tables import Table
 
 from .agents import NAMES, SAMPLED, LearnedPriors, agents_table

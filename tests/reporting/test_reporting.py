@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from diffprior.reporting.figures import MAX_SHOWN, prior_figure, save_prior_figure
-from diffprior.reporting.page import Callout, Code, SideBySide, Heading, Picture, Text, page
+from diffprior.reporting.page import Callout, Code, Heading, Picture, SideBySide, Text, page
 from diffprior.reporting.tables import Link, Table, plus_minus
 
 TABLE = Table(
