@@ -13,15 +13,24 @@ class Progress:
     """Counts the steps done, and passes them to `show` with a description of the current one."""
 
     def __init__(
-        self, description: str, total: int, show: Callable[[int, str], None] | None = None
+        self,
+        description: str,
+        total: int,
+        show: Callable[[int, str], None] | None = None,
+        visible: bool = False,
     ) -> None:
-        self.description, self.total, self.done = description, total, 0
+        self.description, self.total, self.done, self.visible = description, total, 0, visible
         self._show = show or (lambda done, text: None)
 
     def describe(self, description: str) -> None:
         """Set the description of the current step."""
         self.description = description
         self._show(self.done, description)
+
+    def note(self, text: str) -> None:
+        """Print a line that stays."""
+        if self.visible:
+            print(text, file=sys.stderr, flush=True)
 
     def advance(self, steps: int = 1) -> None:
         """Count finished steps."""
@@ -39,9 +48,9 @@ def progress(description: str, total: int, *, visible: bool | None = None) -> It
         yield Progress(description, total)
     elif sys.stderr.isatty():
         with _bar(description, total) as show:
-            yield Progress(description, total, show)
+            yield Progress(description, total, show, visible=True)
     else:
-        counted = Progress(description, total)
+        counted = Progress(description, total, visible=True)
         with _lines(counted):
             yield counted
 

@@ -65,7 +65,7 @@ def test_learned_priors_have_the_same_digits(executor: AbstractExecutor, tmp_pat
         families=("gaussian", "mixture"),
         simulate=False,
         progress=False,
-        config=LearningConfig(min_order=0.0, search=SearchConfig(num_components=(2,), max_tied=0)),
+        config=LearningConfig(min_order=0.0, search=SearchConfig(max_components=2, max_tied=0)),
     )
     there, here, memory = learn(shards, executor=executor), learn(shards), learn(logs)
     assert any("mixture" in name for name in there.families)

@@ -13,9 +13,9 @@ import pytest
 
 import diffprior as dp
 from diffprior.fitting.em import log_evidence
-from diffprior.learning.config import LearningConfig
+from diffprior.learning.config import LOGS_SEARCH, LearningConfig
 from diffprior.learning.scoring import as_prior, naive
-from diffprior.learning.tasks import LOGS_SEARCH, LinearTasks, blocks_of
+from diffprior.learning.tasks import blocks_of
 from diffprior.logs.labels import held_out
 from diffprior.mixture import GaussianMixture
 from worlds_of_tasks import blobs, rows
@@ -23,7 +23,7 @@ from worlds_of_tasks import blobs, rows
 SLEEP = Path(__file__).parent / "sleepstudy.csv"
 
 
-QUICK = LearningConfig(search=dataclasses.replace(LOGS_SEARCH, num_components=(2,), max_tied=0))
+QUICK = LearningConfig(search=dataclasses.replace(LOGS_SEARCH, max_components=2))
 
 
 def quick(
@@ -126,7 +126,7 @@ def test_few_tasks_give_the_mixed_model_of_lme4() -> None:
 def test_the_report_is_text_numbers_and_a_page(learned: dp.Learned, tmp_path: Path) -> None:
     report = learned.report
     text = str(report)
-    for words in ("naive estimates", "over the Gaussian", "certificate", "chosen", "next rows"):
+    for words in ("naive estimates", "over the Gaussian", "chosen", "next rows"):
         assert words in text
     report.to_json(tmp_path / "report.json")
     numbers = json.loads((tmp_path / "report.json").read_text())
@@ -141,30 +141,6 @@ def test_next_rewards_are_covered_as_promised(learned: dp.Learned) -> None:
     report = learned.report
     assert report.coverage is not None and report.coverage_error is not None
     assert abs(report.coverage - 0.9) < 4 * report.coverage_error + 0.01
-
-
-def test_no_prior_beats_the_certificate(blob_logs: dp.Logs, learned: dp.Learned) -> None:
-    """The nonparametric maximum over a grid, the best of all priors on it, stays below."""
-    from diffprior.learning.diagnostics import certificate
-
-    gaussian = learned.families["Gaussian"]
-    assert isinstance(gaussian, dp.GaussianPrior)
-    components = GaussianMixture.single(
-        np.asarray(gaussian.mean, float), np.asarray(gaussian.cov, float)
-    )
-    likelihood = dp.Linear(noise_std=1.0)
-    blocks = blocks_of(blob_logs, likelihood)
-    axis = np.linspace(-7.0, 7.0, 30)
-    atoms = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
-    linear = [block for block in blocks if isinstance(block, LinearTasks)]
-    likelihoods = np.concatenate([block.log_likelihood(atoms) for block in linear])
-    ratios = np.exp(likelihoods - log_evidence(blocks, components)[:, None])
-    weights = np.full(len(atoms), 1 / len(atoms))
-    for _ in range(1000):
-        weights = weights * (ratios.T @ (1 / (ratios @ weights))) / len(ratios)
-    best = np.mean(np.log(ratios @ weights))
-    bound = certificate(components, blob_logs, likelihood)
-    assert best < bound < best + 0.03
 
 
 def test_statistics_are_enough_for_linear_rewards(blob_logs: dp.Logs, learned: dp.Learned) -> None:

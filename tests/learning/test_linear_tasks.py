@@ -10,7 +10,6 @@ import pytest
 import diffprior as dp
 from diffprior.executors import AbstractExecutor
 from diffprior.fitting.em import (
-    HERE,
     CovarianceModel,
     Samples,
     expectations,
@@ -20,12 +19,8 @@ from diffprior.fitting.em import (
 )
 from diffprior.fitting.samples import with_hedge
 from diffprior.fitting.search import (
-    GAUSSIAN,
     MixtureCandidate,
     SearchConfig,
-    Splits,
-    _shares,
-    _Tried,
     fit_candidate,
     gaussian_of,
 )
@@ -97,7 +92,7 @@ def test_draws_given_a_task_have_the_posterior_s_moments() -> None:
     hashes = np.arange(4000, dtype=np.uint64)
     block = linear_blocks(many, 1.0, tasks_at_once=4000)[0]
     object.__setattr__(block, "hashes", hashes)
-    draws = block.draw(components, 3)
+    draws = block.draw(components, 3)[0]
     prior = dp.MixturePrior(components.weights, components.means, components.covs)
     exact = prior.posterior(dp.Linear(noise_std=1.0).observe(one.features, one.rewards))[
         0
@@ -106,7 +101,7 @@ def test_draws_given_a_task_have_the_posterior_s_moments() -> None:
     error = (draws.mean(axis=0) - np.asarray(exact.mean)) / np.sqrt(np.diagonal(cov) / 4000)
     assert np.max(np.abs(error)) < 5
     np.testing.assert_allclose(np.cov(draws.T), cov, atol=5 * np.max(cov) * np.sqrt(3 / 4000))
-    np.testing.assert_array_equal(block.select(np.arange(5)).draw(components, 3), draws[:5])
+    np.testing.assert_array_equal(block.select(np.arange(5)).draw(components, 3)[0], draws[:5])
 
 
 def sleepstudy() -> dp.Logs:
@@ -120,7 +115,7 @@ def sleepstudy() -> dp.Logs:
 
 def test_mixed_model_of_the_sleep_study_equals_lme4() -> None:
     # maximum likelihood of Reaction ~ Days + (Days | Subject) by lme4 and MixedModels.jl
-    fit = fit_gaussian(linear_blocks(sleepstudy().statistics(), 50.0), estimate_noise=True)
+    fit = fit_gaussian(linear_blocks(sleepstudy().statistics(), 50.0), noise_std=50.0)
     assert fit.noise_std is not None and fit.converged
     mean, cov = fit.mixture.means[0], fit.mixture.covs[0]
     np.testing.assert_allclose(mean, [251.4051, 10.4673], rtol=1e-5)
@@ -210,10 +205,10 @@ def test_candidates_are_scored_on_whole_tasks_that_they_have_not_seen() -> None:
     rng = np.random.default_rng(0)
     logs = dp.Logs(*rows(rng, blobs(rng, 120), 4.0))
     likelihood = dp.Linear(noise_std=1.0)
-    config = SearchConfig(num_components=(2,), num_folds=3, stack=True)
-    found = search_logs(logs, likelihood, config=config)
-    fold = folds(logs.hashes, 3, salt=11)
+    config = SearchConfig(max_components=2, max_tied=0, num_folds=3)
     start, expected = gaussian_of(blocks_of(logs, likelihood)), []
+    found = search_logs(logs, likelihood, start, config=config)
+    fold = folds(logs.hashes, 3, salt=11)
     for turn in range(3):
         own, out = (
             blocks_of(logs.select(part), likelihood) for part in (fold != turn, fold == turn)
@@ -221,36 +216,3 @@ def test_candidates_are_scored_on_whole_tasks_that_they_have_not_seen() -> None:
         expected.append(log_evidence(out, gaussian_of(own, start=start)))
     np.testing.assert_allclose(found.gaussian_score, np.concatenate(expected).mean(), rtol=1e-9)
     assert found.pays and found.mixture.num_components >= 2
-
-
-def averaging_shares(*columns: np.ndarray) -> dict[MixtureCandidate, float]:
-    """Of the Gaussian, whose evidence comes first, and of mixtures of 2, 5, ... components."""
-    splits = Splits((), np.full(400, 1 / 400), np.arange(400))
-    tried = _Tried(splits, SearchConfig(), 0, HERE)
-    names = (GAUSSIAN, *(MixtureCandidate(k, FREE) for k in (2, 5)))
-    tried.values.update(zip(names, columns, strict=False))
-    return _shares(tried, SearchConfig(stack=True))
-
-
-def test_an_average_of_mixtures_explains_tasks_held_out_best() -> None:
-    """Shares by EM are those of the greatest mean log of the averaged evidence."""
-    rng = np.random.default_rng(0)
-    one, two = rng.normal(0.1, 1.0, 400), rng.normal(0.0, 1.0, 400)
-    shares = averaging_shares(np.full(400, -9.0), one, two)  # a Gaussian that explains nothing
-    assert sum(shares.values()) == pytest.approx(1.0) and GAUSSIAN not in shares
-
-    def value(share: float) -> float:
-        return float(np.logaddexp(np.log(share) + one, np.log1p(-share) + two).mean())
-
-    best = max(map(value, np.linspace(0.05, 0.95, 91)))
-    assert value(shares[MixtureCandidate(2, FREE)]) > best - 1e-3
-    both = GaussianMixture.average([mixture(2, 1), mixture(2)], list(shares.values()))
-    np.testing.assert_allclose(both.weights.sum(), 1.0)
-    assert both.num_components == 6
-
-
-def test_a_gaussian_may_have_a_share() -> None:
-    gaussian, other = np.random.default_rng(0).normal(0.0, 1.0, (2, 400))
-    assert averaging_shares(gaussian, other).keys() == {GAUSSIAN, MixtureCandidate(2, FREE)}
-    only = averaging_shares(gaussian, gaussian - 9.0)
-    assert only == {MixtureCandidate(2, FREE): 1.0}  # which does not pay

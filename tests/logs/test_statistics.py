@@ -36,11 +36,11 @@ def same(left: dp.TaskStatistics, right: dp.TaskStatistics) -> None:
 
 
 def test_batches_of_a_parquet_file_sum_to_the_same_statistics(tmp_path: Path) -> None:
-    from diffprior.logs.streams import Columns, parquet_columns, stream_statistics
+    from diffprior.logs.streams import LogColumns, parquet_columns, stream_statistics
 
     path = tmp_path / "rows.parquet"
     logs = write_rows(path)
-    columns = Columns.of(parquet_columns(path), "user id", "rating", "x*", "times")
+    columns = LogColumns.of(parquet_columns(path), "user id", "rating", "x*", "times")
     same(stream_statistics(path, columns, True, batch_rows=64), logs.statistics())
     same(
         dp.Logs.read_statistics(

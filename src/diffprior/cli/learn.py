@@ -57,9 +57,16 @@ def learn(
         list[str] | None,
         typer.Option(help="Families to choose from: gaussian, mixture, diffusion; all by default."),
     ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Stop after a Gaussian and mixtures: takes seconds.")
+    ] = False,
     simulate: Annotated[
-        bool, typer.Option(help="Simulate the regret of each family; takes minutes.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            help="Simulate the regret of each family, which takes minutes; by default if a "
+            "diffusion model was fitted."
+        ),
+    ] = None,
     hedge: Annotated[float, typer.Option(help="Weight of a wide Gaussian mixed in.")] = 0.003,
     seed: Seed = 0,
     report: Annotated[Path | None, typer.Option(help="Also write the report as .html")] = None,
@@ -108,6 +115,7 @@ def learn(
                 families=split_names(families) or None,
                 seed=seed,
                 hedge=hedge,
+                quick=quick,
                 simulate=simulate,
                 executor=executor,
                 checkpoint_dir=checkpoint_dir,

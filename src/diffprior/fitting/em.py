@@ -19,7 +19,7 @@ from ..executors import AbstractExecutor, InProcess
 from ..mixture import GaussianMixture
 
 HERE = InProcess()
-SCORING_DRAWS = 64  # points per task in an estimate of evidence that has no closed form
+SCORING_DRAWS = 128  # points per task in an estimate of evidence that has no closed form
 MIN_MASS = 1e-3  # tasks that a component may be left with
 MIN_WEIGHT = 1e-8  # of a component that stays
 MIN_VARIANCE = 1e-4  # of a component, as a share of the Gaussian's
@@ -66,14 +66,27 @@ class PooledRows(Additive):
     num_tasks: float
 
 
-class AbstractTasks(abc.ABC):
-    """Evidence of some tasks about their parameters: all that learning a prior may ask of it.
+class AbstractBlock(abc.ABC):
+    """Some tasks: in memory, or loaded where and when they are needed.
 
-    Tasks are picklable, and what they return depends on nothing but themselves and the arguments.
-    `exact` says whether conditioning is, and `noise_std` is the noise of linear rewards.
+    `exact` says whether their evidence has a closed form.
     """
 
     exact: bool = True
+
+    @abc.abstractmethod
+    def load(self) -> "Sequence[AbstractTasks]":
+        """The tasks, in memory."""
+
+
+class AbstractTasks(AbstractBlock):
+    """Evidence of some tasks about their parameters: all that learning a prior may ask of it.
+
+    Tasks are picklable, and what they return depends on nothing but themselves and the arguments.
+    Where evidence has no closed form, it is expanded about a prior, and `num_draws` points per task
+    correct what the expansion misses; 0 leaves it as it is. `noise_std` is that of linear rewards.
+    """
+
     noise_std: float | None = None
 
     @property
@@ -96,24 +109,32 @@ class AbstractTasks(abc.ABC):
         """All rows as one task, for a first guess."""
 
     @abc.abstractmethod
-    def expect(self, mixture: GaussianMixture, round_: int = 0) -> Sums:
+    def expect(self, mixture: GaussianMixture, round_: int = 0, num_draws: int = 0) -> Sums:
         """One E-step: expected responsibilities and moments, summed over the tasks."""
 
     @abc.abstractmethod
-    def log_evidence(self, mixture: GaussianMixture) -> Float[np.ndarray, " n"]:
+    def log_evidence(
+        self, mixture: GaussianMixture, num_draws: int = SCORING_DRAWS
+    ) -> Float[np.ndarray, " n"]:
         """Log p(h) of every task."""
 
     @abc.abstractmethod
-    def draw(self, mixture: GaussianMixture, *numbers: int) -> Float[np.ndarray, "n d"]:
-        """One draw of theta given each task."""
+    def draw(
+        self, mixture: GaussianMixture, *numbers: int, count: int = 1
+    ) -> Float[np.ndarray, "m n d"]:
+        """Draws of theta given each task, which `numbers` tell from others."""
 
-    def corrected(self, num_draws: int) -> "AbstractTasks":
-        """The same evidence, with so many points per task to correct what is not exact."""
+    def load(self) -> "Sequence[AbstractTasks]":
+        """Themselves."""
+        return [self]
+
+    def expanded(self, mixture: GaussianMixture) -> "AbstractTasks":
+        """The same evidence in closed form, about where a prior and the rows place theta."""
         return self
 
     def scoring(self) -> "AbstractTasks":
         """The tasks as models are scored on them."""
-        return self.corrected(SCORING_DRAWS)
+        return self
 
     def with_noise(self, noise_std: float) -> "AbstractTasks":
         """The same rows under another noise."""
@@ -175,10 +196,14 @@ class Samples(AbstractTasks):
         shift = np.asarray(self._weights @ self.x, np.float64)
         return PooledRows(total * np.eye(self.dim), shift, 0.0, 0.0, total)
 
-    def draw(self, mixture: GaussianMixture, *numbers: int) -> Float[np.ndarray, "n d"]:
-        return np.asarray(self.x, np.float64)
+    def draw(
+        self, mixture: GaussianMixture, *numbers: int, count: int = 1
+    ) -> Float[np.ndarray, "m n d"]:
+        return np.broadcast_to(np.asarray(self.x, np.float64), (count, *self.x.shape))
 
-    def log_evidence(self, mixture: GaussianMixture) -> Float[np.ndarray, " n"]:
+    def log_evidence(
+        self, mixture: GaussianMixture, num_draws: int = SCORING_DRAWS
+    ) -> Float[np.ndarray, " n"]:
         if self.widened_by:
             weights, means = np.asarray(mixture.weights), np.asarray(mixture.means)
             wider = np.asarray(mixture.covs) + self.widened_by * np.eye(self.dim)
@@ -186,7 +211,7 @@ class Samples(AbstractTasks):
         parts = [log_sum for _, log_sum, _ in self._responsibilities(mixture)]
         return np.concatenate(parts).astype(np.float64)
 
-    def expect(self, mixture: GaussianMixture, round_: int = 0) -> Sums:
+    def expect(self, mixture: GaussianMixture, round_: int = 0, num_draws: int = 0) -> Sums:
         sums, total = np.zeros((mixture.num_components, self._statistics.shape[1])), 0.0
         for shares, log_sum, own in self._responsibilities(mixture):
             weights = self._weights[own]
@@ -277,29 +302,25 @@ class MixtureFit:
 
 
 def expectations(
-    blocks: Sequence[AbstractTasks],
+    blocks: Sequence[AbstractBlock],
     mixture: GaussianMixture,
     round_: int = 0,
     executor: AbstractExecutor = HERE,
+    num_draws: int = 0,
 ) -> Sums:
     """The E-step over all tasks, added in their order: the same wherever they are."""
-    return executor.total(Sums, functools.partial(_expect, mixture, round_), blocks)
+    return executor.total(Sums, functools.partial(_expect, mixture, round_, num_draws), blocks)
 
 
-def _expect(mixture: GaussianMixture, round_: int, block: AbstractTasks) -> Sums:
-    return block.expect(mixture, round_)
+def _expect(mixture: GaussianMixture, round_: int, num_draws: int, block: AbstractBlock) -> Sums:
+    return Sums.total(tasks.expect(mixture, round_, num_draws) for tasks in block.load())
 
 
 def log_evidence(
-    blocks: Sequence[AbstractTasks], mixture: GaussianMixture, executor: AbstractExecutor = HERE
+    blocks: Sequence[AbstractTasks], mixture: GaussianMixture, num_draws: int = SCORING_DRAWS
 ) -> Float[np.ndarray, " n"]:
     """Log p(h) of every task, in the order of the blocks."""
-    parts = list(executor.map(functools.partial(_log_evidence, mixture), blocks))
-    return np.concatenate(parts) if parts else np.zeros(0)
-
-
-def _log_evidence(mixture: GaussianMixture, block: AbstractTasks) -> Float[np.ndarray, " n"]:
-    return block.log_evidence(mixture)
+    return np.concatenate([block.log_evidence(mixture, num_draws) for block in blocks])
 
 
 def maximize(
@@ -359,7 +380,7 @@ def _few_factors(
 
 
 def fit_mixture(
-    blocks: Sequence[AbstractTasks],
+    blocks: Sequence[AbstractBlock],
     start: GaussianMixture,
     model: CovarianceModel,
     floor: Float[np.ndarray, "d d"] | float = 0.0,
@@ -483,16 +504,17 @@ class GaussianFit:
 
 
 def fit_gaussian(
-    blocks: Sequence[AbstractTasks],
+    blocks: Sequence[AbstractBlock],
     *,
-    estimate_noise: bool = False,
+    noise_std: float | None = None,
+    num_draws: int = 0,
     start: GaussianMixture | None = None,
     tolerance: float = 1e-8,
     min_gain: float = 1e-12,
     max_steps: int = 2000,
     executor: AbstractExecutor = HERE,
 ) -> GaussianFit:
-    """Maximum marginal likelihood of N(mean, cov), of the noise too with `estimate_noise`.
+    """Maximum marginal likelihood of N(mean, cov), and of the noise, if one is given to begin with.
 
     Closed-form EM, whose steps are extrapolated by SQUAREM: two steps give a direction and a
     length, a third from there; where that lowers the evidence, the plain step is kept. Steps end
@@ -503,22 +525,23 @@ def fit_gaussian(
         Varadhan and Roland (2008), scheme S3, with a fallback instead of backtracking.
     """
     start = guess_gaussian(blocks, executor) if start is None else start
-    state = _State.of(start, float(np.log(blocks[0].noise_std or 1.0)))
+    state = _State.of(start, float(np.log(noise_std or 1.0)))
+    step = functools.partial(_step, blocks, noise_std is not None, num_draws, executor)
     steps, converged, before = 0, False, -np.inf
     while steps < max_steps and not converged:
-        one, _, _ = _step(blocks, state, estimate_noise, executor)
-        two, value_one, _ = _step(blocks, one, estimate_noise, executor)
+        one, _, _ = step(state)
+        two, value_one, _ = step(one)
         jump = state.extrapolate(one, two)
         steps += 2
         if jump is not None:
-            three, value_jump, _ = _step(blocks, jump, estimate_noise, executor)
+            three, value_jump, _ = step(jump)
             steps += 1
             two = three if value_jump >= value_one else two
         converged = state.distance(one) < tolerance or value_one - before < min_gain
         before = value_one
         state = two
-    _, value, num_tasks = _step(blocks, state, estimate_noise, executor)
-    noise = float(np.exp(state.log_noise)) if estimate_noise else None
+    _, value, num_tasks = step(state)
+    noise = None if noise_std is None else float(np.exp(state.log_noise))
     mixture = GaussianMixture.single(state.mean, well_conditioned(state.cov))
     return GaussianFit(mixture, noise, value * num_tasks, converged)
 
@@ -568,14 +591,18 @@ class _State:
 
 
 def _step(
-    blocks: Sequence[AbstractTasks], state: _State, estimate_noise: bool, executor: AbstractExecutor
+    blocks: Sequence[AbstractBlock],
+    estimate_noise: bool,
+    num_draws: int,
+    executor: AbstractExecutor,
+    state: _State,
 ) -> tuple[_State, float, float]:
     """One EM step, the mean log evidence per task before it, and the number of tasks."""
     if estimate_noise:
         noise = float(np.exp(state.log_noise))
-        blocks = [block.with_noise(noise) for block in blocks]
+        blocks = [tasks.with_noise(noise) for block in blocks for tasks in block.load()]
     mixture = GaussianMixture.single(state.mean, state.cov)
-    sums = expectations(blocks, mixture, 0, executor)
+    sums = expectations(blocks, mixture, 0, executor, num_draws)
     after, _ = maximize(mixture, sums)
     log_noise = state.log_noise
     if estimate_noise:
@@ -585,7 +612,7 @@ def _step(
 
 
 def guess_gaussian(
-    blocks: Sequence[AbstractTasks], executor: AbstractExecutor = HERE
+    blocks: Sequence[AbstractBlock], executor: AbstractExecutor = HERE
 ) -> GaussianMixture:
     """A Gaussian around the pooled estimate, as wide as one task's own estimate is uncertain."""
     pooled = executor.total(PooledRows, _pooled, blocks)
@@ -597,8 +624,8 @@ def guess_gaussian(
     return GaussianMixture.single(mean, np.diag(spread * pooled.num_tasks / scale**2))
 
 
-def _pooled(block: AbstractTasks) -> PooledRows:
-    return block.pooled()
+def _pooled(block: AbstractBlock) -> PooledRows:
+    return PooledRows.total(tasks.pooled() for tasks in block.load())
 
 
 def well_conditioned(cov: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:

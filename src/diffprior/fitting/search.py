@@ -18,6 +18,7 @@ from ..mixture import GaussianMixture
 from .em import (
     HERE,
     MIN_VARIANCE,
+    AbstractBlock,
     AbstractTasks,
     CovarianceModel,
     Samples,
@@ -28,8 +29,8 @@ from .em import (
     one_thread,
 )
 
-CORRECTION_DRAWS = 32  # points per task in the last steps of EM, where it is not exact
-SHORT_STEPS, LONG_STEPS, CORRECTED_STEPS = 12, 100, 6  # of EM: of each start, the best, corrected
+CORRECTION_DRAWS = 32  # points per task in the last steps of a Gaussian whose EM is not exact
+SHORT_STEPS, LONG_STEPS = 12, 100  # of EM: of each start, and of the best
 Blocks = Sequence[AbstractTasks]
 
 
@@ -38,9 +39,8 @@ class SearchConfig:
     """Which mixtures are tried, and what decides between them.
 
     Attributes:
-        num_components: Numbers of components to try; by default 2, 4, 8, ... until more is clearly
+        max_components: At most so many components: 2, 4, 8, ... are tried until more is clearly
             worse, and some in between.
-        max_components: At most.
         max_free: At most, with a covariance of each component's own.
         max_tied: At most, with one covariance for all; 0 for none.
         pooling_per_parameter: Tasks' worth of the pooled covariance in each component's own, per
@@ -65,11 +65,8 @@ class SearchConfig:
             are scored as they are.
         blur: Noise through which samples of more parameters are scored, as a share of their
             spread: finer detail is not to be had from them.
-        stack: Average mixtures of different sizes where that explains tasks better.
-        min_share: Least weight of a mixture in such an average.
     """
 
-    num_components: tuple[int, ...] | None = None
     max_components: int = 256
     max_free: int = 128
     max_tied: int = 32
@@ -87,8 +84,6 @@ class SearchConfig:
     max_tasks: int = 20_000
     plane_dim: int = 2
     blur: float = 0.1
-    stack: bool = False
-    min_share: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -113,44 +108,52 @@ class Search:
 
     Attributes:
         gaussian: The Gaussian fitted to all tasks.
-        mixture: The best candidate, or average of candidates, fitted to all tasks.
-        shares: Each candidate in it, and its weight; empty where none was tried.
+        mixture: The best candidate fitted to all tasks, if it pays; else the Gaussian.
+        best: The candidate; the Gaussian where no other was tried.
         scores: Mean log evidence per held-out task of every candidate.
-        score: That of the choice.
-        gaussian_score: That of the Gaussian.
-        error: Standard error of the difference of the two.
+        error: Standard error of the difference between the best and the Gaussian.
     """
 
     gaussian: GaussianMixture
     mixture: GaussianMixture
-    shares: dict[MixtureCandidate, float]
+    best: MixtureCandidate
     scores: dict[MixtureCandidate, float]
-    score: float
-    gaussian_score: float
     error: float
 
     @property
+    def score(self) -> float:
+        """Mean log evidence per held-out task of the best candidate."""
+        return self.scores[self.best]
+
+    @property
+    def gaussian_score(self) -> float:
+        """That of the Gaussian."""
+        return self.scores[GAUSSIAN]
+
+    @property
     def gain(self) -> float:
-        """Mean gain of the choice over the Gaussian, in nats per held-out task."""
+        """Mean gain of the best over the Gaussian, in nats per held-out task."""
         return self.score - self.gaussian_score
 
     @property
     def pays(self) -> bool:
-        """Whether the choice beats the Gaussian by more than a standard error."""
-        return bool(self.shares) and self.gain > self.error and self.gain > 0
+        """Whether the best beats the Gaussian by more than a standard error."""
+        return self.gain > self.error and self.gain > 0
+
+    @property
+    def grows(self) -> bool:
+        """Whether no larger mixture was tried than the best: there may be finer structure."""
+        return self.best.num_components == max(one.num_components for one in self.scores)
 
     @property
     def candidate(self) -> MixtureCandidate:
-        """The candidate of most weight; the Gaussian where no mixture pays."""
-        return max(self.shares, key=lambda one: self.shares[one]) if self.pays else GAUSSIAN
+        """The best candidate; the Gaussian where no mixture pays."""
+        return self.best if self.pays else GAUSSIAN
 
     @property
     def name(self) -> str:
-        """The choice as reports say it."""
-        counts = [str(one.num_components) for one in self.shares]
-        if len(counts) < 2:
-            return f"mixture of {''.join(counts)}"
-        return f"mixtures of {', '.join(counts[:-1])} and {counts[-1]}, averaged"
+        """The best candidate as reports say it."""
+        return f"mixture of {self.best.num_components}"
 
 
 def search_samples(
@@ -240,9 +243,11 @@ class Splits:
         """Hold out each of the first `num_turns` parts in turn."""
         parts = []
         for turn in range(num_turns):
-            seen = subset(fold != turn)
-            held_out = [block.scoring() for block in subset(fold == turn)]
-            parts.append(Split(seen, gaussian_of(seen, start=start), held_out))
+            seen, held_out = subset(fold != turn), subset(fold == turn)
+            gaussian = gaussian_of(seen, start=start)
+            seen = [block.expanded(gaussian) for block in seen]
+            held_out = [block.scoring().expanded(gaussian) for block in held_out]
+            parts.append(Split(seen, gaussian, held_out))
         blocks = [block for part in parts for block in part.held_out]
         weights = np.concatenate([block.task_weights for block in blocks])
         own = np.arange(len(weights))
@@ -282,30 +287,25 @@ def search(
     seed: int = 0,
     executor: AbstractExecutor = HERE,
     gaussian: GaussianMixture | None = None,
-    advance: Callable[[str], None] = lambda name: None,
+    required: bool = False,
 ) -> Search:
-    """Fit every candidate to most tasks, score it on the others, in turn; refit the best to all."""
+    """Fit candidates to most tasks, score them on the others, in turn; refit the best to all.
+
+    It is refitted if it pays, or if a mixture is `required`.
+    """
     gaussian = gaussian_of(blocks) if gaussian is None else gaussian
+    blocks = [block.expanded(gaussian) for block in blocks]
     tried = _Tried(splits, config, seed, executor)
     _try_candidates(tried, blocks[0].dim)
-    shares = _shares(tried, config)
-    base = tried.values[GAUSSIAN]
-    if not shares:
-        return Search(gaussian, gaussian, {}, {}, splits.mean(base), splits.mean(base), 0.0)
-    chosen = _averaged([tried.values[one] for one in shares], list(shares.values()))
-    mean, error = splits.difference(chosen, base)
+    mixtures = [one for one in tried.values if one != GAUSSIAN]
+    best = max(mixtures, key=tried.mean, default=GAUSSIAN)
+    _, error = splits.difference(tried.values[best], tried.values[GAUSSIAN])
     scores = {one: splits.mean(values) for one, values in tried.values.items()}
-    found = Search(
-        gaussian, gaussian, shares, scores, scores[GAUSSIAN] + mean, scores[GAUSSIAN], error
-    )
-    if not (found.pays or config.stack):
+    found = Search(gaussian, gaussian, best, scores, error)
+    if not (found.pays or required):
         return found
-    advance(found.name)
-    fit = functools.partial(fit_candidate, blocks, gaussian, config=config, seed=seed)
-    mixtures = list(executor.map(fit, list(shares)))
-    return dataclasses.replace(
-        found, mixture=GaussianMixture.average(mixtures, list(shares.values()))
-    )
+    mixture = fit_candidate(blocks, gaussian, best, config, seed)
+    return dataclasses.replace(found, mixture=mixture)
 
 
 @dataclass(frozen=True, eq=False)
@@ -321,13 +321,10 @@ class _Tried:
     )
 
     def add(self, *candidates: MixtureCandidate) -> None:
-        new = [one for one in candidates if one not in self.values]
-        parts = []
-        for split in self.splits.parts:
-            score = functools.partial(_scored, split, self.config, self.seed)
-            parts.append(list(self.executor.map(score, new)))
-        for place, one in enumerate(new):
-            self.values[one] = np.concatenate([part[place] for part in parts])
+        for one in candidates:
+            if one not in self.values:
+                score = functools.partial(_scored, one, self.config, self.seed)
+                self.values[one] = np.concatenate([*self.executor.map(score, self.splits.parts)])
 
     def mean(self, candidate: MixtureCandidate) -> float:
         return self.splits.mean(self.values[candidate])
@@ -338,7 +335,7 @@ class _Tried:
 
 
 def _scored(
-    split: Split, config: SearchConfig, seed: int, candidate: MixtureCandidate
+    candidate: MixtureCandidate, config: SearchConfig, seed: int, split: Split
 ) -> Float[np.ndarray, " m"]:
     """Log evidence of the tasks held out; minus infinity where EM failed."""
     config = dataclasses.replace(config, num_starts=1)
@@ -351,9 +348,6 @@ def _try_candidates(tried: _Tried, dim: int) -> None:
     config = tried.config
     free = CovarianceModel(config.pooling_per_parameter * dim)
     tried.add(GAUSSIAN)
-    if config.num_components is not None:
-        tried.add(*(MixtureCandidate(k, free) for k in config.num_components))
-        return
     most, most_free = config.max_components, min(config.max_components, config.max_free)
     _climb(tried, free, 2, most_free, config)
     if dim > config.plane_dim or len(tried.splits.parts) > 1:
@@ -396,66 +390,17 @@ def _try_averages(tried: _Tried, most: int, config: SearchConfig) -> None:
         tried.add(MixtureCandidate(k, CovarianceModel(config.run_pooling, rank), num_runs=2))
 
 
-def _shares(tried: _Tried, config: SearchConfig) -> dict[MixtureCandidate, float]:
-    """The best candidate, or with `stack` the candidates that together explain tasks best.
-
-    Mixtures of different size err differently, and their average errs less; few rounds leave it
-    broad. The Gaussian has a share where tasks cannot tell it from the average.
-
-    References:
-        Wolpert (1992); Yao, Vehtari, Simpson and Gelman (2018).
-    """
-    mixtures = [one for one in tried.values if one != GAUSSIAN]
-    if not mixtures:
-        return {}
-    if not config.stack:
-        return {max(mixtures, key=tried.mean): 1.0}
-    table = np.column_stack([tried.values[one] for one in mixtures])
-    shares = dict(zip(mixtures, _stacked(table, config.min_share, 50), strict=True))
-    shares = {one: share for one, share in shares.items() if share}
-    both = [
-        tried.values[GAUSSIAN],
-        _averaged([tried.values[one] for one in shares], list(shares.values())),
-    ]
-    gaussian, rest = _stacked(np.column_stack(both), config.min_share, 1000)
-    if gaussian and rest:
-        return {GAUSSIAN: gaussian, **{one: rest * share for one, share in shares.items()}}
-    return shares
-
-
-def _stacked(logs: Float[np.ndarray, "n c"], min_share: float, rounds: int) -> list[float]:
-    """Weights of columns whose average has the highest log on average; small ones are none."""
-    ratios = np.exp(logs - logs.max(axis=1, keepdims=True))
-    shares = np.full(logs.shape[1], 1 / logs.shape[1])
-    for _ in range(rounds):
-        shares = shares * np.mean(ratios / (ratios @ shares)[:, None], axis=0)
-    shares = np.where(shares < min_share, 0.0, shares)
-    return [float(share) for share in shares / shares.sum()]
-
-
-def _averaged(
-    values: Sequence[Float[np.ndarray, " m"]], shares: Sequence[float]
-) -> Float[np.ndarray, " m"]:
-    """Log evidence under an average of mixtures."""
-    pairs = zip(values, shares, strict=True)
-    return np.logaddexp.reduce([np.log(share) + value for value, share in pairs], axis=0)
-
-
 def gaussian_of(
-    blocks: Blocks, executor: AbstractExecutor = HERE, start: GaussianMixture | None = None
+    blocks: Sequence[AbstractBlock],
+    executor: AbstractExecutor = HERE,
+    start: GaussianMixture | None = None,
 ) -> GaussianMixture:
     """The Gaussian of some tasks; of generalized linear models, less precisely."""
+    fit = functools.partial(fit_gaussian, blocks, executor=executor)
     if blocks[0].exact:
-        return fit_gaussian(
-            blocks, start=start, tolerance=1e-5, min_gain=1e-7, executor=executor
-        ).mixture
-    found = fit_gaussian(
-        blocks, start=start, tolerance=1e-3, min_gain=1e-4, max_steps=60, executor=executor
-    )
-    corrected = [block.corrected(CORRECTION_DRAWS) for block in blocks]
-    return fit_gaussian(
-        corrected, start=found.mixture, tolerance=1e-2, max_steps=12, executor=executor
-    ).mixture
+        return fit(start=start, tolerance=1e-5, min_gain=1e-7).mixture
+    found = fit(start=start, tolerance=1e-3, min_gain=1e-4, max_steps=60).mixture
+    return fit(start=found, tolerance=1e-2, max_steps=12, num_draws=CORRECTION_DRAWS).mixture
 
 
 def fit_candidate(
@@ -469,8 +414,7 @@ def fit_candidate(
     config = config or SearchConfig()
     if candidate.num_components == 1:
         return gaussian
-    blocks = [block.corrected(0) for block in blocks]  # where modes were found is not shared
-    draws = np.concatenate([block.draw(gaussian, seed) for block in blocks])
+    draws = np.concatenate([block.draw(gaussian, seed)[0] for block in blocks])
     weights = np.concatenate([block.task_weights for block in blocks])
     runs = [
         _fit_run(blocks, gaussian, draws, weights, candidate, config, (seed, run))
@@ -500,28 +444,4 @@ def _fit_run(
     found = max(fits, key=lambda fit: np.nan_to_num(fit.log_evidence, nan=-np.inf))
     if found.num_steps == SHORT_STEPS and num_starts > 1:
         found = fit_mixture(blocks, found.mixture, model, floor, max_steps=LONG_STEPS)
-    if blocks[0].exact:
-        return found.mixture
-    corrected = [block.corrected(CORRECTION_DRAWS) for block in blocks]
-    steps, never = CORRECTED_STEPS, -np.inf
-    return fit_mixture(
-        corrected, found.mixture, model, floor, max_steps=steps, tolerance=never
-    ).mixture
-
-
-def refined(
-    blocks: Blocks,
-    gaussian: GaussianMixture,
-    mixture: GaussianMixture,
-    executor: AbstractExecutor = HERE,
-    config: SearchConfig | None = None,
-    num_steps: int = 4,
-) -> tuple[GaussianMixture, GaussianMixture]:
-    """A few steps over all tasks, from what a part of them gave."""
-    gaussian = fit_gaussian(
-        blocks, start=gaussian, tolerance=1e-5, max_steps=6, executor=executor
-    ).mixture
-    pooling = (config or SearchConfig()).pooling_per_parameter * mixture.dim
-    model, floor = CovarianceModel(pooling), MIN_VARIANCE * np.asarray(gaussian.covs[0])
-    better = fit_mixture(blocks, mixture, model, floor, max_steps=num_steps, executor=executor)
-    return gaussian, better.mixture
+    return found.mixture

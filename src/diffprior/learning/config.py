@@ -3,7 +3,14 @@
 from dataclasses import dataclass
 
 from ..fitting.search import SearchConfig
-from .tasks import LOGS_SEARCH
+
+LOGS_SEARCH = SearchConfig(
+    max_components=24,
+    max_tied=0,
+    pooling_per_parameter=0.5,
+    tasks_per_component=20.0,
+    num_folds=3,
+)
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,6 @@ class LearningConfig:
         num_folds: Of the tasks learned from, one fold scores the diffusion model.
         scoring_tasks: Most tasks of that fold.
         max_rounds: Most rounds of EM of the diffusion model.
-        min_room: Certificate, in nats per task, above which rounds of EM are tried.
         round_steps: Optimizer steps per round, a quarter of a first fit's.
         round_draws: Fewest posterior draws to train on in a round; with fewer tasks, several draws
             are taken per task.
@@ -43,7 +49,6 @@ class LearningConfig:
     num_folds: int = 9
     scoring_tasks: int = 500
     max_rounds: int = 8
-    min_room: float = 0.05
     round_steps: int = 1000
     round_draws: int = 4000
     round_tasks: int = 200_000

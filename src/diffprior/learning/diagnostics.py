@@ -1,7 +1,6 @@
-"""Diagnostics of logs: reliability, certificate, calibration, and warnings about the data."""
+"""Diagnostics of logs: reliability, calibration, and warnings about the data."""
 
 import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,14 +10,13 @@ from jaxtyping import Float
 
 from ..evidence.base import AbstractLikelihood
 from ..executors import AbstractExecutor
-from ..fitting.em import HERE, log_evidence
+from ..fitting.em import HERE, AbstractBlock
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
-from .scoring import TaskMoments, first_halves, first_tasks
-from .tasks import AnyLogs, LinearTasks, Noise, RowTasks, blocks_of, symmetric
+from .scoring import TaskMoments, first_halves
+from .tasks import AnyLogs, Noise, blocks_of
+from .triangles import symmetric
 
-CERTIFICATE_TASKS = 1000
-CERTIFICATE_ATOMS = 400
 PREDICTIVE_DRAWS = 99
 MIN_RELIABILITY = 0.1  # below which a direction counts as unseen
 MIN_TASKS = 200  # to look for selection; with fewer only a Gaussian is learned
@@ -41,7 +39,7 @@ class Reliability:
 
 
 def reliability(
-    gaussian: GaussianMixture, blocks: Sequence[RowTasks], executor: AbstractExecutor = HERE
+    gaussian: GaussianMixture, blocks: Sequence[AbstractBlock], executor: AbstractExecutor = HERE
 ) -> Reliability:
     """Compute the eigenvalues of I - C^-1 mean Cov(theta | h) under the Gaussian."""
     sums = executor.total(TaskMoments, functools.partial(TaskMoments.of, gaussian), blocks)
@@ -54,71 +52,6 @@ def reliability(
     mean = float(np.clip(np.mean(shares), 1e-9, 1 - 1e-9))
     order = float(np.log(max(num_tasks, 2)) / -np.log(mean))
     return Reliability(shares, towards, order)
-
-
-def certificate(
-    components: GaussianMixture, logs: AnyLogs, likelihood: AbstractLikelihood, seed: int = 0
-) -> float:
-    """Bound what any prior could still gain on these tasks, in nats per task.
-
-    For any prior with evidences f, D = max over theta of the mean of p(h | theta) / f, less 1: by
-    Jensen's inequality no prior has a mean log evidence more than log(1 + D) higher on the same
-    tasks. The bound of a better prior, plus what that one gains, holds as well and is much tighter;
-    the better one is the prior mixed with atoms, weights by EM, atoms where the ratio was largest.
-    The maximum is searched from posterior draws, for linear rewards by ascent.
-    """
-    blocks = blocks_of(first_tasks(logs, CERTIFICATE_TASKS), likelihood)
-    linear = [block for block in blocks if isinstance(block, LinearTasks)]
-    evidence = log_evidence(blocks, components)
-    points = np.concatenate([block.draw(components, seed, 5) for block in blocks])
-    points = points[:: -(-len(points) // CERTIFICATE_ATOMS)]
-    weights = np.concatenate([[0.5], np.full(len(points), 0.5 / len(points))])
-    bound = np.inf
-    for _ in range(6):
-        likelihoods = np.concatenate([block.log_likelihood(points) for block in blocks])
-        ratios = np.exp(np.minimum(likelihoods - evidence[:, None], 50.0))
-        gain, weights = _improved(ratios, weights)
-        means = np.mean(ratios / gain[:, None], axis=0)
-        starts = points[np.argsort(means)[-5:]]
-        found = [_climb(linear, evidence + np.log(gain), theta) for theta in starts if linear]
-        best = max([float(means.max()), *(value for value, _ in found)])
-        bound = min(bound, float(np.mean(np.log(gain)) + np.log(max(best, 1.0))))
-        if not found:
-            break
-        points = np.concatenate([points, [theta for _, theta in found]])
-        weights = np.concatenate([0.9 * weights, np.full(len(found), 0.1 / len(found))])
-    return bound
-
-
-def _improved(
-    ratios: Float[np.ndarray, "n m"], weights: Float[np.ndarray, " w"], rounds: int = 100
-) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " w"]]:
-    """Evidence over the prior's own of the prior mixed with atoms, and the weights, by EM."""
-    own, atoms = weights[0], weights[1:]
-    for _ in range(rounds):
-        total = own + ratios @ atoms
-        own, atoms = own * np.mean(1 / total), atoms * (ratios.T @ (1 / total)) / len(total)
-    return own + ratios @ atoms, np.concatenate([[own], atoms])
-
-
-def _climb(
-    blocks: list[LinearTasks], evidence: Float[np.ndarray, " n"], theta: Float[np.ndarray, " d"]
-) -> tuple[float, Float[np.ndarray, " d"]]:
-    """Ascend the mean ratio: the mode of a mixture of Gaussians by mean shift, never downhill."""
-    value = 0.0
-    ends = np.cumsum([0, *(b.num_tasks for b in blocks)])
-    for _ in range(50):
-        logs_ = np.concatenate([b.log_likelihood(theta[None])[:, 0] for b in blocks]) - evidence
-        weights = np.exp(np.minimum(logs_, 50.0))
-        before, value = value, float(weights.mean())
-        if value - before < 1e-6:
-            break
-        parts = [weights[a:b] for a, b in itertools.pairwise(ends)]
-        both = list(zip(blocks, parts, strict=True))
-        precision = symmetric(np.sum([b.precision @ w for b, w in both], axis=0))
-        shift = np.sum([b.shift @ w for b, w in both], axis=0)
-        theta = np.linalg.lstsq(precision, shift, rcond=None)[0]
-    return value, theta
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,10 +77,8 @@ def calibration(
     first, is_first = first_halves(logs)
     order = np.argsort(first.hashes, kind="stable")
     draws = np.empty((PREDICTIVE_DRAWS, logs.num_tasks, logs.dim))
-    blocks = blocks_of(first, likelihood)
-    for i in range(PREDICTIVE_DRAWS):
-        parts = [b.draw(components, seed, i) for b in blocks]
-        draws[i, order] = np.concatenate(parts)
+    parts = [b.draw(components, seed, count=PREDICTIVE_DRAWS) for b in blocks_of(first, likelihood)]
+    draws[:, order] = np.concatenate(parts, axis=1)
     rows = np.flatnonzero(~is_first)
     own = logs.row_tasks[rows]
     eta = np.einsum("ri,mri->mr", logs.features[rows], draws[:, own])

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from ..evidence.base import AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..executors import AbstractExecutor, InProcess
 from ..files.cache import Checkpoints
+from ..fitting.em import AbstractBlock
+from ..fitting.search import GAUSSIAN as GAUSSIAN_ALONE
 from ..fitting.search import Search, gaussian_of
 from ..logs.labels import Selection, folds
 from ..logs.logs import Logs
@@ -22,13 +24,13 @@ from ..logs.statistics import TaskStatistics
 from ..mixture import GaussianMixture
 from ..priors.base import AbstractPrior
 from ..priors.diffusion import DiffusionPrior
+from ..progress import Progress
 from ..progress import progress as progress_bar
 from .config import LearningConfig
 from .diagnostics import (
     Calibration,
     Reliability,
     calibration,
-    certificate,
     data_warnings,
     reliability,
 )
@@ -48,12 +50,12 @@ from .scoring import (
     score,
     task_log_evidence,
 )
-from .source import Passes, Source
-from .tasks import CACHE, AnyLogs, RowTasks, blocks_of, resolve, search_logs
+from .source import LOADED, Passes, Source
+from .tasks import AnyLogs, blocks_of, resolve, search_logs
 
 FAMILIES = ("gaussian", "mixture", "diffusion")
 GAUSSIAN, NAIVE = "Gaussian", "naive estimates"  # their names in the report
-NUM_STEPS = 24  # of the progress bar, about
+NUM_STEPS = 5  # of the progress bar: families, report and regret
 SHOWN_POINTS = 2000  # of a figure
 NOISE_FROM = {
     "given": "given",
@@ -86,7 +88,8 @@ def learn(
     families: Sequence[str] | None = None,
     seed: int = 0,
     hedge: float = 0.003,
-    simulate: bool = True,
+    quick: bool = False,
+    simulate: bool | None = None,
     executor: AbstractExecutor | None = None,
     checkpoint_dir: str | Path | None = None,
     progress: bool | None = None,
@@ -96,9 +99,10 @@ def learn(
 
     A tenth of the tasks, chosen by their labels, is held out for the report. The others are used,
     in this order, to estimate the noise of linear rewards if it is unknown; to fit a Gaussian by
-    maximum marginal likelihood; to fit mixtures of Gaussians, whose size is chosen by
-    cross-validated evidence; and to improve a diffusion model distilled from the best of these. A
-    richer family is chosen only if it beats a simpler one by more than a standard error.
+    maximum marginal likelihood, which is announced within seconds; to fit mixtures of Gaussians,
+    whose size is chosen by cross-validated evidence; and, where the largest of them is the best, so
+    that there may be finer structure, to improve a diffusion model distilled from it. A richer
+    family is chosen only if it beats a simpler one by more than a standard error.
 
     Args:
         logs: `Logs`, `ShardedLogs` of any size, or `TaskStatistics` for linear rewards; at least
@@ -110,7 +114,10 @@ def learn(
         seed: Random seed. Tasks are split by their labels, whatever the seed.
         hedge: Weight of a wide Gaussian mixed into the prior, so that tasks unlike any before can
             be learned.
-        simulate: Whether to simulate the regret of the families for the report.
+        quick: Whether to stop after the closed forms, a Gaussian and mixtures, and to simulate
+            nothing: seconds instead of minutes.
+        simulate: Whether to simulate the regret of the families for the report; by default if a
+            diffusion model was fitted, which takes longer.
         executor: Where passes over the tasks run: `executors.Processes()`, `executors.Ray(...)`;
             by default in this process. The result does not depend on it.
         checkpoint_dir: Folder for every finished pass over shards; an interrupted run resumes from
@@ -136,24 +143,26 @@ def learn(
             "only passes over shards are saved, so write some with dp.ShardedLogs.write"
         )
     allowed = frozenset(choice("families", name, FAMILIES) for name in families or FAMILIES)
+    if quick:
+        allowed, simulate = allowed - {"diffusion"}, bool(simulate)
+    if not allowed:
+        raise ValueError(
+            "`quick`: expected a Gaussian or mixtures among `families`, got 'diffusion' alone; "
+            "leave out one of the two arguments"
+        )
     if not 0.0 <= hedge < 1.0:
         raise ValueError(f"`hedge`: expected a share in [0, 1), got {hedge:g}; 0.01 is usual")
     config = config or LearningConfig()
     with progress_bar("learning", NUM_STEPS, visible=progress) as bar:
-
-        def advance(name: str) -> None:
-            bar.describe(name)
-            bar.advance()
-
         passes = Passes(executor or InProcess())
         if isinstance(logs, ShardedLogs):
             cache = None if checkpoint_dir is None else Checkpoints(Path(checkpoint_dir))
             passes = Passes(passes.executor, bar.describe, cache, logs.digest)
         try:
-            run = _Run(logs, likelihood, seed, hedge, passes, config, advance)
+            run = _Run(logs, likelihood, seed, hedge, passes, config, bar)
             return run.learn(allowed, simulate)
         finally:
-            CACHE.clear()
+            LOADED.clear()
 
 
 class _Run:
@@ -167,13 +176,12 @@ class _Run:
         hedge: float,
         passes: Passes,
         config: LearningConfig,
-        advance: Callable[[str], None],
+        progress: Progress,
     ) -> None:
         self.source = Source.of(logs, likelihood, passes, config)
         self.seed, self.hedge, self.passes = seed, hedge, passes
-        self.config, self.advance = config, advance
+        self.config, self.progress = config, progress
         self.seconds: dict[str, float] = {}
-        self.certificates: dict[int, float] = {}
         sample, num_tasks = self.source.sample, self.source.num_tasks
         if num_tasks < config.min_tasks:
             raise ValueError(
@@ -190,7 +198,7 @@ class _Run:
         self.held_out = self.rest if self.few else sample.select(out)
         self.likelihood, self.noise = resolve(self.rest, likelihood)
 
-    def learn(self, allowed: frozenset[str], simulate: bool) -> Learned:
+    def learn(self, allowed: frozenset[str], simulate: bool | None) -> Learned:
         """Fit all families, choose one and write the report."""
         forced = "gaussian" not in allowed
         if forced and self.few:
@@ -201,26 +209,30 @@ class _Run:
         blocks = self.source.blocks(self.likelihood, self.selection)
         with self._phase(GAUSSIAN):
             gaussian = gaussian_of(blocks, self.passes)
+            families = [closed_form(NAIVE, naive(blocks, self.passes))]
+            families.append(closed_form(GAUSSIAN, gaussian))
             seen = reliability(gaussian, blocks, self.passes)
+        self._note_gaussian(families)
         rough = self.few or seen.learnable_order < self.config.min_order
         search = None
         if allowed != {"gaussian"} and (forced or not rough):
-            search = self._search(blocks)
-        families = [
-            closed_form(NAIVE, naive(blocks, self.passes)),
-            closed_form(GAUSSIAN, gaussian if search is None else search.gaussian),
-        ]
-        if search is not None and search.shares:
-            families.append(closed_form(search.name, search.mixture))
+            with self._phase("mixture"):
+                search = self._search(blocks, gaussian, forced)
         chosen, sentence = choose(search, self.few, rough, forced)
-        if "diffusion" in allowed and chosen != GAUSSIAN:
-            with self._phase("diffusion"):
-                family, pays, about = self._diffusion(families[-1])
-            families.append(family)
-            if pays or "mixture" not in allowed:
-                chosen, sentence = family.name, about
-            else:
-                sentence = f"{sentence}; {about}"
+        if search is not None and chosen != GAUSSIAN:
+            families.append(closed_form(search.name, search.mixture))
+            self.progress.note(sentence)
+            if "diffusion" in allowed and (search.grows or "mixture" not in allowed):
+                self.progress.note("fitting a diffusion model: minutes; quick=True leaves it out")
+                with self._phase("diffusion"):
+                    family, pays, about = self._diffusion(families[-1])
+                families.append(family)
+                if pays or "mixture" not in allowed:
+                    chosen, sentence = family.name, about
+                else:
+                    sentence = f"{sentence}; {about}"
+            elif "diffusion" in allowed:
+                sentence += "; no diffusion model was fitted, as more components explain no more"
         warnings = data_warnings(self.source.sample, self.likelihood, gaussian, seen, self.noise)
         with self._phase("report"):
             report = self._report(families, chosen, sentence, seen, warnings, simulate)
@@ -230,33 +242,38 @@ class _Run:
             prior = as_prior(hedged(final.components, self.hedge))
         return Learned(prior, self.likelihood, report, {f.name: f.prior for f in families})
 
+    def _note_gaussian(self, families: list[Family]) -> None:
+        """The first answer, long before the last."""
+        values = [
+            task_log_evidence(family, self.held_out, self.likelihood).mean() for family in families
+        ]
+        self.progress.note(
+            f"Gaussian after {self.seconds[GAUSSIAN]:.1f} s: {values[1]:.3f} nats per task, "
+            f"{values[1] - values[0]:+.3f} over naive estimates"
+        )
+
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
-        self.advance(name)
+        self.progress.describe(name)
+        self.progress.advance()
         begin = time.perf_counter()
         yield
         self.seconds[name] = time.perf_counter() - begin
 
-    def _search(self, blocks: Sequence[RowTasks]) -> Search:
-        num_tasks = self.rest.num_tasks
+    def _search(
+        self, blocks: Sequence[AbstractBlock], gaussian: GaussianMixture, required: bool
+    ) -> Search:
         larger = self.source.num_tasks > self.source.sample.num_tasks
-        with self._phase("mixture"):
-            return search_logs(
-                self.rest,
-                self.likelihood,
-                config=self.config.search,
-                seed=self.seed,
-                executor=self.passes,
-                everything=blocks if larger or num_tasks > self.config.search.max_tasks else None,
-                advance=self.advance,
-            )
-
-    def _certificate(self, components: GaussianMixture) -> float:
-        """Bound on the gain of any prior over these components, computed once."""
-        if id(components) not in self.certificates:
-            found = certificate(components, self.rest, self.likelihood, self.seed)
-            self.certificates[id(components)] = found
-        return self.certificates[id(components)]
+        return search_logs(
+            self.rest,
+            self.likelihood,
+            gaussian,
+            config=self.config.search,
+            seed=self.seed,
+            executor=self.passes,
+            everything=blocks if larger else None,
+            required=required,
+        )
 
     def _diffusion(self, base: Family) -> tuple[Family, bool, str]:
         """Distill a closed form, improve it by EM while that pays, and compare the two.
@@ -265,14 +282,11 @@ class _Run:
         diffusion model is chosen only if it is clearly better.
         """
         assert base.components is not None
-        config, rest, room = self.config, self.rest, self._certificate(base.components)
+        config, rest = self.config, self.rest
         family = Family("diffusion", distill(base.components, self.seed, self.hedge, config))
         if not isinstance(rest, Logs):
             about = "the diffusion model distilled from it was not trained or scored: there are no "
             return family, False, about + "rows"
-        if room <= config.min_room and base.components.num_components < config.max_base_components:
-            about = "the diffusion model is that same prior: no prior could gain more than "
-            return family, False, about + f"{room:.3f} nats, so it was not trained"
         fold = rest.select(folds(rest.hashes, config.num_folds, FOLD_SALT) == 0)
         scoring = first_tasks(fold, config.scoring_tasks)
 
@@ -280,8 +294,8 @@ class _Run:
             return task_log_evidence(family, scoring, self.likelihood, self.seed)
 
         values, rounds = scored(family), 0
-        while room > config.min_room and rounds < config.max_rounds:
-            self.advance("EM of the diffusion model")
+        while rounds < config.max_rounds:
+            self.progress.describe(f"EM of the diffusion model, round {rounds + 1}")
             assert isinstance(family.prior, DiffusionPrior)
             better = em_round(
                 family.prior,
@@ -312,7 +326,7 @@ class _Run:
         sentence: str,
         seen: Reliability,
         warnings: tuple[str, ...],
-        simulate: bool,
+        simulate: bool | None,
     ) -> LearningReport:
         likelihood, held_out, seed = self.likelihood, self.held_out, self.seed
         if self.few:
@@ -325,7 +339,9 @@ class _Run:
         simulation, places = None, None
         if isinstance(held_out, Logs):
             places = calibration(basis, held_out, likelihood, seed)
-            if simulate:
+            trained = any(f.components is None for f in families)
+            if simulate or (simulate is None and trained):
+                self.progress.note("simulating regret: minutes; simulate=False leaves it out")
                 with self._phase("regret"):
                     simulation = simulate_regret(
                         families, basis, chosen, held_out, likelihood, seed
@@ -346,7 +362,6 @@ class _Run:
             learnable_order=seen.learnable_order,
             families=results,
             length_names=names,
-            certificate=self._certificate(basis),
             coverage=None if places is None else places.coverage,
             coverage_error=None if places is None else places.error,
             simulation=simulation,
@@ -391,7 +406,7 @@ class _Run:
             if f.name != NAIVE
         }
         blocks = blocks_of(first_tasks(self.rest, SHOWN_POINTS), self.likelihood)
-        estimates = np.concatenate([b.draw(basis, self.seed, 77) for b in blocks])
+        estimates = np.concatenate([b.draw(basis, self.seed, 77)[0] for b in blocks])
         return Pictures(draws, estimates, None if places is None else places.places)
 
 
@@ -404,10 +419,11 @@ def choose(search: Search | None, few: bool, rough: bool, forced: bool) -> tuple
             "chosen: the Gaussian, since one task says too little about theta for anything richer "
             "to be learned from so many tasks"
         )
-    if search is None or not search.shares:
+    if search is None or search.best == GAUSSIAN_ALONE:
         return GAUSSIAN, "chosen: the Gaussian, since nothing richer was tried"
-    name, mean, error = search.name, search.gain, search.error
-    figures = f"{mean:+.3f} +- {error:.3f} nats per task over the Gaussian, cross-validated"
+    figures = (
+        f"{search.gain:+.3f} +- {search.error:.3f} nats per task over the Gaussian, cross-validated"
+    )
     if search.pays or forced:
-        return name, f"chosen: the {name}, {figures}"
-    return GAUSSIAN, f"chosen: the Gaussian; the best mixture ({name}) has {figures}"
+        return search.name, f"chosen: the {search.name}, {figures}"
+    return GAUSSIAN, f"chosen: the Gaussian; the best mixture ({search.name}) has {figures}"

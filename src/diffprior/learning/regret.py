@@ -65,7 +65,8 @@ def simulate_regret(
     num_runs, num_rounds = (64, 200) if linear else (32, 100)
     blocks = blocks_of(logs, likelihood)
     copies = -(-256 // max(logs.num_tasks, 1))
-    thetas = np.concatenate([b.draw(chosen, seed, 31 + c) for c in range(copies) for b in blocks])
+    parts = [b.draw(chosen, seed, 31, count=copies) for b in blocks]
+    thetas = np.concatenate([part.reshape(-1, logs.dim) for part in parts])
     actions = _actions(logs, seed)
     problem = RowProblem(
         thetas, actions, likelihood, num_actions=min(ACTIONS_PER_ROUND, len(actions))

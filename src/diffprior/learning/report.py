@@ -35,8 +35,6 @@ class LearningReport:
         learnable_order: Order of structure that this number of tasks can show.
         families: Scores of every family on the held-out tasks, beginning with naive estimates.
         length_names: Names of the groups of tasks by number of rows.
-        certificate: Upper bound on what any prior could still gain on the tasks learned from, in
-            nats per task.
         coverage: Share of next rewards inside their 90 % predictive intervals; or None.
         coverage_error: Its standard error.
         simulation: Expected regret of the families; or None.
@@ -59,7 +57,6 @@ class LearningReport:
     learnable_order: float
     families: tuple[FamilyResult, ...]
     length_names: tuple[str, ...]
-    certificate: float
     coverage: float | None
     coverage_error: float | None
     simulation: Simulation | None
@@ -171,9 +168,7 @@ def _row_of(name: str, rows: list[tuple[str, ...]]) -> frozenset[tuple[int, int]
 
 def _limits(report: LearningReport) -> str:
     lines = [
-        f"no prior at all could gain more than {report.certificate:.3f} nats per task on the tasks "
-        "learned from (certificate)",
-        "fine structure, narrower than what one task's rows can tell, is not known from these logs",
+        "fine structure, narrower than what one task's rows can tell, is not known from these logs"
     ]
     if report.coverage is not None:
         share = plus_minus(100 * report.coverage, 100 * (report.coverage_error or 0.0))

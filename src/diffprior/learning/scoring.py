@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,15 @@ from jaxtyping import Float
 from ..evaluate.comparison import estimate_log_evidence
 from ..evidence.base import AbstractLikelihood
 from ..executors import AbstractExecutor
-from ..fitting.em import HERE, guess_gaussian, log_evidence, well_conditioned
+from ..fitting.em import (
+    HERE,
+    AbstractBlock,
+    AbstractTasks,
+    Additive,
+    guess_gaussian,
+    log_evidence,
+    well_conditioned,
+)
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from ..priors.base import AbstractPrior
@@ -20,7 +28,6 @@ from ..priors.mixture import MixturePrior
 from ..reporting.tables import standard_error
 from .tasks import AnyLogs, RowTasks, block_order, blocks_of
 
-SCORING_DRAWS = 128
 NUM_ESTIMATES = 8
 RIDGE = 0.1  # of plug-in estimates, relative to the information of an average task
 HEDGE_SCALE = 3.0  # standard deviations of the hedge, relative to those of the prior
@@ -65,7 +72,7 @@ def hedged(components: GaussianMixture, share: float) -> GaussianMixture:
 
 
 @dataclass(frozen=True, eq=False)
-class TaskMoments:
+class TaskMoments(Additive):
     """Sums over tasks of posteriors under a Gaussian, in its units.
 
     Means and their products are summed over tasks of several rows and over all, covariances, as
@@ -78,11 +85,16 @@ class TaskMoments:
     cov_z: Float[np.ndarray, " p"]
 
     @staticmethod
-    def of(gaussian: GaussianMixture, block: RowTasks) -> "TaskMoments":
+    def of(gaussian: GaussianMixture, block: AbstractBlock) -> "TaskMoments":
         """Sum over the tasks of a block."""
-        given = block.condition(gaussian)
+        return TaskMoments.total(TaskMoments._of(gaussian, tasks) for tasks in block.load())
+
+    @staticmethod
+    def _of(gaussian: GaussianMixture, tasks: AbstractTasks) -> "TaskMoments":
+        assert isinstance(tasks, RowTasks)
+        given = tasks.condition(gaussian)
         z = given.mean_z[:, 0].T
-        groups = (z[block.task_rows >= 2], z)
+        groups = (z[tasks.counts >= 2], z)
         return TaskMoments(
             np.array([len(group) for group in groups], float),
             np.stack([group.sum(axis=0) for group in groups]),
@@ -90,14 +102,8 @@ class TaskMoments:
             given.cov_z[:, 0].sum(axis=1),
         )
 
-    @staticmethod
-    def total(parts: Iterable["TaskMoments"]) -> "TaskMoments":
-        """Add sums."""
-        columns = zip(*(vars(part).values() for part in parts), strict=True)
-        return TaskMoments(*(np.sum(column, axis=0) for column in columns))
 
-
-def naive(blocks: Sequence[RowTasks], executor: AbstractExecutor = HERE) -> GaussianMixture:
+def naive(blocks: Sequence[AbstractBlock], executor: AbstractExecutor = HERE) -> GaussianMixture:
     """Fit a Gaussian to plug-in estimates: mean and covariance of a ridge regression per task.
 
     For generalized linear models the estimate is one Newton step from the pooled one. Tasks of one
@@ -151,10 +157,8 @@ def task_log_evidence(
         return estimate_log_evidence(
             family.prior, logs, likelihood, num_estimates=NUM_ESTIMATES, seed=seed
         ).values
-    blocks = blocks_of(logs, likelihood)
-    exact = [block.corrected(SCORING_DRAWS) for block in blocks]
     values = np.empty(logs.num_tasks)
-    values[block_order(logs)] = log_evidence(exact, family.components)
+    values[block_order(logs)] = log_evidence(blocks_of(logs, likelihood), family.components)
     return values
 
 

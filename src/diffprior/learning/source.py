@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import hashlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +18,16 @@ from ..executors import AbstractExecutor, Result, Sum
 from ..executors import Shard as AnyShard
 from ..files.base import Serializable
 from ..files.cache import Checkpoints, Saved, SavedArrays, array_digest
+from ..fitting.em import AbstractBlock
 from ..logs.labels import Selection
 from ..logs.logs import Logs, check_several_rows, check_varying, grouped_logs
 from ..logs.shards import Shard, ShardedLogs
 from ..logs.statistics import check_gram
 from .config import LearningConfig
-from .tasks import AnyLogs, RowTasks, ShardTasks, blocks_of
+from .tasks import AnyLogs, RowTasks, blocks_of
 
 PIECE_TASKS = 1024  # per piece of logs in memory
+CACHED_BYTES = 2**31  # of shards that a process keeps for the next pass
 UNSIGNED = "unsigned_"
 SAMPLE = ("hashes", "counts", "features", "rewards", "weights", "times")
 
@@ -126,13 +129,15 @@ class Source:
         )
         return Source(sample, num_tasks, num_rows, found.rows_per_task(), logs.shards)
 
-    def blocks(self, likelihood: AbstractLikelihood, selection: Selection) -> Sequence[RowTasks]:
+    def blocks(
+        self, likelihood: AbstractLikelihood, selection: Selection
+    ) -> Sequence[AbstractBlock]:
         """Evidence of all chosen tasks."""
         if self.shards is None:
             logs = self.sample
             return blocks_of(logs.select(selection.mask(logs.hashes)), likelihood)
-        digest, exact = likelihood.digest, isinstance(likelihood, Linear)
-        return [ShardTasks(shard, selection, likelihood, digest, exact) for shard in self.shards]
+        chosen = [dataclasses.replace(shard, selection=selection) for shard in self.shards]
+        return [ShardBlock(shard, likelihood, likelihood.digest) for shard in chosen]
 
     def pieces(
         self, selection: Selection, piece_tasks: int = PIECE_TASKS
@@ -144,6 +149,65 @@ class Source:
         logs = self.sample.by_hash(selection)
         starts = range(0, logs.num_tasks, piece_tasks)
         return [logs.select(np.arange(s, min(s + piece_tasks, logs.num_tasks))) for s in starts]
+
+
+@dataclass(frozen=True, eq=False)
+class ShardBlock(AbstractBlock):
+    """The chosen tasks of one file, read on demand; a process keeps what it has read if it can."""
+
+    shard: Shard
+    likelihood: AbstractLikelihood
+    likelihood_digest: str
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        """Whether the evidence of its tasks has a closed form."""
+        return isinstance(self.likelihood, Linear)
+
+    def load(self) -> list[RowTasks]:
+        """Its tasks, read now or in an earlier pass."""
+        return LOADED.get(self)
+
+    def __str__(self) -> str:
+        return str(self.shard)
+
+    def __repr__(self) -> str:
+        return f"{self.shard!r} {self.likelihood_digest}"
+
+
+class _Cache:
+    """Tasks of shards that a process has read, as many as fit, all of one likelihood and table."""
+
+    def __init__(self) -> None:
+        self.about: object = None
+        self.found: dict[str, list[RowTasks]] = {}
+        self.num_bytes, self.lock = 0, threading.Lock()
+
+    def get(self, block: ShardBlock) -> list[RowTasks]:
+        """The tasks of a block, cached or read."""
+        about = (block.shard.columns, block.shard.selection, block.likelihood_digest)
+        with self.lock:
+            if about != self.about:
+                self.about, self.found, self.num_bytes = about, {}, 0
+            if block.shard.path in self.found:
+                return self.found[block.shard.path]
+        found = blocks_of(block.shard.read(), block.likelihood)
+        parts = [tasks if tasks.rows is None else tasks.rows for tasks in found]
+        arrays = (value for part in parts for value in vars(part).values())
+        size = sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+        with self.lock:
+            if about == self.about and self.num_bytes + size <= CACHED_BYTES:
+                self.found[block.shard.path] = found
+                self.num_bytes += size
+        return found
+
+    def clear(self) -> None:
+        """Let go of all."""
+        with self.lock:
+            self.about, self.found, self.num_bytes = None, {}, 0
+
+
+LOADED = _Cache()
 
 
 @dataclass(frozen=True, eq=False)

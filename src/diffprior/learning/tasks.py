@@ -1,16 +1,13 @@
-"""Tasks with rows: linear rewards, generalized linear models, and files read on demand.
+"""Tasks with rows: what the rows of each say about its parameters, as a quadratic.
 
-Many small symmetric matrices are handled at once, in float64, with the batch as the last axis. A
-symmetric matrix is stored as its lower triangle, row by row. NumPy loops over rows and columns and
-works on whole batches, which for small matrices is several times faster than LAPACK one by one, and
-needs neither compilation nor the precision that JAX was set to.
+The log likelihood of a task is c + s' theta - theta' P theta / 2: exactly for linear rewards, and
+for a generalized linear model expanded once about where a prior and the rows place theta. So EM and
+the search for a mixture are the same for both; where it matters, points drawn from a task's
+posterior correct by importance what the quadratic misses.
 """
 
-import abc
 import dataclasses
-import functools
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import equinox as eqx
@@ -23,113 +20,59 @@ from ..evidence.base import AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..evidence.linear import Linear
 from ..executors import AbstractExecutor
-from ..fitting.em import HERE, AbstractTasks, PooledRows, Sums, fit_gaussian
-from ..fitting.search import Search, SearchConfig, Splits, gaussian_of, refined, search
-from ..logs.labels import Selection, folds, normals, uniforms
+from ..fitting.em import (
+    HERE,
+    MIN_VARIANCE,
+    SCORING_DRAWS,
+    AbstractBlock,
+    AbstractTasks,
+    PooledRows,
+    Sums,
+    fit_gaussian,
+    fit_mixture,
+)
+from ..fitting.search import Search, SearchConfig, Splits, search
+from ..logs.labels import folds, normals, uniforms
 from ..logs.logs import Logs
-from ..logs.shards import Shard
-from ..logs.statistics import TaskStatistics, segment_sums, unpacked
+from ..logs.statistics import TaskStatistics, residuals, segment_sums, triangle_places
 from ..mixture import GaussianMixture
+from .config import LOGS_SEARCH
+from .triangles import congruence, diagonal, gram, inverse_factor, symmetric
 
-UNROLLED_UP_TO = 16  # largest dimension factorized by loops over rows and columns
 LINEAR_TASKS_AT_ONCE = 1024
 PAIRS_AT_ONCE = 8192  # tasks times components, so that their matrices stay in the cache
 TASKS_AT_ONCE, ROWS_AT_ONCE = 256, 4096  # of generalized linear models
-POINTS_AT_ONCE = 2_000_000  # rows times points whose likelihood is computed together
+TERMS_AT_ONCE = 4**9  # rows times points whose likelihood is computed by one program
 MAX_NEWTON = 50
 MODE_TOLERANCE = 1e-7  # step in prior standard deviations at which the mode is found
+NODES, NODE_WEIGHTS = np.sqrt(3.0) * np.array([-1.0, 0.0, 1.0]), np.array([1.0, 4.0, 1.0]) / 6
+BELIEF_STEPS = 2  # expansions about the belief that the one before gave
+RESAMPLED_FROM = 32  # points that a draw is taken from
 POSTERIOR_SHARE = 0.95  # points by probability given the task; the others by the prior's weights
-WIDENING = 1.1  # standard deviations of the points over Laplace's
-CACHED_BYTES = 2**31  # of tasks that a process keeps for the next round
+WIDENING = 1.1  # standard deviations of the points over those of the quadratic's posterior
 MIN_RESIDUAL_FREEDOM = 200  # degrees of freedom from which pooled residuals are trusted alone
 MAX_NOISE_TASKS = 100_000
-MIN_EIGENVALUE = 1e-9  # of a task's design, over its largest
-TINY = 1e-300
+REFINING_STEPS = 4  # over all tasks, of a mixture found from some of them
 
-LOGS_SEARCH = SearchConfig(
-    num_components=(2, 5, 10, 20),
-    pooling_per_parameter=0.5,
-    tasks_per_component=20.0,
-    num_folds=3,
-    stack=True,
-)
 AnyLogs = Logs | TaskStatistics
-
-
-@functools.lru_cache(maxsize=32)
-def triangle_places(dim: int) -> Int[np.ndarray, "d d"]:
-    """Where each entry of a symmetric matrix is in its lower triangle."""
-    rows, columns = np.tril_indices(dim)
-    index = np.zeros((dim, dim), np.int64)
-    index[rows, columns] = index[columns, rows] = np.arange(len(rows))
-    return index
-
-
-def congruence(factor: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "p p"]:
-    """The matrix that takes the triangle of P to that of factor' P factor."""
-    dim = len(factor)
-    rows, columns = np.tril_indices(dim)
-    outer = factor[rows][:, :, None] * factor[columns][:, None, :]  # basis element, then the result
-    both = outer + np.swapaxes(outer, 1, 2)
-    both[rows == columns] *= 0.5
-    return np.asarray(both[:, rows, columns].T)
-
-
-def inverse_factor(
-    triangles: Float[np.ndarray, " p *n"],
-) -> tuple[Float[np.ndarray, "d d *n"], Float[np.ndarray, " *n"]]:
-    """W with W A W' = I, lower triangular, and log det A, of positive definite matrices A."""
-    full = symmetric(triangles.reshape(len(triangles), -1))
-    dim = len(full)
-    if dim > UNROLLED_UP_TO:
-        by_lapack = np.linalg.inv(np.linalg.cholesky(np.moveaxis(full, -1, 0)))
-        inverse = np.ascontiguousarray(np.moveaxis(by_lapack, 0, -1))
-    else:
-        tril, inverse = np.zeros_like(full), np.zeros_like(full)
-        for i in range(dim):
-            column = full[i:, i] - np.einsum("ikn,kn->in", tril[i:, :i], tril[i, :i])
-            tril[i:, i] = column / np.sqrt(np.maximum(column[0], TINY))
-            inverse[i, i] = 1.0 / tril[i, i]
-            for j in range(i):
-                known = np.einsum("kn,kn->n", tril[i, j:i], inverse[j:i, j])
-                inverse[i, j] = -known * inverse[i, i]
-    log_det = -2.0 * np.log(inverse[np.arange(dim), np.arange(dim)]).sum(axis=0)
-    shape = triangles.shape[1:]
-    return inverse.reshape(dim, dim, *shape), log_det.reshape(shape)
-
-
-def gram(inverse: Float[np.ndarray, "d d *n"]) -> Float[np.ndarray, " p *n"]:
-    """Triangles of W' W: the inverses, from `inverse_factor`."""
-    rows, columns = np.tril_indices(len(inverse))
-    pairs = zip(rows, columns, strict=True)
-    return np.stack([np.einsum("k...,k...->...", inverse[i:, i], inverse[i:, j]) for i, j in pairs])
-
-
-def symmetric(triangles: Float[np.ndarray, " p *n"]) -> Float[np.ndarray, "d d *n"]:
-    """Symmetric matrices from their lower triangles."""
-    dim = int((np.sqrt(8 * len(triangles) + 1) - 1) / 2)
-    return np.asarray(triangles[triangle_places(dim)])
-
-
-def diagonal(dim: int) -> Int[np.ndarray, " d"]:
-    """Places of the diagonal in a triangle."""
-    return np.cumsum(np.arange(dim) + 1) - 1
 
 
 @dataclass(frozen=True, eq=False)
 class TaskPosteriors:
-    """Components given each task, in units of the component: theta = mean + F z."""
+    """Components given each task, in units of the component: theta = mean + F z.
+
+    z has mean `mean_z` and covariance W' W with W the `roots`.
+    """
 
     log_evidence: Float[np.ndarray, "k n"]
     mean_z: Float[np.ndarray, "d k n"]
-    cov_z: Float[np.ndarray, "p k n"]
+    roots: Float[np.ndarray, "d d k n"]
     squared_error: Float[np.ndarray, "k n"]
 
-    @staticmethod
-    def concatenate(parts: "Sequence[TaskPosteriors]", axis: int) -> "TaskPosteriors":
-        """Those of several components, along axis -2, or of several tasks, along axis -1."""
-        columns = zip(*(vars(part).values() for part in parts), strict=True)
-        return TaskPosteriors(*(np.concatenate(column, axis) for column in columns))
+    @property
+    def cov_z(self) -> Float[np.ndarray, "p k n"]:
+        """Triangles of the covariances."""
+        return gram(self.roots)
 
     def responsibilities(
         self, mixture: GaussianMixture
@@ -157,95 +100,127 @@ class TaskPosteriors:
             float(shares.shape[1]),
         )
 
+    def points(
+        self,
+        mixture: GaussianMixture,
+        shares: Float[np.ndarray, "k n"],
+        normal: Float[np.ndarray, "m n d"],
+        uniform: Float[np.ndarray, " n"],
+    ) -> Float[np.ndarray, "m n d"]:
+        """Points of each task that normal numbers give, components in proportion to `shares`.
 
+        Components are resampled systematically.
+        """
+        edges = np.cumsum(shares, axis=0)
+        places = (np.arange(len(normal))[:, None] + uniform[None]) / len(normal)
+        chosen = np.sum(places[None] > edges[:-1, None] / edges[-1:, None], axis=0)  # (m, n)
+        tasks = np.arange(shares.shape[1])[None]
+        z = self.mean_z[:, chosen, tasks]
+        z = z + np.einsum("ijmn,mni->jmn", self.roots[:, :, chosen, tasks], normal)
+        return mixture.means[chosen] + np.einsum("mnij,jmn->mni", mixture.factors[chosen], z)
+
+
+@dataclass(frozen=True, eq=False)
 class RowTasks(AbstractTasks):
-    """Tasks with rows, each known by the hash of its label."""
+    """Tasks with rows, each known by the hash of its label; arrays have tasks last.
+
+    Attributes:
+        hashes: Of the labels.
+        precision: Triangle of P per task.
+        shift: s per task.
+        constant: c per task.
+        counts: Rows per task, or their weights.
+        squares: Sum of squared rewards over the noise variance; zero unless rewards are linear.
+        noise_std: Noise of linear rewards.
+        rows: Rows of a generalized linear model, which the quadratic is an expansion of.
+        is_expanded: Whether it is expanded about a belief, and not about zero, where it only serves
+            for a first guess.
+    """
 
     hashes: UInt64[np.ndarray, " n"]
+    precision: Float[np.ndarray, "p n"]
+    shift: Float[np.ndarray, "d n"]
+    constant: Float[np.ndarray, " n"]
+    counts: Float[np.ndarray, " n"]
+    squares: Float[np.ndarray, " n"]
+    noise_std: float | None = None
+    rows: "GlmRows | None" = None
+    is_expanded: bool = False
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        """Whether the quadratic is the likelihood."""
+        return self.rows is None
 
     @property
     def num_tasks(self) -> int:
         return len(self.hashes)
 
     @property
-    @abc.abstractmethod
-    def task_rows(self) -> Float[np.ndarray, " n"]:
-        """Rows of every task."""
-
-    @property
-    def num_rows(self) -> float:
-        """Rows of all tasks, or their weights."""
-        return float(self.task_rows.sum())
-
-    @abc.abstractmethod
-    def condition(self, mixture: GaussianMixture) -> TaskPosteriors:
-        """Every component given each task, in units of the component."""
-
-    @abc.abstractmethod
-    def log_likelihood(self, thetas: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:
-        """Log p(h | theta) of every task at every theta, constants included."""
-
-    def expect(self, mixture: GaussianMixture, round_: int = 0) -> Sums:
-        return self.condition(mixture).sums(mixture, self.num_rows)
-
-    def log_evidence(self, mixture: GaussianMixture) -> Float[np.ndarray, " n"]:
-        return self.condition(mixture).responsibilities(mixture)[1]
-
-    def corrected(self, num_draws: int) -> "RowTasks":
-        return self
-
-
-@dataclass(frozen=True, eq=False)
-class LinearTasks(RowTasks):
-    """Evidence of some tasks with linear rewards; triangles and vectors have tasks last."""
-
-    hashes: UInt64[np.ndarray, " n"]
-    precision: Float[np.ndarray, "p n"]
-    shift: Float[np.ndarray, "d n"]
-    sum_squares: Float[np.ndarray, " n"]
-    counts: Float[np.ndarray, " n"]
-    noise_std: float
-
-    @property
     def dim(self) -> int:
         return len(self.shift)
 
-    @property
-    def task_rows(self) -> Float[np.ndarray, " n"]:
-        return self.counts
+    def select(self, tasks: np.ndarray) -> "RowTasks":
+        """The quadratics of some tasks: positions, or a mask."""
+        names = ("hashes", "precision", "shift", "constant", "counts", "squares")
+        return dataclasses.replace(self, **{n: getattr(self, n)[..., tasks] for n in names})
 
-    def with_noise(self, noise_std: float) -> "LinearTasks":
+    def with_noise(self, noise_std: float) -> "RowTasks":
+        assert self.noise_std is not None
         factor = (self.noise_std / noise_std) ** 2
-        scaled = {
-            name: getattr(self, name) * factor for name in ("precision", "shift", "sum_squares")
-        }
-        return dataclasses.replace(self, noise_std=noise_std, **scaled)
+        scaled = {name: getattr(self, name) * factor for name in ("precision", "shift", "squares")}
+        constant = log_norm(scaled["squares"], self.counts, noise_std)
+        return dataclasses.replace(self, noise_std=noise_std, constant=constant, **scaled)
+
+    def pooled(self) -> PooledRows:
+        precision, shift = symmetric(self.precision.sum(axis=1)), self.shift.sum(axis=1)
+        squares, num_rows = float(self.squares.sum()), float(self.counts.sum())
+        return PooledRows(
+            precision, shift, squares, num_rows if self.exact else 0.0, float(self.num_tasks)
+        )
+
+    def expanded(self, mixture: GaussianMixture) -> "RowTasks":
+        if self.rows is None or self.is_expanded:
+            return self
+        mean, cov = mixture.moments()
+        gaussian = GaussianMixture.single(mean, cov)
+        modes, value, score, precision = self.rows.modes(gaussian)
+        found = self._about(modes, value, score, precision)
+        for _ in range(BELIEF_STEPS):
+            given = found.condition(gaussian)
+            theta = (mean[:, None] + gaussian.factors[0] @ given.mean_z[:, 0]).T
+            spread = np.einsum("ijn,kj->ikn", given.roots[:, :, 0], gaussian.factors[0])
+            found = found._about(theta, *self.rows.at(theta, spread))
+        return found
+
+    def _about(
+        self,
+        theta: Float[np.ndarray, "n d"],
+        value: Float[np.ndarray, " n"],
+        score: Float[np.ndarray, "d n"],
+        precision: Float[np.ndarray, "p n"],
+    ) -> "RowTasks":
+        """The quadratic of this value, score and precision at theta."""
+        moved = np.einsum("ijn,nj->in", symmetric(precision), theta)
+        shift = moved + score
+        constant = value - np.sum((shift - 0.5 * moved) * theta.T, axis=0)
+        arrays = {"precision": precision, "shift": shift, "constant": constant}
+        return dataclasses.replace(self, is_expanded=True, **arrays)
 
     def condition(self, mixture: GaussianMixture) -> TaskPosteriors:
-        """Every component given each task, exactly, and log p(h): Eq. (3) in units of the prior.
+        """Every component given each task, and log p(h): Eq. (3) in units of the prior.
 
         With cov = L L' and B = I + L' P L, z has covariance B^-1 and mean B^-1 L' (s - P mean).
         """
+        if not (self.exact or self.is_expanded):
+            return self.expanded(mixture).condition(mixture)
         step = max(1, PAIRS_AT_ONCE // max(self.num_tasks, 1))
         starts = range(0, mixture.num_components, step)
         parts = [self._condition(mixture.select(slice(k, k + step))) for k in starts]
-        return TaskPosteriors.concatenate(parts, axis=-2)
+        columns = zip(*(vars(part).values() for part in parts), strict=True)
+        return TaskPosteriors(*(np.concatenate(column, axis=-2) for column in columns))
 
     def _condition(self, mixture: GaussianMixture) -> TaskPosteriors:
-        inverse, log_det, pull, at_mean = self._in_prior_units(mixture)
-        half = np.sum(inverse * pull[None], axis=1)
-        log_mass = 0.5 * (at_mean + np.sum(half**2, axis=0) - log_det)
-        mean_z = np.sum(inverse * half[:, None], axis=0)
-        cov_z = gram(inverse)
-        residual = self.sum_squares - at_mean - np.sum(pull * mean_z, axis=0)
-        left = self.dim - np.sum(cov_z[diagonal(self.dim)], axis=0) - np.sum(mean_z**2, axis=0)
-        return TaskPosteriors(log_mass + self.at_zero(), mean_z, cov_z, residual + left)
-
-    def _in_prior_units(self, mixture: GaussianMixture) -> tuple[np.ndarray, ...]:
-        """W with W B W' = I, log det B, L' (s - P mean), and mean' (2 s - P mean).
-
-        The last axes are components and tasks.
-        """
         trils, means = np.asarray(mixture.factors), np.asarray(mixture.means)
         maps = np.stack([congruence(tril) for tril in trils], axis=1)
         ratio = (maps.reshape(-1, maps.shape[-1]) @ self.precision).reshape(*maps.shape[:2], -1)
@@ -254,263 +229,93 @@ class LinearTasks(RowTasks):
         moved = (means @ flat).reshape(*means.shape, -1)  # P mean (k, d, n)
         pull = np.stack(trils.swapaxes(1, 2) @ (self.shift - moved), axis=1)
         at_mean = np.sum(means[:, :, None] * (2.0 * self.shift - moved), axis=1)
-        return *inverse_factor(ratio), pull, at_mean
+        roots, log_det = inverse_factor(ratio)
+        half = np.sum(roots * pull[None], axis=1)
+        log_mass = 0.5 * (at_mean + np.sum(half**2, axis=0) - log_det)
+        mean_z = np.sum(roots * half[:, None], axis=0)
+        residual = self.squares - at_mean - np.sum(pull * mean_z, axis=0)
+        left = self.dim - np.einsum("ijkn,ijkn->kn", roots, roots) - np.sum(mean_z**2, axis=0)
+        return TaskPosteriors(log_mass + self.constant, mean_z, roots, residual + left)
 
-    def pooled(self) -> PooledRows:
-        precision, shift = symmetric(self.precision.sum(axis=1)), self.shift.sum(axis=1)
-        squares = float(self.sum_squares.sum())
-        return PooledRows(precision, shift, squares, self.num_rows, float(self.num_tasks))
-
-    def at_zero(self) -> Float[np.ndarray, " n"]:
-        """Log p(h | theta = 0)."""
-        log_norm = np.log(np.sqrt(2 * np.pi) * self.noise_std)
-        return np.asarray(-0.5 * self.sum_squares - self.counts * log_norm)
-
-    def log_likelihood(self, thetas: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:
-        rows, columns = np.tril_indices(self.dim)
-        products = thetas[:, rows] * thetas[:, columns] * np.where(rows == columns, 0.5, 1.0)
-        made = thetas @ self.shift - products @ self.precision + self.at_zero()[None]
-        return np.asarray(made.T)
-
-    def draw(self, mixture: GaussianMixture, *numbers: int) -> Float[np.ndarray, "n d"]:
-        normal = normals(self.hashes, self.dim, 1, *numbers)
-        uniform = uniforms(self.hashes, 1, 2, *numbers)[:, 0]
-        shares, _ = self.condition(mixture).responsibilities(mixture)
-        edges = np.cumsum(shares, axis=0)
-        chosen = np.sum(uniform[None] * edges[-1:] > edges[:-1], axis=0)
-        draws = np.empty_like(normal)
-        for k in np.unique(chosen).tolist():
-            own = chosen == k
-            component = mixture.select(slice(k, k + 1))
-            inverse, _, pull, _ = self.select(own)._in_prior_units(component)
-            half = np.sum(inverse * pull[None], axis=1)[:, 0] + normal[own].T
-            z = np.sum(inverse[:, :, 0] * half[:, None], axis=0)
-            draws[own] = mixture.means[k] + (mixture.factors[k] @ z).T
-        return draws
-
-    def select(self, tasks: np.ndarray) -> "LinearTasks":
-        """The evidence of some tasks: positions, or a mask."""
-        names = ("hashes", "precision", "shift", "sum_squares", "counts")
-        return dataclasses.replace(self, **{n: getattr(self, n)[..., tasks] for n in names})
-
-
-def linear_blocks(
-    statistics: TaskStatistics, noise_std: float, tasks_at_once: int = LINEAR_TASKS_AT_ONCE
-) -> list[LinearTasks]:
-    """Blocks of tasks in the order of their hashes, so that the same tasks make the same blocks."""
-    order = block_order(statistics)
-    scale = 1.0 / noise_std**2
-    blocks = []
-    for start in range(0, max(len(order), 1), tasks_at_once):
-        own = order[start : start + tasks_at_once]
-        xx, xy = (
-            np.ascontiguousarray(a[own].T, np.float64) for a in (statistics.xx, statistics.xy)
-        )
-        squares, counts = statistics.yy[own] * scale, statistics.counts[own]
-        hashes = statistics.hashes[own]
-        blocks.append(LinearTasks(hashes, xx * scale, xy * scale, squares, counts, noise_std))
-    return blocks
-
-
-@dataclass(frozen=True, eq=False)
-class GlmTasks(RowTasks):
-    """Rows of some tasks, grouped by task, and the family that their rewards follow.
-
-    Every component given every task is Laplace's approximation, and its correction by importance.
-
-    `num_draws` points per task correct moments and evidence by importance; 0 leaves them Laplace's.
-    """
-
-    exact = False
-
-    family: AbstractFamily
-    hashes: UInt64[np.ndarray, " n"]
-    starts: Int[np.ndarray, " s"]
-    features: Float[np.ndarray, "r d"]
-    rewards: Float[np.ndarray, " r"]
-    weights: Float[np.ndarray, " r"]
-    num_draws: int = 0
-    modes: dict[int, np.ndarray] = dataclasses.field(default_factory=dict)  # where to search next
-
-    @property
-    def dim(self) -> int:
-        return int(self.features.shape[1])
-
-    @property
-    def task_rows(self) -> Float[np.ndarray, " n"]:
-        return np.diff(self.starts).astype(np.float64)
-
-    @property
-    def num_rows(self) -> float:
-        return float(self.weights.sum())
-
-    def corrected(self, num_draws: int) -> "GlmTasks":
-        return dataclasses.replace(self, num_draws=num_draws, modes=dict(self.modes))
-
-    def condition(self, mixture: GaussianMixture) -> TaskPosteriors:
-        """Laplace's approximation, at modes found by damped Newton steps from the last ones."""
-        k = mixture.num_components
-        z = self.modes.get(k, np.zeros((self.dim, k, self.num_tasks)))
-        damping = np.zeros(z.shape[1:])
-        value, gradient, precision = self._in_prior_units(mixture, z)
-        for _ in range(MAX_NEWTON):
-            ratio = precision.copy()
-            ratio[diagonal(self.dim)] += damping
-            inverse, _ = inverse_factor(ratio)
-            half = np.sum(inverse * gradient[None], axis=1)
-            step = np.sum(inverse * half[:, None], axis=0)
-            trial = self._in_prior_units(mixture, z + step)
-            better = trial[0] >= value - 1e-9
-            z = np.where(better, z + step, z)
-            value, gradient, precision = (
-                np.where(better, a, b)
-                for a, b in zip(trial, (value, gradient, precision), strict=True)
-            )
-            damping = np.where(better, damping * 0.1, np.maximum(10.0 * damping, 1.0))
-            damping[damping < 1e-2] = 0.0
-            if np.all(np.max(np.abs(step), axis=0) < MODE_TOLERANCE):
-                break
-        self.modes[k] = z
-        inverse, log_det = inverse_factor(precision)
-        return TaskPosteriors(value - 0.5 * log_det, z, gram(inverse), np.zeros(z.shape[1:]))
-
-    def _in_prior_units(
-        self, mixture: GaussianMixture, z: Float[np.ndarray, "d k n"]
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Log p(h | z) - z' z / 2, its gradient and minus its second derivative, of every pair."""
-        trils = np.asarray(mixture.factors)
-        theta = mixture.means[:, None] + np.einsum("kij,jkn->kni", trils, z)
-        value, score, precision = self.at(theta)
-        maps = np.stack([congruence(tril) for tril in trils])
-        moved = np.ascontiguousarray(np.einsum("kqp,kpn->qkn", maps, precision))
-        moved[diagonal(self.dim)] += 1.0
-        gradient = np.einsum("kji,kjn->ikn", trils, score) - z
-        return value - 0.5 * np.sum(z**2, axis=0), gradient, moved
-
-    def at(
-        self, theta: Float[np.ndarray, "k n d"]
-    ) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "k d n"], Float[np.ndarray, "k p n"]]:
-        """Log p(h | theta), score and triangle of the precision, at some thetas of each task."""
-        eta = np.einsum("ri,kri->rk", self.features, theta[:, self.row_tasks])
-        value, score, curvature = (
-            self.weights[:, None] * part for part in terms(self.family, self.rewards, eta)
-        )
-        rows, columns = np.tril_indices(self.dim)
-        products = self.features[:, rows] * self.features[:, columns]
-        num, d, p = eta.shape[1], self.dim, len(rows)
-        parts = (
-            value,
-            (score[:, :, None] * self.features[:, None]).reshape(-1, num * d),
-            (curvature[:, :, None] * products[:, None]).reshape(-1, num * p),
-        )
-        sums = segment_sums(np.concatenate(parts, axis=1), self.starts).T
-        values, scores, curvatures = np.split(sums, [num, num * (1 + d)])
-        return values, scores.reshape(num, d, -1), curvatures.reshape(num, p, -1)
-
-    def pooled(self) -> PooledRows:
-        _, score, precision = self.at(np.zeros((1, self.num_tasks, self.dim)))
-        total = symmetric(precision[0].sum(axis=1))
-        return PooledRows(total, score[0].sum(axis=1), 0.0, 0.0, float(self.num_tasks))
-
-    @property
-    def row_tasks(self) -> Int[np.ndarray, " r"]:
-        """The task of every row."""
-        return np.repeat(np.arange(self.num_tasks), np.diff(self.starts))
-
-    def log_likelihood(self, thetas: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:
-        step = max(1, POINTS_AT_ONCE // max(len(self.rewards), 1))
-        parts = (thetas[start : start + step] for start in range(0, len(thetas), step))
-        return np.concatenate([self._summed(self.features @ some.T) for some in parts], axis=1)
-
-    def _summed(self, eta: Float[np.ndarray, "r m"]) -> Float[np.ndarray, "n m"]:
-        """Log p(h | theta), from eta of every row."""
-        value, _, _ = terms(self.family, self.rewards, eta)
-        return segment_sums(self.weights[:, None] * value, self.starts)
-
-    def log_evidence(self, mixture: GaussianMixture) -> Float[np.ndarray, " n"]:
-        """The log of the mean weight of importance, or Laplace's."""
-        if self.num_draws == 0:
-            return super().log_evidence(mixture)
-        return self._weigh(mixture, 0, self.num_draws)[2]
-
-    def expect(self, mixture: GaussianMixture, round_: int = 0) -> Sums:
-        """One E-step: by Laplace's approximation, or with `num_draws` corrected by importance."""
-        if self.num_draws == 0:
-            return super().expect(mixture, round_)
-        theta, weights, log_evidence = self._weigh(mixture, round_, self.num_draws)
+    def expect(self, mixture: GaussianMixture, round_: int = 0, num_draws: int = 0) -> Sums:
+        num_rows = float(self.counts.sum())
+        if self.exact or num_draws == 0:
+            return self.condition(mixture).sums(mixture, num_rows)
+        theta, weights, log_evidence = self._weigh(mixture, round_, num_draws)
         log_parts = _log_joint(mixture, theta)
         shares = np.exp(log_parts - np.logaddexp.reduce(log_parts, axis=0)) * weights  # (k, m, n)
-        first, second, inverses = [], [], np.linalg.inv(mixture.factors)
-        for k in range(mixture.num_components):
-            z = np.einsum("ij,mnj->imn", inverses[k], theta - mixture.means[k])
+        first, second = [], []
+        for k, inverse in enumerate(np.linalg.inv(mixture.factors)):
+            z = np.einsum("ij,mnj->imn", inverse, theta - mixture.means[k])
             weighted = z * shares[k]
             first.append(weighted.sum(axis=(1, 2)))
             second.append(np.einsum("imn,jmn->ij", weighted, z))
-        return Sums(
-            shares.sum(axis=(1, 2)),
-            np.array(first),
-            np.array(second),
-            float(log_evidence.sum()),
-            0.0,
-            self.num_rows,
-            float(self.num_tasks),
-        )
+        mass, total = shares.sum(axis=(1, 2)), float(log_evidence.sum())
+        sums = (np.array(first), np.array(second))
+        return Sums(mass, *sums, total, 0.0, num_rows, float(self.num_tasks))
 
-    def draw(self, mixture: GaussianMixture, *numbers: int) -> Float[np.ndarray, "n d"]:
-        """One draw of theta given each task: one of 32 points, chosen by importance."""
-        theta, weights, _ = self._weigh(mixture, sum(numbers) + 7919, 32)
-        edges = np.cumsum(weights, axis=0)
-        uniform = uniforms(self.hashes, 1, 3, *numbers)[:, 0]
-        chosen = np.sum(uniform[None] * edges[-1:] > edges[:-1], axis=0)
-        return np.asarray(theta[chosen, np.arange(self.num_tasks)])
+    def log_evidence(
+        self, mixture: GaussianMixture, num_draws: int = SCORING_DRAWS
+    ) -> Float[np.ndarray, " n"]:
+        if self.exact or num_draws == 0:
+            return self.condition(mixture).responsibilities(mixture)[1]
+        return self._weigh(mixture, 0, num_draws)[2]
+
+    def draw(
+        self, mixture: GaussianMixture, *numbers: int, count: int = 1
+    ) -> Float[np.ndarray, "m n d"]:
+        if not self.exact:
+            theta, weights, _ = self._weigh(mixture, sum(numbers) + 7919, RESAMPLED_FROM * count)
+            edges = np.cumsum(weights, axis=0)
+            places = uniforms(self.hashes, count, 3, *numbers).T
+            chosen = [np.sum(place[None] * edges[-1:] > edges[:-1], axis=0) for place in places]
+            return np.asarray(theta[np.array(chosen), np.arange(self.num_tasks)])
+        normal = normals(self.hashes, count * self.dim, 1, *numbers)
+        uniform = uniforms(self.hashes, 1, 2, *numbers)[:, 0]
+        given = self.condition(mixture)
+        shares, _ = given.responsibilities(mixture)
+        normal = np.moveaxis(normal.reshape(self.num_tasks, count, self.dim), 1, 0)
+        return given.points(mixture, shares, normal, uniform)
 
     def _weigh(
         self, mixture: GaussianMixture, round_: int, num_draws: int
     ) -> tuple[Float[np.ndarray, "m n d"], Float[np.ndarray, "m n"], Float[np.ndarray, " n"]]:
-        """Points from Laplace's mixture, widened a little, their normalized weights, and log p(h).
+        """Points of each task's posterior, widened a little, their weights, and log p(h).
 
-        Components are taken in proportion to their probability, by systematic resampling.
+        By Bayes' rule a component's posterior density is its density times the quadratic, over its
+        evidence.
         """
-        given = self.condition(mixture)
+        assert self.rows is not None
+        tasks = self.expanded(mixture)
+        given = tasks.condition(mixture)
         shares, _ = given.responsibilities(mixture)
         wide = POSTERIOR_SHARE * shares + (1 - POSTERIOR_SHARE) * mixture.weights[:, None]
         normal, uniform = _points(self.hashes, self.dim, num_draws, round_)
-        edges = np.cumsum(wide, axis=0)
-        places_ = (np.arange(num_draws)[:, None] + uniform[None]) / num_draws
-        chosen = np.sum(places_[None] > edges[:-1, None] / edges[-1:, None], axis=0)  # (m, n)
-        inverse, _ = inverse_factor(gram(inverse_factor(given.cov_z)[0]))  # W, and cov_z = W' W
-        tasks = np.arange(self.num_tasks)[None]
-        roots = inverse[:, :, chosen, tasks]  # (d, d, m, n)
-        z = given.mean_z[:, chosen, tasks] + WIDENING * np.einsum("ijmn,mni->jmn", roots, normal)
-        theta = mixture.means[chosen] + np.einsum("mnij,jmn->mni", mixture.factors[chosen], z)
+        theta = given.points(mixture, wide, WIDENING * normal, uniform)
+        log_joint = _log_joint(mixture, theta)
+        places = np.arange(self.dim)
+        peak = np.sum(np.log(np.abs(given.roots[places, places])), axis=0)  # of the posteriors
+        peak = -peak - 0.5 * np.sum(np.log(2 * np.pi * mixture.variances), axis=1)[:, None]
+        log_weights = np.maximum(mixture.log_weights, -1e4)  # a weight of zero stays finite
+        own = log_joint - log_weights[:, None, None] + tasks._quadratic(theta)
+        below = peak[:, None] - (own - given.log_evidence[:, None])
+        proposed = peak[:, None] - self.dim * np.log(WIDENING) - below / WIDENING**2
+        with np.errstate(divide="ignore"):
+            proposed += np.log(wide)[:, None]
         log_weight = (
-            self._summed(np.einsum("ri,mri->rm", self.features, theta[:, self.row_tasks])).T
-            + np.logaddexp.reduce(_log_joint(mixture, theta), axis=0)
-            - self._log_proposal(mixture, given.mean_z, inverse, wide, theta)
+            self.rows.log_likelihood(theta)
+            + np.logaddexp.reduce(log_joint, axis=0)
+            - np.logaddexp.reduce(proposed, axis=0)
         )
         top = log_weight.max(axis=0)
         weights = np.exp(log_weight - top)
         total = weights.sum(axis=0)
         return theta, weights / total, top + np.log(total / num_draws)
 
-    def _log_proposal(
-        self,
-        mixture: GaussianMixture,
-        mean_z: Float[np.ndarray, "d k n"],
-        inverse: Float[np.ndarray, "d d k n"],
-        wide: Float[np.ndarray, "k n"],
-        theta: Float[np.ndarray, "m n d"],
-    ) -> Float[np.ndarray, "m n"]:
-        parts, norm = [], self.dim * np.log(np.sqrt(2 * np.pi) * WIDENING)
-        for k, factor in enumerate(np.linalg.inv(mixture.factors)):
-            off = np.einsum("ij,mnj->imn", factor, theta - mixture.means[k]) - mean_z[:, k][:, None]
-            root = np.linalg.inv(np.moveaxis(inverse[:, :, k], -1, 0))  # W^-1, so z = m + W' e
-            unit = np.einsum("nji,jmn->imn", root, off) / WIDENING
-            log_det = np.sum(np.log(np.abs(np.diagonal(root, axis1=1, axis2=2))), axis=1)
-            log_det -= 0.5 * np.sum(np.log(mixture.variances[k])) + norm
-            with np.errstate(divide="ignore"):
-                parts.append(np.log(wide[k]) + log_det - 0.5 * np.sum(unit**2, axis=0))
-        return np.asarray(np.logaddexp.reduce(parts, axis=0))
+    def _quadratic(self, theta: Float[np.ndarray, "m n d"]) -> Float[np.ndarray, "m n"]:
+        moved = np.einsum("ijn,mnj->imn", symmetric(self.precision), theta)
+        linear = np.einsum("imn,mni->mn", self.shift[:, None] - 0.5 * moved, theta)
+        return np.asarray(self.constant + linear)
 
 
 def _log_joint(
@@ -519,28 +324,6 @@ def _log_joint(
     """Log of weight times density of every component at every theta."""
     flat = mixture.log_joint(theta.reshape(-1, theta.shape[-1]))
     return np.moveaxis(np.asarray(flat).reshape(*theta.shape[:2], -1), -1, 0)
-
-
-def row_blocks(
-    logs: Logs,
-    family: AbstractFamily,
-    tasks_at_once: int = TASKS_AT_ONCE,
-    rows_at_once: int = ROWS_AT_ONCE,
-) -> list[GlmTasks]:
-    """Blocks of tasks in the order of their hashes, each of few tasks and rows."""
-    order = block_order(logs)
-    ends = np.cumsum(logs.counts[order])
-    blocks: list[GlmTasks] = []
-    start = 0
-    while start < len(order) or not blocks:
-        before = ends[start - 1] if start else 0
-        stop = int(np.searchsorted(ends, before + rows_at_once, side="right"))
-        stop = max(start + 1, min(stop, start + tasks_at_once))
-        part = logs.select(order[start:stop])
-        columns = (part.hashes, part.starts, part.features, part.rewards, part.weights)
-        blocks.append(GlmTasks(family, *columns))
-        start = stop
-    return blocks
 
 
 def _points(
@@ -554,132 +337,185 @@ def _points(
     return both, uniforms(hashes, 1, 5, round_)[:, 0]
 
 
-def terms(
-    family: AbstractFamily, rewards: Float[np.ndarray, " r"], eta: Float[np.ndarray, "r k"]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Log density, score and curvature of every row at every eta, in float64.
+@dataclass(frozen=True, eq=False)
+class GlmRows:
+    """Rows of some tasks, grouped by task, and the family that their rewards follow."""
 
-    Rows are padded to few lengths, because each is compiled for.
+    family: AbstractFamily
+    starts: Int[np.ndarray, " s"]
+    features: Float[np.ndarray, "r d"]
+    rewards: Float[np.ndarray, " r"]
+    weights: Float[np.ndarray, " r"]
+    last_modes: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # search from there
+
+    @property
+    def row_tasks(self) -> Int[np.ndarray, " r"]:
+        """The task of every row."""
+        return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+
+    def at(
+        self, theta: Float[np.ndarray, "n d"], spread: Float[np.ndarray, "d d n"] | None = None
+    ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, "d n"], Float[np.ndarray, "p n"]]:
+        """Log p(h | theta), score and triangle of the precision of each task at its theta.
+
+        With `spread`, which has S' S = Cov(theta), a quadratic fitted to the whole belief: score
+        and precision are means over it, and so is the value.
+        """
+        own, x = self.row_tasks, self.features
+        eta = np.einsum("ri,ri->r", x, theta[own])
+        if spread is None:
+            value, score, curvature = terms(self.family, self.rewards, eta)
+        else:
+            variance = np.sum(np.einsum("ijr,rj->ir", spread[:, :, own], x) ** 2, axis=0)
+            etas = eta + NODES[:, None] * np.sqrt(variance)
+            found = terms(self.family, np.tile(self.rewards, 3), etas.ravel())
+            value, score, curvature = (
+                NODE_WEIGHTS @ np.reshape(part, etas.shape) for part in found
+            )
+            value = value + 0.5 * curvature * variance
+        rows, columns = np.tril_indices(x.shape[1])
+        weighted = self.weights[:, None]
+        parts = (
+            value[:, None],
+            score[:, None] * x,
+            curvature[:, None] * (x[:, rows] * x[:, columns]),
+        )
+        sums = segment_sums(weighted * np.concatenate(parts, axis=1), self.starts).T
+        return sums[0], sums[1 : 1 + x.shape[1]], sums[1 + x.shape[1] :]
+
+    def modes(
+        self, gaussian: GaussianMixture
+    ) -> tuple[Float[np.ndarray, "n d"], np.ndarray, np.ndarray, np.ndarray]:
+        """Mode of each task's posterior, by damped Newton steps from the last one, and `at` it."""
+        factor, mean = np.asarray(gaussian.factors[0]), np.asarray(gaussian.means[0])
+        outer, places = congruence(factor), diagonal(len(mean))
+        num_tasks = len(self.starts) - 1
+        start = self.last_modes.get("theta")
+        z = np.zeros((len(mean), num_tasks))
+        if start is not None:
+            z = np.linalg.solve(factor, (start - mean).T)
+        damping = np.zeros(num_tasks)
+        found = self.at((mean[:, None] + factor @ z).T)
+        for _ in range(MAX_NEWTON):
+            ratio = outer @ found[2]
+            ratio[places] += 1.0 + damping
+            roots, _ = inverse_factor(ratio)
+            half = np.sum(roots * (factor.T @ found[1] - z)[None], axis=1)
+            step = np.sum(roots * half[:, None], axis=0)
+            trial = self.at((mean[:, None] + factor @ (z + step)).T)
+            rise = trial[0] - found[0] - np.sum(step * (z + 0.5 * step), axis=0)
+            better = rise >= -1e-9
+            z = np.where(better, z + step, z)
+            value, score, precision = (
+                np.where(better, a, b) for a, b in zip(trial, found, strict=True)
+            )
+            found = (value, score, precision)
+            damping = np.where(better, damping * 0.1, np.maximum(10.0 * damping, 1.0))
+            damping[damping < 1e-2] = 0.0
+            if np.all(np.abs(step) < MODE_TOLERANCE):
+                break
+        theta = (mean[:, None] + factor @ z).T
+        self.last_modes["theta"] = theta
+        return theta, *found
+
+    def log_likelihood(self, theta: Float[np.ndarray, "m n d"]) -> Float[np.ndarray, "m n"]:
+        """Log p(h | theta) of each task at several of its own."""
+        step = max(1, TERMS_AT_ONCE // max(len(self.rewards), 1))
+        parts = []
+        for start in range(0, len(theta), step):
+            eta = np.einsum(
+                "ri,mri->mr", self.features, theta[start : start + step, self.row_tasks]
+            )
+            value = terms(self.family, np.tile(self.rewards, len(eta)), eta.ravel())[0]
+            parts.append(self.weights[:, None] * value.reshape(eta.shape).T)
+        return segment_sums(np.concatenate(parts, axis=1), self.starts).T
+
+
+def terms(
+    family: AbstractFamily, rewards: Float[np.ndarray, " r"], eta: Float[np.ndarray, " r"]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Log density, score and curvature at every eta, in float64.
+
+    Padded to few lengths, because each is compiled for.
     """
-    rows = len(eta)
-    room = max(256, 1 << max(rows - 1, 0).bit_length())
-    y = np.pad(rewards, (0, room - rows), mode="edge" if rows else "constant")
+    room = 1024
+    while room < len(eta):
+        room *= 4
+    filling = rewards[:1] if len(eta) else np.zeros(1)  # a reward that the family can have
+    y = np.concatenate([rewards, np.repeat(filling, room - len(eta))])
+    x = np.concatenate([eta, np.zeros(room - len(eta))])
     with jax.enable_x64(True):
-        padded = np.pad(eta, ((0, room - rows), (0, 0)))
-        made = _terms(family, jnp.asarray(y, jnp.float64), jnp.asarray(padded, jnp.float64))
-        value, score, curvature = (np.asarray(part, np.float64)[:rows] for part in made)
+        made = _terms(family, jnp.asarray(y, jnp.float64), jnp.asarray(x, jnp.float64))
+        value, score, curvature = (np.asarray(part, np.float64)[: len(eta)] for part in made)
     return value, score, curvature
 
 
 @eqx.filter_jit
 def _terms(family: AbstractFamily, y: Array, eta: Array) -> tuple[Array, Array, Array]:
     exact = jax.tree.map(lambda a: a.astype(jnp.float64) if eqx.is_inexact_array(a) else a, family)
-    rewards = jnp.broadcast_to(y[:, None], eta.shape)
-    return (
-        exact.log_density(rewards, eta),
-        exact.score(rewards, eta),
-        exact.curvature(rewards, eta),
-    )
+    return exact.log_density(y, eta), exact.score(y, eta), exact.curvature(y, eta)
 
 
-@dataclass(frozen=True, eq=False)
-class ShardTasks(RowTasks):
-    """The chosen tasks of one file, as one block; a process that has read it keeps it if it can."""
-
-    shard: Shard
-    selection: Selection
-    likelihood: AbstractLikelihood
-    likelihood_digest: str
-    exact: bool
-    num_draws: int = 0
-
-    @property
-    def dim(self) -> int:
-        return len(self.shard.columns.features) + self.shard.intercept
-
-    @property
-    def num_tasks(self) -> int:
-        return sum(block.num_tasks for block in self.blocks())
-
-    @property
-    def task_rows(self) -> Float[np.ndarray, " n"]:
-        return np.concatenate([block.task_rows for block in self.blocks()])
-
-    def corrected(self, num_draws: int) -> "ShardTasks":
-        return dataclasses.replace(self, num_draws=num_draws)
-
-    def blocks(self) -> list[RowTasks]:
-        """The blocks of the file, read now or cached in an earlier round."""
-        about = (self.shard.columns, self.selection, self.likelihood_digest)
-        found = CACHE.get(about, self.shard, self._read)
-        return [block.corrected(self.num_draws) for block in found]
-
-    def _read(self) -> list[RowTasks]:
-        logs = self.shard.read()
-        return blocks_of(logs.select(self.selection.mask(logs.hashes)), self.likelihood)
-
-    def pooled(self) -> PooledRows:
-        return PooledRows.total(block.pooled() for block in self.blocks())
-
-    def expect(self, mixture: GaussianMixture, round_: int = 0) -> Sums:
-        return Sums.total(block.expect(mixture, round_) for block in self.blocks())
-
-    def condition(self, mixture: GaussianMixture) -> TaskPosteriors:
-        parts = [block.condition(mixture) for block in self.blocks()]
-        return TaskPosteriors.concatenate(parts, axis=-1)
-
-    def draw(self, mixture: GaussianMixture, *numbers: int) -> Float[np.ndarray, "n d"]:
-        return np.concatenate([block.draw(mixture, *numbers) for block in self.blocks()])
-
-    def log_evidence(self, mixture: GaussianMixture) -> Float[np.ndarray, " n"]:
-        return np.concatenate([block.log_evidence(mixture) for block in self.blocks()])
-
-    def log_likelihood(self, thetas: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:
-        return np.concatenate([block.log_likelihood(thetas) for block in self.blocks()])
-
-    def __str__(self) -> str:
-        return str(self.shard)
-
-    def __repr__(self) -> str:
-        return f"{self.shard!r} {self.selection!r} {self.likelihood_digest} {self.num_draws}"
+def blocks_of(logs: AnyLogs, likelihood: AbstractLikelihood) -> list[RowTasks]:
+    """Blocks of the tasks, in the order of their labels' hashes; at least one, if of no tasks."""
+    if isinstance(likelihood, Linear):
+        assert likelihood.noise_std is not None
+        return linear_blocks(logs.statistics(), float(likelihood.noise_std))
+    assert isinstance(logs, Logs)
+    assert isinstance(likelihood, AbstractFamily)
+    return row_blocks(logs, likelihood)
 
 
-class _Cache:
-    """Blocks of shards, as many as fit; what does not is read again every time.
-
-    They are all about the same: other columns, tasks or likelihoods put an end to those before.
-    """
-
-    def __init__(self) -> None:
-        self.about: object = None
-        self.found: dict[Shard, list[RowTasks]] = {}
-        self.num_bytes, self.lock = 0, threading.Lock()
-
-    def get(
-        self, about: object, shard: Shard, read: Callable[[], list[RowTasks]]
-    ) -> list[RowTasks]:
-        """The blocks of a shard, cached or read."""
-        with self.lock:
-            if about != self.about:
-                self.about, self.found, self.num_bytes = about, {}, 0
-            if shard in self.found:
-                return self.found[shard]
-        blocks = read()
-        arrays = (value for block in blocks for value in vars(block).values())
-        size = sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
-        with self.lock:
-            if about == self.about and self.num_bytes + size <= CACHED_BYTES:
-                self.found[shard] = blocks
-                self.num_bytes += size
-        return blocks
-
-    def clear(self) -> None:
-        """Let go of all."""
-        with self.lock:
-            self.about, self.found, self.num_bytes = None, {}, 0
+def block_order(logs: AnyLogs) -> np.ndarray:
+    """The order of tasks in blocks, as positions in the logs."""
+    return np.argsort(logs.hashes, kind="stable")
 
 
-CACHE = _Cache()
+def linear_blocks(
+    statistics: TaskStatistics, noise_std: float, tasks_at_once: int = LINEAR_TASKS_AT_ONCE
+) -> list[RowTasks]:
+    """Blocks of tasks in the order of their hashes, so that the same tasks make the same blocks."""
+    order, scale = block_order(statistics), 1.0 / noise_std**2
+    blocks = []
+    for start in range(0, max(len(order), 1), tasks_at_once):
+        own = statistics.select(order[start : start + tasks_at_once])
+        xx, xy = (np.ascontiguousarray(a.T, np.float64) * scale for a in (own.xx, own.xy))
+        squares, counts = own.yy * scale, own.counts
+        constant = log_norm(squares, counts, noise_std)
+        blocks.append(RowTasks(own.hashes, xx, xy, constant, counts, squares, noise_std))
+    return blocks
+
+
+def log_norm(
+    squares: Float[np.ndarray, " n"], counts: Float[np.ndarray, " n"], noise_std: float
+) -> Float[np.ndarray, " n"]:
+    """Log p(h | theta = 0) of linear rewards."""
+    return np.asarray(-0.5 * squares - counts * np.log(np.sqrt(2 * np.pi) * noise_std))
+
+
+def row_blocks(
+    logs: Logs,
+    family: AbstractFamily,
+    tasks_at_once: int = TASKS_AT_ONCE,
+    rows_at_once: int = ROWS_AT_ONCE,
+) -> list[RowTasks]:
+    """Blocks of tasks in the order of their hashes, each of few tasks and rows."""
+    order = block_order(logs)
+    ends = np.cumsum(logs.counts[order])
+    blocks: list[RowTasks] = []
+    start = 0
+    while start < len(order) or not blocks:
+        before = ends[start - 1] if start else 0
+        stop = int(np.searchsorted(ends, before + rows_at_once, side="right"))
+        stop = max(start + 1, min(stop, start + tasks_at_once))
+        part = logs.select(order[start:stop])
+        rows = GlmRows(family, part.starts, part.features, part.rewards, part.weights)
+        value, score, precision = rows.at(np.zeros((part.num_tasks, logs.dim)))
+        counts = segment_sums(part.weights[:, None], part.starts)[:, 0]
+        squares = np.zeros(part.num_tasks)
+        blocks.append(RowTasks(part.hashes, precision, score, value, counts, squares, rows=rows))
+        start = stop
+    return blocks
 
 
 @dataclass(frozen=True)
@@ -704,25 +540,9 @@ def estimate_noise(statistics: TaskStatistics) -> Noise:
     start = max(residual / freedom, 0.0) if freedom >= 1 and residual > 0 else 0.0
     if start == 0.0:
         start = max(float(statistics.yy.sum()) / max(float(statistics.counts.sum()), 1.0), 1e-300)
-    fit = fit_gaussian(linear_blocks(statistics, float(np.sqrt(start))), estimate_noise=True)
-    return Noise(float(fit.noise_std or np.sqrt(start)), freedom, "joint")
-
-
-def residuals(statistics: TaskStatistics) -> tuple[float, float]:
-    """Summed squares of residuals of each task's own regression, and their degrees of freedom."""
-    total, freedom = 0.0, 0.0
-    for start in range(0, statistics.num_tasks, 8192):
-        part = statistics.select(np.arange(start, min(start + 8192, statistics.num_tasks)))
-        scale = np.sqrt(np.maximum(part.xx.sum(axis=0)[diagonal(part.dim)], 1e-300))
-        values, vectors = np.linalg.eigh(unpacked(part.xx) / np.outer(scale, scale))
-        used = values > MIN_EIGENVALUE * np.maximum(values[:, -1:], 1e-300)
-        along = np.einsum("nij,ni->nj", vectors, part.xy / scale)
-        explained = np.sum(np.where(used, along**2 / np.where(used, values, 1.0), 0.0), axis=1)
-        spare = part.counts - used.sum(axis=1)
-        left = np.where(spare > 0, part.yy - explained, 0.0)
-        total += float(np.sum(np.maximum(left, 0.0)))
-        freedom += float(np.sum(np.maximum(spare, 0.0)))
-    return total, freedom
+    noise_std = float(np.sqrt(start))
+    fit = fit_gaussian(linear_blocks(statistics, noise_std), noise_std=noise_std)
+    return Noise(float(fit.noise_std or noise_std), freedom, "joint")
 
 
 def resolve(logs: AnyLogs, likelihood: object) -> tuple[AbstractLikelihood, Noise | None]:
@@ -751,59 +571,49 @@ def resolve(logs: AnyLogs, likelihood: object) -> tuple[AbstractLikelihood, Nois
     return likelihood, None
 
 
-def blocks_of(logs: AnyLogs, likelihood: AbstractLikelihood) -> list[RowTasks]:
-    """Blocks of the tasks, in the order of their labels' hashes; at least one, if of no tasks."""
-    if isinstance(likelihood, Linear):
-        assert likelihood.noise_std is not None
-        return [*linear_blocks(logs.statistics(), float(likelihood.noise_std))]
-    assert isinstance(logs, Logs)
-    assert isinstance(likelihood, AbstractFamily)
-    return [*row_blocks(logs, likelihood)]
-
-
-def block_order(logs: AnyLogs) -> np.ndarray:
-    """The order of tasks in blocks, as positions in the logs."""
-    return np.argsort(logs.hashes, kind="stable")
-
-
 def search_logs(
     logs: AnyLogs,
     likelihood: AbstractLikelihood,
+    gaussian: GaussianMixture,
     *,
     config: SearchConfig = LOGS_SEARCH,
     seed: int = 0,
     executor: AbstractExecutor = HERE,
-    everything: Sequence[AbstractTasks] | None = None,
-    advance: Callable[[str], None] = lambda name: None,
+    everything: Sequence[AbstractBlock] | None = None,
+    required: bool = False,
 ) -> Search:
     """The mixture that explains tasks held out in turn best; whole tasks are held out, by label.
 
-    Where `logs` are a part of `everything`, what is found is refined on all tasks.
+    Where `logs` are a part of `everything`, of which `gaussian` is the Gaussian, what is found is
+    refined on all tasks; so it is if there are very many.
     """
     few = logs
     if logs.num_tasks > config.max_tasks:
         few = logs.select(np.sort(block_order(logs)[: config.max_tasks]))
-    blocks = blocks_of(few, likelihood)
-    gaussian, exact = gaussian_of(blocks), blocks[0].exact
-    room = few.num_tasks / config.tasks_per_component
-    counts = config.num_components or ()
-    counts = tuple(k for k in counts if k <= room and (exact or k < max(counts)))
-    config = dataclasses.replace(config, num_components=counts)
-    advance("mixtures")
-    in_turn = few.num_tasks <= config.one_fold_from and exact
+        everything = blocks_of(logs, likelihood) if everything is None else everything
+    room = int(few.num_tasks / config.tasks_per_component)
+    config = dataclasses.replace(config, max_components=min(config.max_components, room))
+    in_turn = few.num_tasks <= config.one_fold_from
     num_folds, num_turns = (config.num_folds, config.num_folds) if in_turn else (4, 1)
     which = folds(few.hashes, num_folds, salt=11)
 
     def subset(mask: np.ndarray) -> list[RowTasks]:
-        return list(blocks_of(few.select(mask), likelihood))
+        return blocks_of(few.select(mask), likelihood)
 
     splits = Splits.of(subset, which, num_turns, start=gaussian)
     found = search(
-        blocks, splits, config, seed=seed, executor=executor, gaussian=gaussian, advance=advance
+        blocks_of(few, likelihood),
+        splits,
+        config,
+        seed=seed,
+        executor=executor,
+        gaussian=gaussian,
+        required=required,
     )
-    if everything is None and few.num_tasks < logs.num_tasks:
-        everything = blocks_of(logs, likelihood)
-    if everything is None:
+    if everything is None or found.mixture.num_components == 1:
         return found
-    gaussian, mixture = refined(everything, gaussian, found.mixture, executor, config)
-    return dataclasses.replace(found, gaussian=gaussian, mixture=mixture)
+    model, floor = found.best.model, MIN_VARIANCE * np.asarray(gaussian.covs[0])
+    fit = fit_mixture(
+        everything, found.mixture, model, floor, max_steps=REFINING_STEPS, executor=executor
+    )
+    return dataclasses.replace(found, mixture=fit.mixture)

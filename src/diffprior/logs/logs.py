@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from ..checks import positive_int, real_numbers
 from .labels import Selection, label_hashes
 from .statistics import TaskStatistics, check_gram, from_products, products, segment_sums
-from .streams import INTERCEPT, Columns, parquet_columns, sample_tasks, stream_statistics
+from .streams import INTERCEPT, LogColumns, parquet_columns, sample_tasks, stream_statistics
 from .tables import read_table, reject_rows
 
 
@@ -137,11 +137,11 @@ class Logs:
         roles = (task, reward, features, weight, time)
         if max_rows is None:
             frame = read_table(source)
-            columns = Columns.of(frame.columns, *roles)
+            columns = LogColumns.of(frame.columns, *roles)
             rows = columns.arrays(frame)
         else:
             limit, path = positive_int("max_rows", max_rows), Path(str(source))
-            columns = Columns.of(parquet_columns(path), *roles)
+            columns = LogColumns.of(parquet_columns(path), *roles)
             rows = sample_tasks(path, columns, limit)
         return Logs(
             **rows, feature_names=columns.features, intercept=intercept, check_features=True
@@ -168,7 +168,7 @@ class Logs:
             ValueError: There is no such file or column, or a cell is not a number.
             ImportError: pyarrow is not installed.
         """
-        columns = Columns.of(parquet_columns(Path(path)), task, reward, features, weight)
+        columns = LogColumns.of(parquet_columns(Path(path)), task, reward, features, weight)
         return stream_statistics(Path(path), columns, intercept)
 
     @property

@@ -15,7 +15,7 @@ from ..checks import positive_int
 from ..files.atomic import write_atomic
 from .labels import Selection, label_hashes
 from .logs import Logs
-from .streams import BATCH_ROWS, INTERCEPT, Columns, parquet_columns
+from .streams import BATCH_ROWS, INTERCEPT, LogColumns, parquet_columns
 from .tables import arrow, reject_missing_labels, require_column
 
 MANIFEST = "_shards.json"
@@ -29,7 +29,7 @@ class Shard:
     """One file of `ShardedLogs`."""
 
     path: str
-    columns: Columns
+    columns: LogColumns
     intercept: bool
     selection: Selection | None = None
 
@@ -99,7 +99,7 @@ class ShardedLogs:
                 f"got {task!r}; pass that, or make other files with `diffprior shard`"
             )
         paths = [Path(folder).absolute() / name for name in manifest["files"]]
-        columns = Columns.of(parquet_columns(paths[0]), task, reward, features, weight, time)
+        columns = LogColumns.of(parquet_columns(paths[0]), task, reward, features, weight, time)
         return ShardedLogs(
             tuple(Shard(str(path), columns, intercept) for path in paths),
             manifest["num_tasks"],

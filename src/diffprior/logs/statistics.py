@@ -1,6 +1,7 @@
 """Sufficient statistics of linear rewards: counts and sums of products per task."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from ..checks import choice
 from .labels import label_hashes
 from .tables import label_column, numeric_column, read_table, reject_rows, require_column
 
+MIN_EIGENVALUE = 1e-9  # of a task's own Gram matrix, over its largest
 SINGULAR = 1e-12  # smallest eigenvalue of the scaled Gram matrix, relative to the largest
 DIALECTS = {  # quote, and the name of a double
     "duckdb": ('"', "DOUBLE"),
@@ -189,14 +191,37 @@ def triangle(dim: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(dim) for j in range(i + 1)]
 
 
+@functools.lru_cache(maxsize=32)
+def triangle_places(dim: int) -> Int[np.ndarray, "d d"]:
+    """Where each entry of a symmetric matrix is in its lower triangle."""
+    rows, columns = np.tril_indices(dim)
+    index = np.zeros((dim, dim), np.int64)
+    index[rows, columns] = index[columns, rows] = np.arange(len(rows))
+    return index
+
+
 def unpacked(packed: Float[np.ndarray, "t p"]) -> Float[np.ndarray, "t d d"]:
     """Symmetric matrices from their lower triangles."""
     dim = int((np.sqrt(8 * packed.shape[1] + 1) - 1) / 2)
-    rows, columns = np.tril_indices(dim)
-    full = np.empty((len(packed), dim, dim), packed.dtype)
-    full[:, rows, columns] = packed
-    full[:, columns, rows] = packed
-    return full
+    return np.asarray(packed[:, triangle_places(dim)])
+
+
+def residuals(statistics: TaskStatistics) -> tuple[float, float]:
+    """Summed squares of residuals of each task's own regression, and their degrees of freedom."""
+    total, freedom = 0.0, 0.0
+    for start in range(0, statistics.num_tasks, 8192):
+        part = statistics.select(np.arange(start, min(start + 8192, statistics.num_tasks)))
+        precisions = unpacked(part.xx)
+        scale = np.sqrt(np.maximum(np.diagonal(precisions.sum(axis=0)), 1e-300))
+        values, vectors = np.linalg.eigh(precisions / np.outer(scale, scale))
+        used = values > MIN_EIGENVALUE * np.maximum(values[:, -1:], 1e-300)
+        along = np.einsum("nij,ni->nj", vectors, part.xy / scale)
+        explained = np.sum(np.where(used, along**2 / np.where(used, values, 1.0), 0.0), axis=1)
+        spare = part.counts - used.sum(axis=1)
+        left = np.where(spare > 0, part.yy - explained, 0.0)
+        total += float(np.sum(np.maximum(left, 0.0)))
+        freedom += float(np.sum(np.maximum(spare, 0.0)))
+    return total, freedom
 
 
 def check_gram(gram: Float[np.ndarray, "d d"], names: tuple[str, ...], num_rows: int) -> None:

@@ -27,7 +27,7 @@ Rows = dict[str, np.ndarray]  # arrays by the names of the arguments of `Logs`
 
 
 @dataclass(frozen=True)
-class Columns:
+class LogColumns:
     """Roles of the columns of a file."""
 
     task: str
@@ -44,14 +44,14 @@ class Columns:
         features: str | Sequence[str],
         weight: str | None = None,
         time: str | None = None,
-    ) -> "Columns":
+    ) -> "LogColumns":
         """Choose columns by names and patterns."""
         roles = {"task": task, "reward": reward, "weight": weight, "time": time}
         given = {argument: name for argument, name in roles.items() if name is not None}
         for argument, name in given.items():
             require_column(available, name, argument)
         names = choose_columns(available, features, list(given.values()))
-        return Columns(task, reward, tuple(names), weight, time)
+        return LogColumns(task, reward, tuple(names), weight, time)
 
     def arrays(self, frame: "Frame") -> Rows:
         """Arrays by the names of the arguments of `Logs`; `times` only if there is a column."""
@@ -94,7 +94,7 @@ def _joined(parts: Sequence[Rows]) -> Rows:
 
 
 def stream_statistics(
-    path: Path, columns: Columns, intercept: bool, batch_rows: int = BATCH_ROWS
+    path: Path, columns: LogColumns, intercept: bool, batch_rows: int = BATCH_ROWS
 ) -> TaskStatistics:
     """Sum up a Parquet file by task, with one batch of rows in memory at a time."""
     names = (INTERCEPT,) * intercept + columns.features
@@ -116,7 +116,9 @@ def stream_statistics(
     return from_products(labels, label_hashes(labels), totals[: len(places)], names).checked()
 
 
-def sample_tasks(path: Path, columns: Columns, max_rows: int, batch_rows: int = BATCH_ROWS) -> Rows:
+def sample_tasks(
+    path: Path, columns: LogColumns, max_rows: int, batch_rows: int = BATCH_ROWS
+) -> Rows:
     """Read all rows of as many whole tasks as `max_rows` allow, chosen by their labels."""
     limit = _hash_limit(path, columns, max_rows, batch_rows)
     parts: list[Rows] = []
@@ -127,7 +129,7 @@ def sample_tasks(path: Path, columns: Columns, max_rows: int, batch_rows: int = 
     return _joined(parts)
 
 
-def _hash_limit(path: Path, columns: Columns, max_rows: int, batch_rows: int) -> np.uint64:
+def _hash_limit(path: Path, columns: LogColumns, max_rows: int, batch_rows: int) -> np.uint64:
     counts: dict[int, int] = {}
     for batch in _open(path).iter_batches(batch_rows, columns=[columns.task]):
         column = batch.column(0).to_numpy(zero_copy_only=False)
