@@ -1,4 +1,4 @@
-"""The walks of CONTRIBUTING, step by step; and the tutorial of the loop, run as a reader would."""
+"""The walkthroughs of CONTRIBUTING, and the tutorial on the whole loop, run as a reader would."""
 
 import importlib
 import os
@@ -77,9 +77,9 @@ def test_the_walk_of_the_tutorial_ends_with_less_regret(
 
 
 def walks() -> dict[str, str]:
-    """The walks of CONTRIBUTING by title."""
+    """The walkthroughs of CONTRIBUTING by title."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    text = text.split("## Walks")[1].split("\n## ")[0]
+    text = text.split("## Walkthroughs")[1].split("\n## ")[0]
     return dict(re.findall(r"^- \*\*(.+?)\*\*: (.*?)(?=^- |\Z)", text, re.M | re.S))
 
 
