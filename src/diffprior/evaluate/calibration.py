@@ -95,8 +95,8 @@ def coverage(
             taken.
         tasks: `Tasks` with true parameters, from `Tasks.simulate` or `Tasks.from_arrays`.
         level: Nominal level of the intervals, in (0, 1).
-        num_draws: Draws from each posterior; the ends are at ranks q (num_draws + 1), so that
-            exact draws cover `level` on average at any number.
+        num_draws: Draws from each posterior, among which the truth is ranked; exact draws cover
+            `level` on average at any number.
         likelihood: Another likelihood than the tasks' own, to see what a wrong one does.
         seed: Of the draws.
 
@@ -106,10 +106,9 @@ def coverage(
     Raises:
         ValueError: If true parameters are not known, or draws are too few for the level.
     """
-    tasks = as_tasks(tasks, likelihood)
-    truths = tasks.true_parameters()
     _check_level(level, num_draws)
-    return interval_coverage(draw_posteriors(sampler, tasks, num_draws, seed).values, truths, level)
+    uniforms, failed = _ranks(sampler, as_tasks(tasks, likelihood), num_draws, seed)
+    return _coverage(uniforms, level, num_draws, failed)
 
 
 def rank_uniformity(
@@ -144,16 +143,22 @@ def rank_uniformity(
     """
     from scipy import stats  # slow to import, and not needed to decide
 
-    tasks = as_tasks(tasks, likelihood)
-    truths = tasks.true_parameters()
-    draws = draw_posteriors(sampler, tasks, num_draws, seed).values
-    uniforms = rank_uniforms(draws, truths, np.random.default_rng(seed))
+    uniforms, failed = _ranks(sampler, as_tasks(tasks, likelihood), num_draws, seed)
     valid = np.isfinite(uniforms).all(axis=1)
     edges = np.linspace(0.0, 1.0, num_bins + 1)
     counts = np.array([np.histogram(column, edges)[0] for column in uniforms[valid].T])
     p_values = np.array([float(stats.chisquare(row).pvalue) for row in counts])
     combined = min(1.0, float(np.min(p_values)) * len(p_values))
-    return RankUniformity(combined, p_values, counts, len(tasks), _count_failed(draws))
+    return RankUniformity(combined, p_values, counts, len(uniforms), failed)
+
+
+def _ranks(
+    sampler: object, tasks: Tasks, num_draws: int, seed: int
+) -> tuple[Float[np.ndarray, "n d"], int]:
+    """Ranks of true parameters among draws, as of `rank_uniforms`, and how many draws failed."""
+    truths, rng = tasks.true_parameters(), np.random.default_rng(seed)
+    draws = draw_posteriors(sampler, tasks, num_draws, seed)
+    return rank_uniforms(draws.values, truths, rng), draws.failed
 
 
 def interval_coverage(
@@ -162,30 +167,24 @@ def interval_coverage(
     """Share of `truths` inside the central intervals of `draws`, those that failed left out."""
     _check_level(level, draws.shape[1])
     draws = nan_where_failed(draws)
-    low, high = (order_statistic(draws, q) for q in ((1 - level) / 2, (1 + level) / 2))
-    inside = (truths >= low) & (truths <= high)  # False where nothing is left, which is NaN
+    uniforms = rank_uniforms(draws, truths, np.random.default_rng(0))
+    return _coverage(uniforms, level, draws.shape[1], int(np.isnan(draws[..., 0]).sum()))
+
+
+def _coverage(
+    uniforms: Float[np.ndarray, "n d"], level: float, num_draws: int, failed: int
+) -> Coverage:
+    inside = _inside(uniforms, level)
     shares = inside.mean(axis=1)
+    by_parameter, error = inside.mean(axis=0), standard_error(shares)
     return Coverage(
-        float(shares.mean()),
-        standard_error(shares),
-        inside.mean(axis=0),
-        level,
-        len(truths),
-        draws.shape[1],
-        _count_failed(draws),
+        float(shares.mean()), error, by_parameter, level, len(shares), num_draws, failed
     )
 
 
-def order_statistic(draws: Float[np.ndarray, "n m *d"], q: float) -> Float[np.ndarray, " n *d"]:
-    """The draw of rank q (m + 1), between two where that is no whole number; NaN left out."""
-    ordered = np.sort(draws, axis=1)  # NaN last
-    count = np.sum(np.isfinite(draws), axis=1)
-    place = np.clip(q * (count + 1) - 1, 0, np.maximum(count - 1, 0))
-    below = np.floor(place).astype(int)
-    above = np.minimum(below + 1, np.maximum(count - 1, 0))
-    low = np.take_along_axis(ordered, below[:, None], axis=1)[:, 0]
-    high = np.take_along_axis(ordered, above[:, None], axis=1)[:, 0]
-    return np.asarray(low + (place - below) * (high - low))
+def _inside(uniforms: Float[np.ndarray, " n *d"], level: float) -> Float[np.ndarray, " n *d"]:
+    """1 where a rank is in the central interval, 0 elsewhere, also where there is none."""
+    return (np.abs(uniforms - 0.5) <= 0.5 * level).astype(float)
 
 
 def rank_uniforms(
@@ -203,10 +202,6 @@ def rank_uniforms(
     equal = np.sum(draws == truths[:, None], axis=1)
     uniforms = (below + rng.random(truths.shape) * (equal + 1)) / (count + 1)
     return np.where(count > 0, uniforms, np.nan)
-
-
-def _count_failed(draws: Float[np.ndarray, "n m d"]) -> int:
-    return int(np.sum(np.isnan(draws).any(axis=-1)))
 
 
 def _check_level(level: float, num_draws: int) -> None:
@@ -333,8 +328,7 @@ def _after(
     drawn = tasks.likelihood.sample(jax.random.key(seed + length), on_device(eta))
     rewards = np.where(failed, np.nan, np.asarray(drawn, np.float64))
     uniforms = rank_uniforms(rewards, y, np.random.default_rng([seed, length]))
-    tail = (1 - level) / 2
-    inside = ((uniforms >= tail) & (uniforms <= 1 - tail)).astype(float)
+    inside = _inside(uniforms, level)
     return PredictiveRow(
         length,
         len(y),
