@@ -13,13 +13,7 @@ import pytest
 
 import diffprior as dp
 from bandits.helpers import Counting, standard_prior
-from diffprior.bandits._dispatch import (
-    MAX_PACKED,
-    compiled,
-    known_options,
-    packed_partition,
-    partition,
-)
+from diffprior.bandits._dispatch import MAX_PACKED, compiled, partition
 from diffprior.bandits.bandit import Bandit
 from diffprior.bandits.decisions import _pieces, count_wins, host_mean
 
@@ -48,10 +42,10 @@ def part(seed: int, name: str = "a") -> Part:
     )
 
 
-@pytest.mark.parametrize("apart", [partition, packed_partition])
-def test_a_module_is_combined_again(apart: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("pack", [False, True])
+def test_a_module_is_combined_again(pack: bool) -> None:
     module = part(0)
-    arrays, structure = apart(module)
+    arrays, structure = partition(module, pack=pack)
     assert eqx.tree_equal(structure.combine(arrays), module)
     traced = jax.jit(lambda arrays: structure.combine(arrays).small)
     np.testing.assert_array_equal(traced(arrays), module.small)
@@ -59,15 +53,15 @@ def test_a_module_is_combined_again(apart: Callable[..., Any]) -> None:
 
 def test_small_numbers_of_a_kind_are_one_array() -> None:
     """All but whole numbers and what is large: an array for each precision."""
-    arrays, _ = packed_partition(part(0))
+    arrays, _ = partition(part(0), pack=True)
     kinds = 1 + len({part(0).small.dtype, part(0).single.dtype}) + 1
     assert len(arrays) == kinds
     assert sum(array.size for array in arrays) == sum(a.size for a in partition(part(0))[0])
 
 
 def test_structures_are_equal_if_only_numbers_differ() -> None:
-    same, other = packed_partition(part(1))[1], packed_partition(part(1, "b"))[1]
-    first = packed_partition(part(0))[1]
+    same, other = partition(part(1), pack=True)[1], partition(part(1, "b"), pack=True)[1]
+    first = partition(part(0), pack=True)[1]
     assert first == same and hash(first) == hash(same) and first != other
 
 
@@ -129,7 +123,7 @@ def test_nothing_is_compiled_after_warming_up(
     """Neither as rows come, nor when they are merged and folded, nor with an extreme one."""
     bandit = Bandit(standard_prior(), likelihood, seed=0, max_rows=128)
     bandit.warm_up(20, propensity_draws=10)
-    assert "jit(from_one_array)" in compilations  # the count sees what it should
+    assert "jit(draws)" in compilations  # the count sees what it should
     compilations.clear()
     for i in range(300):
         bandit.update(FEATURES[i % 200] + i // 200, float(i % 2))
@@ -157,11 +151,6 @@ def test_a_decision_after_a_longer_one_has_its_own_numbers() -> None:
     bandit.decide(-FEATURES)
     np.testing.assert_array_equal(long.scores, kept)
     assert short.scores.shape == (3,)
-
-
-def test_an_option_that_the_compiler_does_not_know_is_left_out() -> None:
-    assert known_options("xla_no_such_option", True) == {}
-    assert len(known_options("xla_cpu_enable_fast_math", False)) == 1
 
 
 def test_any_number_of_actions_is_ranked_whole() -> None:

@@ -26,21 +26,7 @@ from ..checks import default_float, positive_int, real_numbers
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..executors import num_cores
 from ..threefry import fold_in
-from ._dispatch import (
-    HALVES,
-    ONE_THREAD,
-    Fields,
-    Layout,
-    PackedStructure,
-    Scratch,
-    Structure,
-    awaited,
-    compiled,
-    known_options,
-    pack,
-    packed_partition,
-    partition,
-)
+from ._dispatch import ONE_THREAD, Structure, awaited, compiled, partition
 from .agents import AbstractAgent, Index, LinearIndex, RandomIndex, key_words, random_numbers
 from .closed_form import ClosedForm
 from .updates import State, num_axes
@@ -50,7 +36,6 @@ SIZES = (512, 64, 8)  # of the draws of one call, where there are several
 TASKS_PER_CALL = 16
 MAX_DRAWS = 2**24
 MAX_TABLE = 2**22  # values of actions that are compared at once
-_SCRATCH = Scratch()
 _NOT_FAILED = np.zeros(1, bool)
 
 
@@ -234,7 +219,7 @@ class Policy:
     """
 
     def __init__(self, agent: AbstractAgent, streams: Streams) -> None:
-        self._leaves, self._structure = packed_partition(agent)
+        self._leaves, self._structure = partition(agent, pack=True)
         self._decisions, self._propensities = map(jax.random.key_data, streams[1:])
         self._mean = host_mean(agent.likelihood)
         self._closed_form = ClosedForm.of(agent, np.asarray(self._decisions))
@@ -263,7 +248,7 @@ class Policy:
 
     def _index(self, state: State, number: int, count: int) -> tuple[Any, Bool[np.ndarray, " n"]]:
         """The indices that decide, and what failed."""
-        if count == 1 and self._closed_form is not None and state.layout is not None:
+        if count == 1 and self._closed_form is not None and state.learn is not None:
             theta = self._closed_form.draw(state, number)
             if theta is not None:
                 return LinearIndex(theta[None]), _NOT_FAILED
@@ -318,67 +303,52 @@ class Policy:
         self, method: str, state: State, key: Any, first: int, count: int
     ) -> tuple[Any, Bool[np.ndarray, " n"]]:
         """What `method` of the agent returns for the numbers from `first` on, and what failed."""
-        if count == 1 and state.layout is not None:
-            rows, fields = self._draw_one(method, state, key, first)
-            return fields.read(rows)
         parts = []
         for start, size in _pieces(count):
-            about = (self._structure, state.structure, method, size, None)
-            program, fields = compiled(_draw_program, *about)
-            parts.append(program(self._leaves, state.leaves, key, _as_word(first + start)))
-        rows = np.concatenate([np.asarray(part) for part in parts])[:count]
-        return fields.read(rows)
+            program = self._program(method, state, size)
+            index, failed = program(self._leaves, state.leaves, key, _as_word(first + start))
+            parts.append((awaited(failed), *map(np.asarray, index)))
+        kind = type(index)
+        if len(parts) == 1 and size == count:
+            failed, *fields = parts[0]
+        else:
+            failed, *fields = (np.concatenate(found)[:count] for found in zip(*parts, strict=True))
+        return kind(*fields), failed
 
-    def _draw_one(
-        self, method: str, state: State, key: Any, number: int
-    ) -> tuple[Float[np.ndarray, "1 n"], Fields]:
-        """As `_draw` of one, where all that changes between decisions is passed in one array."""
-        layout: Any = state.layout
-        known_layout, known_method, found = self._latest
-        if known_layout is not layout or known_method != method:
-            about = (self._structure, state.structure, method, 1, layout)
-            found = compiled(_draw_program, *about)
-            self._latest = (layout, method, found)
-        program, fields = found
-        numbers = _SCRATCH.numbers(HALVES + layout.size, default_float())
-        numbers[0], numbers[1] = number >> 16 & 0xFFFF, number & 0xFFFF
-        pack(state.leaves, numbers[HALVES:])
-        return awaited(program(self._leaves, key, numbers)), fields
+    def _program(self, method: str, state: State, count: int) -> Callable[..., Any]:
+        """The program of so many draws; that of a single one is found without hashing."""
+        structure, known, program = self._latest
+        if count == 1 and structure is state.structure and known == method:
+            return program
+        program = compiled(_draw_program, self._structure, state.structure, method, count)
+        if count == 1:
+            self._latest = (state.structure, method, program)
+        return program
 
 
 def _draw_program(
-    agent_structure: PackedStructure[AbstractAgent],
+    agent_structure: Structure[AbstractAgent],
     evidence_structure: Structure[AbstractEvidence],
     method: str,
     count: int,
-    layout: Layout | None,
-) -> tuple[Callable[..., Any], Fields]:
-    """Calls a method of the agent for `count` numbers in a row; a row of results for each."""
-    fields = Fields()
+) -> Callable[..., Any]:
+    """Calls a method of the agent for `count` numbers in a row, side by side."""
 
-    def rows(agent_leaves: Any, evidence_leaves: Any, key_data: Any, first: Array) -> Array:
+    @functools.partial(jax.jit, compiler_options=ONE_THREAD if count == 1 else None)
+    def draws(agent_leaves: Any, evidence_leaves: Any, key_data: Any, first: Array) -> Any:
         agent: AbstractAgent = agent_structure.combine(agent_leaves)
         evidence: AbstractEvidence = evidence_structure.combine(evidence_leaves)
         key = jax.random.wrap_key_data(key_data)
 
-        def one(number: Array) -> Array:
+        def one(number: Array) -> Any:
             found, failed = getattr(agent, method)(decision_key(key, number), evidence)
-            return fields.row(found if method == "index" else LinearIndex(found), failed)
+            return found if method == "index" else LinearIndex(found), failed
 
         if count == 1:  # without an axis that would be in the way
-            return one(first)[None]
+            return jax.tree.map(lambda leaf: leaf[None], one(first))
         return jax.vmap(one)(first + jnp.arange(count, dtype=jnp.uint32))
 
-    if layout is None:
-        return jax.jit(rows), fields
-
-    @functools.partial(jax.jit, compiler_options=known_options(*ONE_THREAD))
-    def from_one_array(agent_leaves: Any, key_data: Any, numbers: Float[Array, " n"]) -> Array:
-        high, low = numbers[:HALVES].astype(jnp.uint32)
-        evidence_leaves = layout.unpack(numbers[HALVES:])
-        return rows(agent_leaves, evidence_leaves, key_data, (high << 16) | low)
-
-    return from_one_array, fields
+    return draws
 
 
 def _pieces(count: int) -> Iterator[tuple[int, int]]:
@@ -515,12 +485,11 @@ class TaskPolicy:
         size = min(TASKS_PER_CALL, -(-len(requests) // self._num_cores))
         shares = [requests[start : start + size] for start in range(0, len(requests), size)]
         about = (self._structure, requests[0].structure, self._num_others)
-        program, fields = compiled(_task_program, *about)
-        call = functools.partial(self._rows, program)
-        parts = map(call, shares) if len(shares) == 1 else _threads().map(call, shares)
-        return TaskDraws(*fields.read(np.concatenate(list(parts))))
+        call = functools.partial(self._draws, compiled(_task_program, *about))
+        parts = list(map(call, shares) if len(shares) == 1 else _threads().map(call, shares))
+        return TaskDraws(*jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts))
 
-    def _rows(self, program: Callable[..., Any], requests: Sequence[TaskRequest]) -> np.ndarray:
+    def _draws(self, program: Callable[..., Any], requests: Sequence[TaskRequest]) -> Any:
         count = len(requests)
         columns = zip(*(request.leaves for request in requests), strict=True)
         evidence = [_side_by_side(*each) for each in zip(columns, self._shapes, strict=True)]
@@ -533,7 +502,8 @@ class TaskPolicy:
         temperatures = np.ones(TASKS_PER_CALL)
         temperatures[:count] = [request.temperature for request in requests]
         own = (evidence, temperatures, seeds, numbers)
-        return np.asarray(program(self._leaves, own, np.int32(count)))[:count]
+        found = program(self._leaves, own, np.int32(count))
+        return jax.tree.map(lambda array: np.asarray(array)[:count], found)
 
 
 @functools.cache
@@ -555,12 +525,11 @@ def _task_program(
     agent_structure: Structure[AbstractAgent],
     evidence_structure: Structure[AbstractEvidence],
     num_others: int,
-) -> tuple[Callable[..., Any], Fields]:
+) -> Callable[..., Any]:
     """The program for all agents and evidence of these structures."""
-    fields = Fields()
 
     @jax.jit  # so that it is traced once, though its shapes are asked for before
-    def one(leaves: Any, own: Any) -> Float[Array, "draws n"]:
+    def one(leaves: Any, own: Any) -> tuple[Index, Bool[Array, " draws"]]:
         evidence_leaves, temperature, seed, number = own
         agent: AbstractAgent = agent_structure.combine(leaves)
         evidence: AbstractEvidence = evidence_structure.combine(evidence_leaves)
@@ -569,19 +538,19 @@ def _task_program(
         first = decision_key(streams.decisions, number)
         others = jax.random.split(decision_key(streams.propensities, number), num_others)
         keys = jnp.concatenate([first[None], others])
-        return jax.vmap(lambda key: fields.row(*agent.index(key, evidence)))(keys)
+        return jax.vmap(lambda key: agent.index(key, evidence))(keys)
 
     @jax.jit
-    def many(leaves: Any, columns: Any, count: Array) -> Float[Array, "b draws n"]:
-        def step(place: Array, found: Array) -> Array:
+    def many(leaves: Any, columns: Any, count: Array) -> Any:
+        def step(place: Array, found: Any) -> Any:
             new = one(leaves, jax.tree.map(lambda column: column[place], columns))
-            return found.at[place].set(new)
+            return jax.tree.map(lambda all_, own: all_.at[place].set(own), found, new)
 
-        shape = jax.eval_shape(one, leaves, jax.tree.map(lambda column: column[0], columns))
-        nothing = jnp.zeros((TASKS_PER_CALL, *shape.shape), shape.dtype)
+        shapes = jax.eval_shape(one, leaves, jax.tree.map(lambda column: column[0], columns))
+        nothing = jax.tree.map(lambda s: jnp.zeros((TASKS_PER_CALL, *s.shape), s.dtype), shapes)
         return jax.lax.fori_loop(jnp.int32(0), count, step, nothing)
 
-    return many, fields
+    return many
 
 
 class TaskChoice(NamedTuple):

@@ -1,8 +1,8 @@
 """Rewards learned into evidence: all of them or none, in few compiled programs.
 
-Small evidence is on the host, where learning a reward is a few additions and calls no program.
-Evidence of other kinds, or large, stays on the device. Evidence may fade, and linear rewards are
-checked against the noise of their likelihood.
+Evidence of our own is on the host, where learning a reward is a few additions and calls no program;
+that of other classes stays on the device. Evidence may fade, and linear rewards are checked against
+the noise of their likelihood.
 """
 
 import dataclasses
@@ -23,12 +23,11 @@ from ..evidence.base import AbstractEvidence
 from ..evidence.glm import GLMEvidence
 from ..evidence.linear import LinearEvidence
 from ..gaussian import Gaussian
-from ._dispatch import Layout, Leaf, Structure, compiled, partition
+from ._dispatch import Leaf, Structure, compiled, partition
 
 MIN_ROWS = 128  # fewer are too few for a Gaussian term to be accurate
 LARGE = 1e3  # prior standard deviations, or standard deviations of the noise
 NUM_ORDINARY, ORDINARY_ROWS = 4, 16  # observations that must still be usable after extreme ones
-MAX_ON_HOST = 2**15  # numbers of evidence on the host, which is copied with every reward
 MAX_HALVINGS = 100.0  # beyond, nothing is left in either precision
 FIRST_CHECK = 64  # rewards before the noise is checked
 SIGNIFICANCE = 1e-9  # chance of a warning if the noise is what it is said to be
@@ -56,9 +55,7 @@ class RowPlaces(NamedTuple):
 
 
 def learning_on_host(evidence: AbstractEvidence) -> Learn | None:
-    """What adds rows to the arrays of such evidence on the host; None if it belongs elsewhere."""
-    if sum(leaf.size for leaf in partition(evidence)[0]) > MAX_ON_HOST:
-        return None
+    """What adds rows to the arrays of such evidence on the host; None for evidence of its own."""
     if isinstance(evidence, LinearEvidence):
         return add_to_sums
     places = RowPlaces.of(evidence)
@@ -142,7 +139,7 @@ def ordinary(stds: Float[np.ndarray, " d"], dtype: np.dtype) -> Iterator[Observa
 class State(NamedTuple):
     """Evidence, partitioned, so that neither decisions nor updates walk through it; how many rows
     can be added before it has to be made smaller, None if any number can; the moment that it has
-    faded to, where it does; and if it is kept on the host, how it learns and is laid out there.
+    faded to, where it does; and if it is kept on the host, how it learns there.
     """
 
     leaves: list[Any]  # on the host, if `learn` is there
@@ -150,7 +147,6 @@ class State(NamedTuple):
     room: int | None
     moment: float = 0.0
     learn: Learn | None = None
-    layout: Layout | None = None
 
     @staticmethod
     def of(
@@ -164,10 +160,7 @@ class State(NamedTuple):
         room = None
         if isinstance(evidence, GLMEvidence):
             room = min(max_rows or evidence.capacity, evidence.capacity) - int(evidence.num_rows)
-        learn = learning_on_host(evidence)
-        if learn is None:
-            return State(leaves, structure, room, moment)
-        state = State(leaves, structure, room, moment, learn, Layout.of(leaves))
+        state = State(leaves, structure, room, moment, learning_on_host(evidence))
         return state.with_leaves(leaves)
 
     def with_leaves(self, leaves: Sequence[Leaf]) -> "State":
