@@ -20,7 +20,6 @@ from .checks import on_device
 from .files.base import Serializable
 from .linalg import Spectral, eigh, solve_half
 
-MIN_SNR = 1e-6  # precision of a noisy sample below which it says nothing
 COMPARE_UP_TO = 128  # weights that are searched faster all at once than by bisection
 ADD_UP_TO = 32  # weights whose cumulative sums are faster computed each on its own
 if TYPE_CHECKING:
@@ -237,23 +236,6 @@ class GaussianMixture(eqx.Module, Serializable):
         spectral = jax.vmap(eigh)(factored.covs)
         variances = jnp.maximum(spectral.values, 0.0)
         return GaussianMixture(log_weights, means, spectral.vectors, variances)
-
-    def posterior_at(self, snr: Float[Array, ""], noisy_shift: Float[Array, " d"]) -> Conditioned:
-        """The mixture given a noisy sample: evidence of precision snr I."""
-        snr = jnp.maximum(snr, MIN_SNR)
-        left = 1.0 + snr * self.variances
-        away = noisy_shift[None] - snr * self.means
-        rotated = jnp.einsum("ki,kij->kj", away, self.vectors)
-        moved = jnp.einsum("kij,kj->ki", self.vectors, self.variances / left * rotated)
-        terms = jnp.log(left) + rotated**2 / (snr * left)
-        log_weights = self.log_weights - 0.5 * jnp.sum(terms, axis=1)
-        given = eqx.tree_at(lambda mixture: mixture.variances, self, self.variances_at(snr))
-        means = self.means + moved
-        return Conditioned(jax.nn.softmax(log_weights), means, given.covs, given.factors)
-
-    def variances_at(self, snr: Float[Array, ""]) -> Float[Array, "k d"]:
-        """Variances of each component along its eigenvectors, given a noisy sample."""
-        return self.variances / (1.0 + jnp.maximum(snr, MIN_SNR) * self.variances)
 
 
 def gaussian_mean(precision: Spectral, shift: Float[Array, " d"]) -> Float[Array, " d"]:

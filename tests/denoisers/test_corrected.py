@@ -17,13 +17,13 @@ from diffprior.denoisers.corrected import (
     MAX_OUTPUT,
     CorrectedDenoiser,
     Correction,
-    Prepared,
 )
 from diffprior.linalg import Spectral
 from diffprior.mixture import GaussianMixture
 
 DIMS = (3, 9)  # below and above the largest that is factorized in plain array operations
 SHAPES = [(dim, mixed) for dim in DIMS for mixed in (True, False)]
+FIVE = dp.Schedule.log_snr(5)
 both_precisions = pytest.mark.float32
 each_dim = pytest.mark.parametrize("dim", DIMS)
 each_shape = pytest.mark.parametrize(("dim", "mixed"), SHAPES)
@@ -82,34 +82,26 @@ def denoise(denoiser: Any, precision: Spectral, shift: Any) -> dp.Gaussian:
 
 
 @eqx.filter_jit
-def denoise_with(denoiser: Any, precision: Any, shift: Any, snr: Any, noisy: Any) -> dp.Gaussian:
-    return denoiser.denoise_with(denoiser.prepare(precision, shift), snr, noisy)
+def given_both(denoiser: Any, evidence: Any, stage: Any, s_t: Any) -> dp.Gaussian:
+    """Given a task's evidence and a noisy sample."""
+    return at_stage(denoiser.condition(*evidence), stage, s_t)
 
 
-@eqx.filter_jit
-def at_stages(denoiser: Any, schedule: dp.Schedule, s_t: Any) -> tuple[Any, Any, Any]:
-    """Inputs of each stage, and mean and moments there, T first."""
-    stages = denoiser.stages(schedule)
-    both = jax.lax.map(
-        lambda stage: (denoiser.mean_at(stage, s_t), denoiser.denoise_at(stage, s_t)), stages
-    )
-    return stages, *both
+def at_stage(denoiser: Any, t: int, s_t: Any) -> dp.Gaussian:
+    return denoiser.denoise_at(jax.tree.map(lambda leaf: leaf[t], denoiser.stages(FIVE)), s_t)
 
 
 @eqx.filter_jit
 def steps(denoiser: Any, evidence: Any, t: int, s_t: Any, noise: Any, uniform: Any) -> Any:
-    """At stage t of five: the stage, mean given evidence and alone, and draws of both steps."""
-    schedule = dp.Schedule.log_snr(5)
-    every = (schedule.stages(s_t.dtype), denoiser.stages(schedule))
-    stage, inputs = jax.tree.map(lambda leaf: leaf[t], every)
-    prepared = denoiser.prepare(*evidence)
-    plan = denoiser.plan(prepared, jax.tree.map(lambda leaf: leaf[None], stage))
-    plan = jax.tree.map(lambda leaf: leaf[0], plan)
-    given = denoiser.denoise_with(prepared, stage.snr, stage.shift_scale * s_t)
-    step = jax.vmap(lambda *r: denoiser.step(prepared, plan, stage, s_t, *r))
-    step_at = jax.vmap(lambda *r: denoiser.step_at(inputs, stage, s_t, *r))
-    means = (given.mean, denoiser.mean_at(inputs, s_t))
-    return stage, means, (step(noise, uniform), step_at(noise, uniform))
+    """At stage t of five, given evidence and alone: the stage, means, and draws of a step."""
+    stage = jax.tree.map(lambda leaf: leaf[t], FIVE.stages(s_t.dtype))
+    means, draws = [], []
+    for chain in (denoiser.condition(*evidence), denoiser):
+        inputs = jax.tree.map(lambda leaf: leaf[t], chain.stages(FIVE))
+        means.append(chain.mean_at(inputs, s_t))
+        step = lambda *r: chain.step_at(inputs, stage, s_t, *r)  # noqa: B023, E731
+        draws.append(jax.vmap(step)(noise, uniform))
+    return stage, means, draws
 
 
 @both_precisions
@@ -126,31 +118,30 @@ def test_base_is_the_twins(dim: int) -> None:
 
 
 @both_precisions
-@each_dim
-def test_prepared_evidence_and_a_noisy_sample_add_up(dim: int) -> None:
-    matrix = matrix_of(spectral(2, np.geomspace(0.1, 20.0, dim)))
-    shift = matrix @ np.linspace(-1.0, 1.0, dim)
-    for snr in (1e-3, 1.0, 500.0):
-        noisy = snr * np.linspace(0.5, -1.0, dim)
-        got = denoise_with(alone(dim), *map(floats, (matrix, shift, snr, noisy)))
-        whole = (matrix + snr * np.eye(dim), shift + noisy)
-        mean, cov = reference.mixture_denoise(*mixture(dim), *whole)
-        assert_allclose(got.mean, mean, atol=tolerance(1e-8, 1e-2))
-        assert_allclose(got.cov, cov, atol=tolerance(1e-8, 1e-2))
-
-
 @each_shape
-def test_a_stage_and_prepared_evidence_are_evidence(dim: int, mixed: bool) -> None:
-    denoiser, s_t = corrected(dim, mixed), np.linspace(-1.0, 1.5, dim)
-    stages, means, at = at_stages(denoiser, dp.Schedule.log_snr(3), s_t)
-    for i, (snr, scale) in enumerate(zip(*map(np.asarray, stages[:2]), strict=True)):
-        expected = denoise(denoiser, spectral(3, np.full(dim, snr)), scale * s_t)
-        nothing = (np.zeros((dim, dim)), np.zeros(dim))
-        prepared = denoise_with(denoiser, *nothing, snr, scale * s_t)
-        assert_allclose(means[i], expected.mean, atol=1e-9)
-        for mean, cov in ((at.mean[i], at.cov[i]), (prepared.mean, prepared.cov)):
-            assert_allclose(mean, expected.mean, atol=1e-9)
-            assert_allclose(cov, expected.cov, atol=1e-9)
+def test_a_tasks_evidence_and_a_stages_add_up(dim: int, mixed: bool) -> None:
+    """Also where there is no task, and where the noise leaves nothing to see."""
+    matrix = matrix_of(spectral(2, np.geomspace(0.1, 20.0, dim)))
+    task = (floats(matrix), floats(matrix @ np.linspace(-1.0, 1.0, dim)))
+    nothing = (0.0 * task[0], 0.0 * task[1])
+    denoiser, s_t = corrected(dim, mixed), floats(np.linspace(-1.0, 1.5, dim))
+    close = {"atol": tolerance(1e-8, 1e-2)}
+    for t in (0, 2, 4):
+        stage = jax.tree.map(lambda leaf: float(leaf[t]), FIVE.stages(s_t.dtype))  # noqa: B023
+        for evidence in (nothing, task):
+            values, vectors = np.linalg.eigh(evidence[0] + stage.snr * np.eye(dim))
+            total = Spectral(jax.device_put(floats(vectors)), jax.device_put(floats(values)))
+            expected = denoise(denoiser, total, evidence[1] + floats(stage.shift_scale * s_t))
+            got = [given_both(denoiser, evidence, t, s_t)]
+            if evidence is nothing:
+                got.append(eqx.filter_jit(at_stage)(denoiser, t, s_t))
+            for one in got:
+                assert_allclose(one.mean, expected.mean, **close)
+                assert_allclose(one.cov, expected.cov, **close)
+    own = eqx.filter_jit(lambda one, *task: one.condition(*task).moments())(denoiser, *task)
+    expected = denoise(denoiser, spectral(2, np.geomspace(0.1, 20.0, dim)), task[1])
+    assert_allclose(own.mean, expected.mean, atol=1e-3)
+    assert_allclose(own.cov, expected.cov, atol=1e-3)
 
 
 @each_shape
@@ -202,27 +193,6 @@ def test_correction_is_bounded_and_covariance_positive_for_wild_weights(dim: int
         assert 0.5 * MAX_OUTPUT < length / np.sqrt(dim) < 1.001 * MAX_OUTPUT
         assert_array_less(0.0, np.linalg.eigvalsh(got.cov))
         assert_allclose(got.cov, own.cov)
-
-
-@both_precisions
-@pytest.mark.parametrize("network", [False, True])
-def test_a_planned_mean_is_the_mean_at_its_stage(network: bool) -> None:
-    """With nothing known but a noisy sample, at the noisiest stage, in between and at the last."""
-    denoiser, dim = (corrected(3) if network else alone(3)), 3
-    schedule, dtype = dp.Schedule.log_snr(7), jnp.result_type(float)
-    zero, s_t = np.zeros(dim, dtype), np.linspace(-1.2, 0.8, dim, dtype=dtype)
-
-    @eqx.filter_jit
-    def planned(denoiser: CorrectedDenoiser, s_t: jax.Array) -> Any:
-        stages = schedule.stages(dtype)
-        nothing = Spectral(jnp.eye(dim, dtype=dtype), jnp.zeros(dim, dtype))
-        prepared = Prepared(nothing, jnp.asarray(zero), denoiser.base)
-        plans = denoiser.plan(prepared, stages)
-        mean = lambda both: denoiser.planned_mean(prepared, *both, s_t)  # noqa: E731
-        return jax.lax.map(mean, (plans, stages))
-
-    _, means, _ = at_stages(denoiser, schedule, s_t)
-    assert_allclose(planned(denoiser, s_t), means, atol=tolerance(1e-10, 1e-4))
 
 
 def test_strong_evidence_decides_alone() -> None:

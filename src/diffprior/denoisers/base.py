@@ -1,9 +1,8 @@
 """E and Cov of s_0 under Gaussian evidence, where the prior has zero mean and unit covariance.
 
-A denoiser serves two kinds of caller. Samplers that put the evidence inside it call
-`denoise(precision, shift)`, or `prepare` once and `denoise_with` or `step` at every stage. Samplers
-that follow the reverse process call `mean_at` or `denoise_at` with one element of `stages`, which
-holds whatever the denoiser can compute of a stage in advance.
+A sampler follows the reverse process by `mean_at`, `denoise_at` or `step_at`, each with one element
+of `stages`, which holds whatever the denoiser can compute of a stage in advance. One that puts a
+task's evidence inside the denoiser follows that of `condition(precision, shift)` in the same way.
 """
 
 import abc
@@ -26,13 +25,50 @@ MAX_VARIANCE = 16.0  # largest variance allowed, over the prior's
 RESIDUAL_STAGES = 33  # at which the error of a denoiser is tabulated
 
 
-class AbstractDenoiser(eqx.Module, Serializable):
-    """Mean and covariance of s_0 given Gaussian evidence, in unit coordinates."""
+class AbstractChain(eqx.Module):
+    """Mean and covariance of s_0 given s_t, with or without a task's evidence, and reverse steps.
+
+    Methods take one element of `stages`; by default these are the coefficients of the schedule.
+    """
 
     @property
     @abc.abstractmethod
     def dim(self) -> int:
         """Number of parameters d."""
+
+    @abc.abstractmethod
+    def moments(self) -> Gaussian:
+        """Mean and covariance of s_0."""
+
+    @abc.abstractmethod
+    def denoise_at(self, stage: PyTree, s_t: Float[Array, " d"]) -> Gaussian:
+        """Mean and covariance of s_0 given s_t."""
+
+    def stages(self, schedule: Schedule) -> PyTree:
+        """All of each stage that is known before s_t is, stacked in the order T, ..., 1."""
+        return schedule.stages(jnp.result_type(float))
+
+    def mean_at(self, stage: PyTree, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
+        """E[s_0 | s_t]."""
+        return self.denoise_at(stage, s_t).mean
+
+    def step_at(
+        self,
+        stage_inputs: PyTree,
+        stage: Stages,
+        s_t: Float[Array, " d"],
+        noise: Float[Array, " d"],
+        uniform: Float[Array, ""],
+    ) -> Float[Array, " d"]:
+        """A draw of s_{t-1} given s_t, from random numbers; by default of the Gaussian with the
+        moments of s_0.
+        """
+        given = reverse_distribution(stage, s_t, self.denoise_at(stage_inputs, s_t))
+        return given.mean + cholesky(given.cov) @ noise
+
+
+class AbstractDenoiser(AbstractChain, Serializable):
+    """Mean and covariance of s_0 given Gaussian evidence, in unit coordinates."""
 
     @property
     def general(self) -> bool:
@@ -43,66 +79,34 @@ class AbstractDenoiser(eqx.Module, Serializable):
     def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
         """Mean and covariance of s_0 under exp(-s' precision s / 2 + shift' s)."""
 
-    def prepare(self, precision: Float[Array, "d d"], shift: Float[Array, " d"]) -> PyTree:
-        """A task's evidence as `denoise_with` takes it, which stays for all stages."""
-        return eigh(precision).nonnegative(), shift
+    def condition(self, precision: Float[Array, "d d"], shift: Float[Array, " d"]) -> AbstractChain:
+        """The same given a task's evidence, which stays for all stages."""
+        return GivenEvidence(self, eigh(precision).nonnegative(), shift)
 
-    def denoise_with(
-        self, prepared: PyTree, snr: Float[Array, ""], noisy_shift: Float[Array, " d"]
-    ) -> Gaussian:
-        """Mean and covariance of s_0 under a task's evidence, and a noisy sample of precision
-        snr I and this shift.
-        """
-        precision, shift = prepared
-        return self.denoise(precision.shifted(snr), noisy_shift + shift)
-
-    def plan(self, prepared: PyTree, stages: Stages) -> PyTree:
-        """All of each stage that `step` can compute before its noisy sample is known, stacked over
-        the stages; nothing by default.
-        """
-        return ()
-
-    def step(
-        self,
-        prepared: PyTree,
-        plan: PyTree,
-        stage: Stages,
-        s_t: Float[Array, " d"],
-        noise: Float[Array, " d"],
-        uniform: Float[Array, ""],
-    ) -> Float[Array, " d"]:
-        """A draw of s_{t-1} given s_t and a task's evidence, from random numbers; by default of the
-        Gaussian with the moments of s_0.
-        """
-        s_0 = self.denoise_with(prepared, stage.snr, stage.shift_scale * s_t)
-        given = reverse_distribution(stage, s_t, s_0)
-        return given.mean + cholesky(given.cov) @ noise
-
-    def step_at(
-        self,
-        stage_inputs: PyTree,
-        stage: Stages,
-        s_t: Float[Array, " d"],
-        noise: Float[Array, " d"],
-        uniform: Float[Array, ""],
-    ) -> Float[Array, " d"]:
-        """A draw of s_{t-1} given s_t alone."""
-        given = reverse_distribution(stage, s_t, self.denoise_at(stage_inputs, s_t))
-        return given.mean + cholesky(given.cov) @ noise
-
-    def stages(self, schedule: Schedule) -> PyTree:
-        """Inputs of `mean_at` and `denoise_at` at each stage, stacked in the order T, ..., 1; by
-        default the coefficients of the schedule.
-        """
-        return schedule.stages(jnp.result_type(float))
-
-    def mean_at(self, stage: PyTree, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
-        """E[s_0 | s_t]."""
-        return self.denoise_at(stage, s_t).mean
+    def moments(self) -> Gaussian:
+        return Gaussian.standard(self.dim)
 
     def denoise_at(self, stage: PyTree, s_t: Float[Array, " d"]) -> Gaussian:
-        """Mean and covariance of s_0 given s_t; by default those under isotropic evidence."""
         return self.denoise(*isotropic_evidence(stage, s_t))
+
+
+class GivenEvidence(AbstractChain):
+    """Any denoiser given a task's evidence."""
+
+    denoiser: AbstractDenoiser
+    precision: Spectral
+    shift: Float[Array, " d"]
+
+    @property
+    def dim(self) -> int:
+        return self.denoiser.dim
+
+    def moments(self) -> Gaussian:
+        return self.denoiser.denoise(self.precision, self.shift)
+
+    def denoise_at(self, stage: Stages, s_t: Float[Array, " d"]) -> Gaussian:
+        precision, shift = self.precision.shifted(stage.snr), stage.shift_scale * s_t
+        return self.denoiser.denoise(precision, shift + self.shift)
 
 
 def isotropic_evidence(

@@ -1,27 +1,30 @@
 """A denoiser that is exact for a mixture, and corrects it by a network.
 
 A chain for one decision takes small steps, so that calling a product costs more than computing it.
-All that does not depend on s_t is therefore computed for all stages at once (`plan`), and what is
+All that does not depend on s_t is therefore computed for all stages at once (`stages`), and what is
 left of a step is put into as few products as there can be.
 """
 
-from typing import Any, ClassVar, NamedTuple
+import dataclasses
+import functools
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Float, Key
 
 from ..files.base import Serializable
 from ..gaussian import Gaussian
 from ..linalg import Spectral, cholesky, eigh
-from ..mixture import MIN_SNR, Conditioned, GaussianMixture, gaussian_mean, pick
+from ..mixture import Conditioned, GaussianMixture, gaussian_mean, pick
 from ..schedule import Schedule, Stages
 from ..threefry import unrolled
-from .base import AbstractDenoiser, derivative_moments, isotropic_evidence
+from .base import AbstractDenoiser, derivative_moments
 
 LOG_PRECISION = (-7.0, 9.0)  # the evidence that a network is trained on
+MIN_SNR = 1e-6  # precision of a noisy sample below which it says nothing
 MAX_INPUT = 3.0  # lengths that inputs and output are bounded by, in units of sqrt(d)
 MAX_MOVE = 2.0
 MAX_OUTPUT = 3.0
@@ -123,47 +126,9 @@ def bounded(x: Float[Array, " d"], longest: float) -> Float[Array, " d"]:
     return x * jax.lax.rsqrt(1.0 + jnp.sum(x**2) / (longest**2 * x.shape[0]))
 
 
-class ComponentPlan(NamedTuple):
-    """Components given a task's evidence at one stage, as in `GaussianMixture.posterior_at`."""
-
-    log_weights: Float[Array, "*t k"]
-    centers: Float[Array, "*t k d"]  # shifts that leave the means where they are
-    gains: Float[Array, "*t k d"]  # variances given the noisy sample
-    curvatures: Float[Array, "*t k d"]  # of minus the log weight in the shift
-    stds: Float[Array, "*t k d"]  # of the random part of the step
-
-    @staticmethod
-    def of(
-        components: GaussianMixture, stage: Stages, ratio: Float[Array, " d"]
-    ) -> "ComponentPlan":
-        """Variances are `ratio` times those of the components."""
-        snr = jnp.maximum(stage.snr, MIN_SNR)
-        left = 1.0 + snr * components.variances
-        gains = jnp.asarray(components.variances) / left
-        rotated = jnp.einsum("ki,kij->kj", components.means, components.vectors)
-        return ComponentPlan(
-            jnp.asarray(components.log_weights) - 0.5 * jnp.sum(jnp.log(left), axis=1),
-            snr * rotated,
-            gains,
-            0.5 / (snr * left),
-            jnp.sqrt(stage.beta_tilde + stage.weight_clean**2 * ratio[None] * gains),
-        )
-
-    def given(
-        self, components: GaussianMixture, noisy_shift: Float[Array, " d"]
-    ) -> tuple[Float[Array, " k"], Float[Array, "k d"]]:
-        """Responsibilities given a noisy sample, and how far it moves each mean, in the eigenbasis
-        of its component.
-        """
-        rotated = jnp.sum(components.vectors * noisy_shift[None, :, None], axis=1)
-        away = rotated - self.centers
-        log_weights = self.log_weights - jnp.sum(self.curvatures * away**2, axis=1)
-        return jax.nn.softmax(log_weights), self.gains * away
-
-
 class CorrectionPlan(NamedTuple):
-    """Of a correction at one stage: x = offset + inverse (shift_scale s_t), y = root (m - x), and
-    the move of the mean, back F.
+    """Of a correction under one precision P + snr I: x = offset + inverse q of a noisy sample's
+    shift q, y = root (m - x), and the move of the mean, back F.
     """
 
     offset: Float[Array, "*t d"]
@@ -185,21 +150,38 @@ class CorrectionPlan(NamedTuple):
             correction.evidence_bias(precision),
         )
 
+    def move(
+        self,
+        correction: Correction,
+        noisy_shift: Float[Array, " d"],
+        responsibilities: Float[Array, " k"],
+        mean: Float[Array, " d"],
+    ) -> Float[Array, " d"]:
+        """How far the correction moves the mean of the base."""
+        x = self.offset + small_product(self.inverse, noisy_shift)
+        y = small_product(self.root, mean - x)
+        return small_product(self.back, correction(x, y, responsibilities, self.bias))
 
-class Prepared(NamedTuple):
-    """A task's evidence as this denoiser wants it, for all stages of a chain."""
+
+class Stage(NamedTuple):
+    """All that is known of a stage before its noisy sample. Components are in their eigenbases."""
+
+    shift_scale: Float[Array, "*t"]
+    precision: Float[Array, "*t d"]  # of task and noisy sample, along the task's eigenvectors
+    log_weights: Float[Array, "*t k"]
+    centers: Float[Array, "*t k d"]  # shifts that leave the means where they are
+    gains: Float[Array, "*t k d"]  # variances given the noisy sample
+    curvatures: Float[Array, "*t k d"]  # of minus the log weight in the shift
+    stds: Float[Array, "*t k d"]  # of the random part of the step
+    correction: CorrectionPlan | None
+
+
+class Given(NamedTuple):
+    """A task's evidence, and the base given it."""
 
     precision: Spectral
     shift: Float[Array, " d"]
     components: GaussianMixture
-
-
-class Stage(NamedTuple):
-    """Isotropic evidence of a stage, and what it adds to the first layer."""
-
-    snr: Float[Array, "..."]
-    shift_scale: Float[Array, "..."]
-    bias: Float[Array, "..."]
 
 
 class CorrectedDenoiser(AbstractDenoiser):
@@ -220,9 +202,10 @@ class CorrectedDenoiser(AbstractDenoiser):
     spread: Float[Array, " s"] | None
     size: int = eqx.field(static=True)
     negligible_correction: bool = eqx.field(static=True, default=True)
+    given: Given | None = None  # of a chain, never of a file
 
     @classmethod
-    def upgrade(cls, fields: dict[str, Any], version: int) -> dict[str, Any]:
+    def upgrade(cls, fields: dict[str, object], version: int) -> dict[str, object]:
         """Version 1 had another name for `negligible_correction`."""
         names = {"mostly_base": "negligible_correction"}
         return {names.get(name, name): value for name, value in fields.items()}
@@ -236,18 +219,30 @@ class CorrectedDenoiser(AbstractDenoiser):
         """Whether a reverse step draws a component and moves by its covariance."""
         return self.base is not None or self.size > DERIVATIVE_UP_TO or self.correction is None
 
-    def prepare(self, precision: Float[Array, "d d"], shift: Float[Array, " d"]) -> Prepared:
-        """The components given a task's evidence: one factorization each for all stages."""
-        spectral = eigh(precision).nonnegative()
-        return Prepared(spectral, shift, self._condition(spectral, shift))
+    def condition(
+        self, precision: Float[Array, "d d"], shift: Float[Array, " d"]
+    ) -> "CorrectedDenoiser":
+        """One factorization of each component for all stages."""
+        given = self._given(eigh(precision).nonnegative(), shift)
+        return dataclasses.replace(self, given=given)
 
-    def _condition(self, precision: Spectral, shift: Float[Array, " d"]) -> GaussianMixture:
+    def _given(self, precision: Spectral, shift: Float[Array, " d"]) -> Given:
         if self.base is not None:
-            return self.base.condition(precision, shift)
+            return Given(precision, shift, self.base.condition(precision, shift))
         mean = gaussian_mean(precision, shift)
         variances = 1.0 / (1.0 + precision.values)
-        no_weight = jnp.zeros(1, shift.dtype)
-        return GaussianMixture(no_weight, mean[None], precision.vectors[None], variances[None])
+        parts = (jnp.zeros(1, shift.dtype), mean[None], precision.vectors[None], variances[None])
+        return Given(precision, shift, GaussianMixture(*parts))
+
+    def _nothing(self) -> Given:
+        """No evidence."""
+        arrays = jax.tree.leaves((self.base, self.correction, self.spread))
+        dtype = arrays[0].dtype if arrays else jnp.result_type(float)
+        zeros = jnp.zeros(self.size, dtype)
+        precision = Spectral(jnp.eye(self.size, dtype=dtype), zeros)
+        if self.base is not None:
+            return Given(precision, zeros, self.base)
+        return self._given(precision, zeros)
 
     def _ratio(self, precisions: Float[Array, " d"]) -> Float[Array, " d"]:
         """The variance along each direction over that under a unit Gaussian prior."""
@@ -257,73 +252,80 @@ class CorrectedDenoiser(AbstractDenoiser):
         logs = jnp.log(jnp.maximum(precisions, float(np.exp(LOG_PRECISION[0]))))
         return jnp.interp(logs, at, self.spread)
 
-    def denoise_with(
-        self, prepared: Prepared, snr: Float[Array, ""], noisy_shift: Float[Array, " d"]
-    ) -> Gaussian:
-        precision = prepared.precision.shifted(snr)
-        mixed = prepared.components.posterior_at(snr, noisy_shift)
-        return self._moments(precision, prepared.shift + noisy_shift, mixed, self._bias(precision))
-
     def closed_form(self) -> GaussianMixture | None:
         """The mixture that this is the denoiser of, if nothing corrects it."""
-        return None if self.correction is not None else self._alone(jnp.result_type(float))
+        return None if self.correction is not None else self._nothing().components
 
-    def plan(self, prepared: Prepared, stages: Stages) -> PyTree:
-        """All of each stage that does not depend on its noisy sample."""
+    def stages(self, schedule: Schedule) -> Stage:
+        given = self.given or self._nothing()
+        return jax.vmap(lambda stage: self._stage(given, stage))(schedule.stages(given.shift.dtype))
+
+    def _stage(self, given: Given, stage: Stages) -> Stage:
+        components, precision = given.components, given.precision.shifted(stage.snr)
+        snr = jnp.maximum(stage.snr, MIN_SNR)
+        left = 1.0 + snr * components.variances
+        gains = jnp.asarray(components.variances) / left
+        rotated = jnp.einsum("ki,kij->kj", components.means, components.vectors)
+        ratio = self._ratio(precision.values)
+        plan = None
+        if self.correction is not None:
+            plan = CorrectionPlan.of(self.correction, precision, given.shift)
+        return Stage(
+            stage.shift_scale,
+            precision.values,
+            jnp.asarray(components.log_weights) - 0.5 * jnp.sum(jnp.log(left), axis=1),
+            snr * rotated,
+            gains,
+            0.5 / (snr * left),
+            jnp.sqrt(stage.beta_tilde + stage.weight_clean**2 * ratio[None] * gains),
+            plan,
+        )
+
+    def _at(
+        self, components: GaussianMixture, stage: Stage, noisy_shift: Float[Array, " d"]
+    ) -> tuple[Float[Array, " k"], Float[Array, "k d"], Float[Array, " d"], Float[Array, " d"]]:
+        """Responsibilities and moves of the components, the mean of the base and its correction."""
+        rotated = jnp.einsum("kij,i->kj", components.vectors, noisy_shift)
+        away = rotated - stage.centers
+        log_weights = stage.log_weights - jnp.sum(stage.curvatures * away**2, axis=1)
+        responsibilities, moved = jax.nn.softmax(log_weights), stage.gains * away
+        means = components.means + jnp.einsum("kij,kj->ki", components.vectors, moved)
+        mean = jnp.sum(responsibilities[:, None] * means, axis=0)
+        if self.correction is None or stage.correction is None:
+            return responsibilities, moved, mean, jnp.zeros_like(mean)
+        move = stage.correction.move(self.correction, noisy_shift, responsibilities, mean)
+        return responsibilities, moved, mean, move
+
+    def mean_at(self, stage: Stage, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
+        components = (self.given or self._nothing()).components
+        _, _, mean, move = self._at(components, stage, stage.shift_scale * s_t)
+        return mean + move
+
+    def denoise_at(self, stage: Stage, s_t: Float[Array, " d"]) -> Gaussian:
+        given, noisy_shift = self.given or self._nothing(), stage.shift_scale * s_t
+        precision, components = Spectral(given.precision.vectors, stage.precision), given.components
         if not self.draws_components:
-            return super().plan(prepared, stages)
 
-        def one(stage: Stages) -> tuple[ComponentPlan, CorrectionPlan | None]:
-            precision = prepared.precision.shifted(stage.snr)
-            ratio = self._ratio(precision.values)
-            components = ComponentPlan.of(prepared.components, stage, ratio)
-            if self.correction is None:
-                return components, None
-            return components, CorrectionPlan.of(self.correction, precision, prepared.shift)
+            def mean_of(shift: Float[Array, " d"]) -> Float[Array, " d"]:
+                return sum(self._at(components, stage, shift)[2:])
 
-        return jax.vmap(one)(stages)
+            return derivative_moments(mean_of, precision, noisy_shift)
+        weights, moved, mean, move = self._at(components, stage, noisy_shift)
+        if self.base is None:
+            return Gaussian(mean + move, self._spread_cov(precision))
+        away = components.means - mean[None] + jnp.einsum("kij,kj->ki", components.vectors, moved)
+        within = dataclasses.replace(components, variances=stage.gains).covs
+        cov = jnp.einsum("k,kij->ij", weights, within) + (away * weights[:, None]).T @ away
+        return Gaussian(mean + move, cov)
 
-    def step(
-        self,
-        prepared: Prepared,
-        plan: PyTree,
-        stage: Stages,
-        s_t: Float[Array, " d"],
-        noise: Float[Array, " d"],
-        uniform: Float[Array, ""],
-    ) -> Float[Array, " d"]:
-        if not self.draws_components:
-            return super().step(prepared, plan, stage, s_t, noise, uniform)
-        components, (own, correction_plan) = prepared.components, plan
-        noisy_shift = stage.shift_scale * s_t
-        responsibilities, moved = own.given(components, noisy_shift)
-        index = pick(responsibilities, uniform[None])[0]
-        random = stage.weight_clean * moved[index] + own.stds[index] * noise
-        mean = _mixture_mean(components, responsibilities, moved)
-        move = self._move(correction_plan, noisy_shift, responsibilities, mean)
-        clean = components.means[index] + move
-        drawn = _times(components.vectors[index], random)
-        return stage.weight_clean * clean + stage.weight_noisy * s_t + drawn
-
-    def planned_mean(
-        self, prepared: Prepared, plan: PyTree, stage: Stages, s_t: Float[Array, " d"]
-    ) -> Float[Array, " d"]:
-        """E[s_0 | s_t] under a task's evidence."""
-        noisy_shift = stage.shift_scale * s_t
-        own, correction_plan = plan
-        responsibilities, moved = own.given(prepared.components, noisy_shift)
-        mean = _mixture_mean(prepared.components, responsibilities, moved)
-        return mean + self._move(correction_plan, noisy_shift, responsibilities, mean)
-
-    def _move(
-        self, plan: CorrectionPlan | None, noisy_shift: Array, responsibilities: Array, mean: Array
-    ) -> Float[Array, " d"]:
-        """The correction of the mean."""
-        if plan is None or self.correction is None:
-            return jnp.zeros_like(mean)
-        x = plan.offset + _times(plan.inverse, noisy_shift)
-        y = _times(plan.root, mean - x)
-        return _times(plan.back, self.correction(x, y, responsibilities, plan.bias))
+    def moments(self) -> Gaussian:
+        """At a stage of nothing but noise."""
+        if self.given is None:
+            return super().moments()
+        zeros = jnp.zeros_like(self.given.shift)
+        return self.denoise_at(
+            self._stage(self.given, Stages(*(zeros[0] for _ in range(6)))), zeros
+        )
 
     def step_at(
         self,
@@ -333,25 +335,29 @@ class CorrectedDenoiser(AbstractDenoiser):
         noise: Float[Array, " d"],
         uniform: Float[Array, ""],
     ) -> Float[Array, " d"]:
+        """By default a draw of a component, moved as the mean is corrected."""
         if not self.draws_components:
             return super().step_at(stage_inputs, stage, s_t, noise, uniform)
-        mixed, precision, shift = self._at(stage_inputs, s_t)
-        corrected = self._corrected(precision, shift, mixed, stage_inputs.bias)
-        index = pick(mixed.responsibilities, uniform[None])[0]
-        clean = corrected + mixed.means[index] - mixed.mean
-        components = self._alone(s_t.dtype)
-        variances = self._ratio(precision.values) * components.variances_at(stage.snr)[index]
-        stds = jnp.sqrt(stage.beta_tilde + stage.weight_clean**2 * variances)
-        random = components.vectors[index] @ (stds * noise)
-        return stage.weight_clean * clean + stage.weight_noisy * s_t + random
+        components = (self.given or self._nothing()).components
+        responsibilities, moved, _, move = self._at(
+            components, stage_inputs, stage_inputs.shift_scale * s_t
+        )
+        index = pick(responsibilities, uniform[None])[0]
+        random = stage.weight_clean * moved[index] + stage_inputs.stds[index] * noise
+        clean = components.means[index] + move
+        drawn = small_product(components.vectors[index], random)
+        return stage.weight_clean * clean + stage.weight_noisy * s_t + drawn
 
     def denoise(self, precision: Spectral, shift: Float[Array, " d"]) -> Gaussian:
         precision = precision.nonnegative()
-        if self.base is None:
-            mixed = _one(gaussian_mean(precision, shift))
-        else:
-            mixed = self.base.posterior(precision, shift)
-        return self._moments(precision, shift, mixed, self._bias(precision))
+        if self.base is not None:
+            mixed = self.posterior(precision, shift)
+            return Gaussian(mixed.mean, mixed.cov)
+        if self.draws_components:
+            mean = self._corrected_gaussian(precision, shift)
+            return Gaussian(mean, self._spread_cov(precision))
+        mean_of = functools.partial(self._corrected_gaussian, precision)
+        return derivative_moments(mean_of, precision, shift)
 
     @property
     def is_mixture(self) -> bool:
@@ -367,83 +373,29 @@ class CorrectedDenoiser(AbstractDenoiser):
             one = self.denoise(precision, shift)
             return Conditioned.single(one.mean, one.cov, cholesky(one.cov))
         mixed = self.base.posterior(precision, shift)
-        corrected = self._corrected(precision, shift, mixed, self._bias(precision))
-        return mixed._replace(means=mixed.means + (corrected - mixed.mean)[None])
+        move = self._move(precision, shift, mixed.responsibilities, mixed.mean)
+        return mixed._replace(means=mixed.means + move[None])
 
-    def _moments(
-        self, precision: Spectral, shift: Array, mixed: Conditioned, bias: Array
-    ) -> Gaussian:
-        """Mean and covariance of s_0 under this evidence, given the base under it."""
-
-        def mean_of_one(shift: Float[Array, " d"]) -> Float[Array, " d"]:
-            return self._corrected(precision, shift, _one(gaussian_mean(precision, shift)), bias)
-
-        if not self.draws_components:
-            return derivative_moments(mean_of_one, precision, shift)
-        mean = self._corrected(precision, shift, mixed, bias)
-        if self.base is not None:
-            return Gaussian(mean, mixed.cov)
-        return Gaussian(mean, precision.apply(lambda p: self._ratio(p) / (1.0 + p)))
-
-    def stages(self, schedule: Schedule) -> Stage:
-        """Isotropic evidence, and what it adds to the first layer."""
-        arrays = jax.tree.leaves((self.base, self.correction, self.spread))
-        dtype = arrays[0].dtype if arrays else jnp.result_type(float)
-        stages = schedule.stages(dtype)
-        identity, ones = jnp.eye(self.size, dtype=dtype), jnp.ones(self.size, dtype)
-        bias = jax.vmap(lambda snr: self._bias(Spectral(identity, snr * ones)))(stages.snr)
-        return Stage(stages.snr, stages.shift_scale, bias)
-
-    def mean_at(self, stage: Stage, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
-        mixed, precision, shift = self._at(stage, s_t)
-        return self._corrected(precision, shift, mixed, stage.bias)
-
-    def denoise_at(self, stage: Stage, s_t: Float[Array, " d"]) -> Gaussian:
-        mixed, precision, shift = self._at(stage, s_t)
-        return self._moments(precision, shift, mixed, stage.bias)
-
-    def _at(self, stage: Stage, s_t: Array) -> tuple[Conditioned, Spectral, Array]:
-        precision, shift = isotropic_evidence(stage, s_t)
-        return self._alone(s_t.dtype).posterior_at(stage.snr, shift), precision, shift
-
-    def _alone(self, dtype: jnp.dtype) -> GaussianMixture:
-        if self.base is not None:
-            return self.base
-        zeros, identity = jnp.zeros(self.size, dtype), jnp.eye(self.size, dtype=dtype)
-        return self._condition(Spectral(identity, zeros), zeros)
-
-    def _bias(self, precision: Spectral) -> Float[Array, " width"]:
-        if self.correction is None:
-            return jnp.zeros(0, precision.values.dtype)
-        return self.correction.evidence_bias(precision)
-
-    def _corrected(
-        self, precision: Spectral, shift: Array, mixed: Conditioned, bias: Array
+    def _move(
+        self, precision: Spectral, shift: Array, responsibilities: Array, mean: Array
     ) -> Float[Array, " d"]:
-        """The base's mean, corrected."""
-        mean = mixed.mean
+        """How far the correction moves the mean of the base under this evidence."""
         if self.correction is None:
-            return mean
-        p = precision.values
-        x = gaussian_mean(precision, shift)
-        y = precision.unrotate(jnp.sqrt(1.0 + p) * precision.rotate(mean - x))
-        f = self.correction(x, y, mixed.responsibilities, bias)
-        return mean + precision.unrotate(correction_scale(p) * precision.rotate(f))
+            return jnp.zeros_like(mean)
+        plan = CorrectionPlan.of(self.correction, precision, shift)
+        return plan.move(self.correction, jnp.zeros_like(shift), responsibilities, mean)
+
+    def _corrected_gaussian(
+        self, precision: Spectral, shift: Float[Array, " d"]
+    ) -> Float[Array, " d"]:
+        mean = gaussian_mean(precision, shift)
+        return mean + self._move(precision, shift, jnp.ones(1, mean.dtype), mean)
+
+    def _spread_cov(self, precision: Spectral) -> Float[Array, "d d"]:
+        """The covariance under a Gaussian base, where it is no derivative."""
+        return precision.apply(lambda p: self._ratio(p) / (1.0 + p))
 
 
-def _mixture_mean(
-    components: GaussianMixture, responsibilities: Float[Array, " k"], moved: Float[Array, "k d"]
-) -> Float[Array, " d"]:
-    """E[s_0], where means are moved in the eigenbasis of each component."""
-    means = components.means + jnp.sum(components.vectors * moved[:, None, :], axis=2)
-    return jnp.sum(responsibilities[:, None] * means, axis=0)
-
-
-def _times(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, " d"]:
+def small_product(matrix: Float[Array, "d d"], vector: Float[Array, " d"]) -> Float[Array, " d"]:
     """A product so small that it is best fused with what surrounds it."""
     return jnp.sum(matrix * vector[None], axis=1)
-
-
-def _one(mean: Float[Array, " d"]) -> Conditioned:
-    none = jnp.zeros((mean.shape[0], mean.shape[0]), mean.dtype)
-    return Conditioned.single(mean, none, none)

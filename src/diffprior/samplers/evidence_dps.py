@@ -68,7 +68,7 @@ class EvidenceDPS(AbstractSampler):
         run = _linear_chain if local.quadratic else _expanding_chain
         count = noises.shape[:1]
         uniforms = jax.random.uniform(jax.random.fold_in(unrolled(key), 1), count, noises.dtype)
-        z = run(prior.denoiser, local, process.stages, first_noise, (noises, uniforms))
+        z = run(prior.denoiser, local, self.schedule, first_noise, (noises, uniforms))
         theta = from_unit(prior, z)
         return theta, Info.of(theta)
 
@@ -76,27 +76,26 @@ class EvidenceDPS(AbstractSampler):
 def _linear_chain(
     denoiser: AbstractDenoiser,
     local: AbstractEvidence,
-    stages: Stages,
+    schedule: Schedule,
     first_noise: Float[Array, " d"],
     random: tuple[Float[Array, "t d"], Float[Array, " t"]],
 ) -> Float[Array, " d"]:
-    """The task's evidence is prepared once; a stage adds that of its noisy sample."""
-    zero = jnp.zeros_like(first_noise)
-    prepared = denoiser.prepare(*local.expand(Gaussian.point(zero)))
-    clean = denoiser.denoise_with(prepared, zero[0], zero)
+    """The denoiser is conditioned on the task's evidence once; stages add their noisy samples."""
+    given = denoiser.condition(*local.expand(Gaussian.point(jnp.zeros_like(first_noise))))
 
     def step(s_t: Array, inputs: Any) -> tuple[Array, None]:
-        plan, stage, (noise, uniform) = inputs
-        return denoiser.step(prepared, plan, stage, s_t, noise, uniform), None
+        own, stage, (noise, uniform) = inputs
+        return given.step_at(own, stage, s_t, noise, uniform), None
 
-    start = draw_from(starting_distribution(stages, clean), first_noise)
-    return jax.lax.scan(step, start, (denoiser.plan(prepared, stages), stages, random))[0]
+    stages = schedule.stages(first_noise.dtype)
+    start = draw_from(starting_distribution(stages, given.moments()), first_noise)
+    return jax.lax.scan(step, start, (given.stages(schedule), stages, random))[0]
 
 
 def _expanding_chain(
     denoiser: AbstractDenoiser,
     local: AbstractEvidence,
-    stages: Stages,
+    schedule: Schedule,
     first_noise: Float[Array, " d"],
     random: tuple[Float[Array, "t d"], Float[Array, " t"]],
 ) -> Float[Array, " d"]:
@@ -122,7 +121,7 @@ def _expanding_chain(
             new_shift,
         ), None
 
-    zero = jnp.zeros_like(first_noise)
+    zero, stages = jnp.zeros_like(first_noise), schedule.stages(first_noise.dtype)
     clean = first_belief(local)
     for _ in range(FIRST_EXPANSIONS):
         clean = denoise(zero[0], zero, clean)

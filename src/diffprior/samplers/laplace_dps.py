@@ -1,7 +1,5 @@
 """LaplaceDPS, the paper's sampler: Algorithm 2 with Theorem 2 (linear) and Theorem 4 (GLM)."""
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -11,13 +9,11 @@ from jaxtyping import Array, Bool, Float, Key
 from numpy.typing import ArrayLike
 
 from ..checks import choice
-from ..denoisers.base import AbstractDenoiser
-from ..denoisers.corrected import CorrectedDenoiser, Prepared
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
-from ..linalg import Spectral, eigh
+from ..linalg import eigh
 from ..priors.diffusion import DiffusionPrior, ReverseProcess
-from ..schedule import Schedule, Stages
+from ..schedule import Schedule
 from .base import (
     AbstractSampler,
     Info,
@@ -103,34 +99,16 @@ def _linear_chain(
         rotated = shrink * (spectral.rotate(mean) + pull) + jnp.sqrt(variance * shrink) * noise
         return spectral.unrotate(rotated)
 
-    mean_at, plans = _means(prior.denoiser, process)
-
     def step(s_t: Array, inputs: Any) -> tuple[Array, None]:
-        stage, plan, variance, noise = inputs
-        s_0 = mean_at(plan, stage, s_t)
+        stage, stage_inputs, variance, noise = inputs
+        s_0 = prior.denoiser.mean_at(stage_inputs, s_t)
         mean = stage.weight_clean * s_0 + stage.weight_noisy * s_t
         return multiply(mean, variance, stage.alpha_bar_before, noise), None
 
     one = jnp.ones((), first_noise.dtype)
     s_T = multiply(jnp.zeros_like(first_noise), one, _last_alpha_bar(process), first_noise)
-    inputs = (process.stages, plans, process.variance(covariance), noises)
+    inputs = (process.stages, process.denoiser_stages, process.variance(covariance), noises)
     return jax.lax.scan(step, s_T, inputs)[0], jnp.array(False)
-
-
-def _means(
-    denoiser: AbstractDenoiser, process: ReverseProcess
-) -> tuple[Callable[[Any, Stages, Array], Array], Any]:
-    """E[s_0 | s_t] as a function of what is known of a stage, the stage and s_t; and what is known
-    of each stage, of a mixture all that does not depend on s_t.
-    """
-    if not isinstance(denoiser, CorrectedDenoiser) or denoiser.base is None:
-        return lambda inputs, stage, s_t: denoiser.mean_at(inputs, s_t), process.denoiser_stages
-    components = denoiser.base
-    zero = jnp.zeros_like(components.means[0])
-    nothing = Spectral(jnp.eye(denoiser.dim, dtype=zero.dtype), zero)
-    prepared = Prepared(nothing, zero, components)
-    plans = denoiser.plan(prepared, process.stages)
-    return functools.partial(denoiser.planned_mean, prepared), plans
 
 
 def _glm_chain(
