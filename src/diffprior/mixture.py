@@ -7,6 +7,7 @@ stage. So a mixture is conditioned on the task once, one factorization per compo
 eigenvectors, in which what a stage adds is diagonal.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
@@ -86,7 +87,11 @@ class Factored(NamedTuple):
 
 
 class GaussianMixture(eqx.Module, Serializable):
-    """sum_k exp(log_weights_k) N(means_k, V_k diag(variances_k) V_k'), of JAX or NumPy arrays."""
+    """sum_k exp(log_weights_k) N(means_k, V_k diag(variances_k) V_k'), of JAX or NumPy arrays.
+
+    Where components are few factors wider than noise that they share, `noise` and `loadings` say
+    so: with g noises, the first k / g covariances are noise_0 + loadings_k loadings_k', and so on.
+    """
 
     former_kinds: ClassVar[tuple[str, ...]] = ("MixtureBase",)
 
@@ -94,6 +99,8 @@ class GaussianMixture(eqx.Module, Serializable):
     means: Float[AnyArray, "k d"]
     vectors: Float[AnyArray, "k d d"]  # eigenvectors of the covariances, as columns
     variances: Float[AnyArray, "k d"]  # eigenvalues, positive
+    noise: Float[AnyArray, "g d d"] | None = None
+    loadings: Float[AnyArray, "k d r"] | None = None
 
     @staticmethod
     def from_covs(
@@ -123,12 +130,29 @@ class GaussianMixture(eqx.Module, Serializable):
         pairs = zip(mixtures, shares, strict=True)
         log_weights = [one.log_weights + np.log(share) for one, share in pairs]
         names = ("means", "vectors", "variances")
+        shapes = {None if one.noise is None else one.loadings.shape for one in mixtures}
+        if len(shapes) == 1 and None not in shapes:
+            names += ("noise", "loadings")
         parts = (np.concatenate([getattr(one, name) for one in mixtures]) for name in names)
         return GaussianMixture(np.concatenate(log_weights), *parts)
 
     def select(self, which: slice | np.ndarray) -> "GaussianMixture":
         """Some of the components, with their weights as they are."""
-        return jax.tree.map(lambda leaf: leaf[which], self)
+        noise, loadings = self.noise, self.loadings
+        some = jax.tree.map(lambda leaf: leaf[which], self.without_factors())
+        if noise is None or len(noise) > 1:
+            return some
+        return some.with_factors(noise, loadings[which])
+
+    def with_factors(
+        self, noise: Float[AnyArray, "g d d"] | None, loadings: Float[AnyArray, "k d r"] | None
+    ) -> "GaussianMixture":
+        """The same mixture, of which it is known that its covariances are made up of these."""
+        return dataclasses.replace(self, noise=noise, loadings=loadings)
+
+    def without_factors(self) -> "GaussianMixture":
+        """The same mixture, of which nothing is known but its covariances."""
+        return self.with_factors(None, None)
 
     def on_device(self, dtype: Any = None) -> "GaussianMixture":
         """The mixture of JAX arrays."""
@@ -185,7 +209,10 @@ class GaussianMixture(eqx.Module, Serializable):
         log_weights, means, factors = (np.asarray(part, np.float64) for part in parts)
         half = scale @ factors
         covs = half @ np.swapaxes(half, 1, 2)
-        return GaussianMixture.from_covs(np.exp(log_weights), offset + means @ scale.T, covs)
+        moved = GaussianMixture.from_covs(np.exp(log_weights), offset + means @ scale.T, covs)
+        if self.noise is None or self.loadings is None:
+            return moved
+        return moved.with_factors(scale @ self.noise @ scale.T, scale @ self.loadings)
 
     def log_joint(self, x: Float[AnyArray, "n d"]) -> Float[AnyArray, "n k"]:
         """Log w_k N(x; mean_k, cov_k) of each point and component."""

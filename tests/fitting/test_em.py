@@ -139,6 +139,12 @@ def test_the_noise_and_the_factors_are_found() -> None:
     found = fit_candidate([Samples(x)], gaussian_of([Samples(x)]), candidate)
     order = [int(np.argmin(np.sum((found.means - mean) ** 2, axis=1))) for mean in FLAT_MEANS]
     assert sorted(order) == list(range(NUM_FLAT))
+    made_up = found.noise + found.loadings @ found.loadings.swapaxes(1, 2)
+    assert found.loadings.shape == (NUM_FLAT, DIM, 1)
+    assert_allclose(found.covs, made_up, atol=1e-12)
+    both = GaussianMixture.average([found, found], [0.5, 0.5])
+    assert both.noise.shape == (2, DIM, DIM) and both.select(slice(3)).noise is None
+    assert_allclose(found.select(slice(1)).loadings, found.loadings[:1])
     sizes = np.einsum("kii,kjj->kij", FLAT_COVS, FLAT_COVS) + FLAT_COVS**2
     errors = np.sqrt(sizes / (20_000 / NUM_FLAT))  # standard errors of a free covariance
     assert np.max(np.abs(found.covs[order] - FLAT_COVS) / errors) < 4

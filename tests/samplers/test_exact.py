@@ -28,6 +28,7 @@ from cases import (
     unusable_evidence,
 )
 from chains import assert_near
+from diffprior.mixture import GaussianMixture
 from statistic import assert_distribution, assert_mean, assert_moments
 
 N = 20_000
@@ -151,6 +152,37 @@ def test_draws_are_those_of_the_posterior_of_all_components(num_rows: int) -> No
             twins = reference.mixture_posterior(weights, means, covs, *own, 0.5)
             assert_allclose(component_weights(prior, evidence), twins[0], rtol=1e-7, atol=1e-12)
             assert_allclose(log_evidence, np.full(4, twins[3]), rtol=1e-9, atol=1e-9)
+
+
+def few_factors(dim: int) -> GaussianMixture:
+    """Twice three components of two factors each, beside noise that three share."""
+    rng = np.random.default_rng(dim)
+    roots, loadings = rng.standard_normal((2, dim, dim)), 0.5 * rng.standard_normal((6, dim, 2))
+    noise = 0.05 * (roots @ roots.swapaxes(1, 2) / dim + 0.2 * np.eye(dim))
+    covs = np.repeat(noise, 3, axis=0) + loadings @ loadings.swapaxes(1, 2)
+    weights = np.array([3.0, 0.0, 1.0, 1.0, 2.0, 1.0]) / 8.0
+    mixture = GaussianMixture.from_covs(weights, rng.standard_normal((6, dim)), covs)
+    return mixture.with_factors(noise, loadings)
+
+
+@pytest.mark.float32
+@pytest.mark.parametrize("num_rows", [0, 1, 5, 1000])
+def test_components_of_few_factors_are_weighed_as_by_their_covariances(num_rows: int) -> None:
+    dim, rng = 9, np.random.default_rng(1)
+    mixture, scale = few_factors(dim), np.tril(rng.standard_normal((dim, dim))) / 3 + np.eye(dim)
+    parts = (rng.standard_normal(dim), scale)
+    prior, whole = (dp.MixturePrior.from_mixture(one, *parts)
+                    for one in (mixture, mixture.without_factors()))  # fmt: skip
+    assert prior.loadings.shape == (6, dim, 2) and whole.loadings is None
+    for own in (prior, whole):
+        assert_allclose(own.covs, whole.covs)
+    evidence = dp.Linear(0.5).observe(*rows_of(dim, num_rows, np.asarray(whole.means[2])))
+    found, expected = (component_weights(one, evidence) for one in (prior, whole))
+    assert_allclose(found, expected, atol=tolerance(1e-9, 1e-2))
+    draws = [dp.Exact(one).sample(KEY, evidence) for one in (prior, whole)]
+    assert_allclose(*draws, atol=tolerance(1e-7, 1e-2))
+    again = dp.MixturePrior.from_bytes(prior.to_bytes())
+    assert_allclose(again.loadings, prior.loadings, rtol=1e-6)
 
 
 @pytest.mark.float32

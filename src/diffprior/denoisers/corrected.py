@@ -307,7 +307,8 @@ class CorrectedDenoiser(AbstractDenoiser):
         if not self.draws_components:
 
             def mean_of(shift: Float[Array, " d"]) -> Float[Array, " d"]:
-                return sum(self._at(components, stage, shift)[2:])
+                _, _, mean, move = self._at(components, stage, shift)
+                return mean + move
 
             return derivative_moments(mean_of, precision, noisy_shift)
         weights, moved, mean, move = self._at(components, stage, noisy_shift)

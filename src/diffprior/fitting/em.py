@@ -351,7 +351,9 @@ def maximize(
     weights = mass / mass.sum()
     if model.rank is not None:
         noise = np.einsum("k,kij->ij", weights, covs) if noise is None else noise
-        covs, noise = _few_factors(covs, weights, noise, model.rank)
+        covs, loadings, rest = _few_factors(covs, weights, noise, model.rank)
+        mixture = GaussianMixture.from_covs(weights, means, covs)
+        return mixture.with_factors(noise[None], loadings), rest
     return GaussianMixture.from_covs(weights, means, covs), pooled if noise is None else noise
 
 
@@ -360,13 +362,14 @@ def _few_factors(
     weights: Float[np.ndarray, " k"],
     noise: Float[np.ndarray, "d d"],
     rank: int,
-) -> tuple[Float[np.ndarray, "k d d"], Float[np.ndarray, "d d"]]:
+) -> tuple[Float[np.ndarray, "k d d"], Float[np.ndarray, "k d r"], Float[np.ndarray, "d d"]]:
     """The M-step of mixtures of factor analyzers that share their noise.
 
     In coordinates in which the noise is I, the covariance of greatest likelihood keeps the `rank`
     largest variances of the component's own that exceed 1. The noise is then the mean over tasks of
     what the factors leave, E[e e'] = C^-1 T C^-1 + I - C^-1, where T is a component's own
-    covariance and C what it became.
+    covariance and C what it became. Covariances, what they are made up of beside the noise, and the
+    noise of the next step.
     """
     values, axes = np.linalg.eigh(noise)
     root, inverse = ((axes * power) @ axes.T for power in (np.sqrt(values), values**-0.5))
@@ -376,7 +379,8 @@ def _few_factors(
     half = root @ (vectors * np.sqrt(kept)[:, None])
     left = weights[:, None] * (variances / kept**2 + 1.0 - 1.0 / kept)
     rest = np.einsum("kij,kj,klj->il", vectors, left, vectors, optimize=True)
-    return half @ half.swapaxes(1, 2), root @ rest @ root
+    wider = np.sqrt(kept[:, -rank:] - 1.0)[:, None]
+    return half @ half.swapaxes(1, 2), root @ (vectors[:, :, -rank:] * wider), root @ rest @ root
 
 
 def fit_mixture(

@@ -155,7 +155,8 @@ def _mixtures(
         return None
     seen = np.ones(len(samples)) if weights is None else weights
     seen = np.where(np.arange(len(samples)) < len(train.samples), seen, 0.0)
-    return found, _on_device(fit_samples(samples, seen, found.candidate, seed=seed))
+    again = fit_samples(samples, seen, found.candidate, seed=seed)
+    return found, _on_device(again.without_factors())
 
 
 def _on_device(mixture: GaussianMixture) -> GaussianMixture:

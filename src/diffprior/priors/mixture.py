@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 from numpy.typing import ArrayLike
 
-from ..checks import covariance, describe, plausible_covariance, positive_int, real_array
+from ..checks import covariance, describe, on_device, plausible_covariance, positive_int, real_array
 from ..evidence.base import AbstractEvidence
 from ..fitting.samples import checked_samples, checked_weights, whitening
 from ..gaussian import Gaussian
@@ -24,11 +24,18 @@ class MixturePrior(AbstractClosedFormPrior):
         weights: Probability of each component (k,), up to a factor.
         means: (k, d).
         covs: Covariances (k, d, d), positive definite.
+
+    Attributes:
+        noise: (g, d, d), if it is known that the first k / g covariances are noise_0 +
+            loadings_k loadings_k', and so on; then components are weighed by their factors.
+        loadings: (k, d, r).
     """
 
     weights: Float[Array, " k"]
     means: Float[Array, "k d"]
     covs: Float[Array, "k d d"]
+    noise: Float[Array, "g d d"] | None = None
+    loadings: Float[Array, "k d r"] | None = None
 
     def __init__(self, weights: ArrayLike, means: ArrayLike, covs: ArrayLike) -> None:
         means = real_array("means", means, ("k", "d"), "pass one row for each component")
@@ -104,15 +111,29 @@ class MixturePrior(AbstractClosedFormPrior):
         offset, scale = np.asarray(offset), np.asarray(scale)
         half = scale @ factors
         covs = half @ np.swapaxes(half, 1, 2)
-        return MixturePrior(weights, offset + means @ scale.T, covs)
+        prior = MixturePrior(weights, offset + means @ scale.T, covs)
+        if mixture.noise is None or mixture.loadings is None:
+            return prior
+        noise, loadings = (np.asarray(a, np.float64) for a in (mixture.noise, mixture.loadings))
+        factored = (on_device(scale @ noise @ scale.T), on_device(scale @ loadings))
+        return prior._replaced(noise=factored[0], loadings=factored[1])
+
+    def _replaced(self, **fields: Array | None) -> "MixturePrior":
+        return MixturePrior.from_fields(self.file_fields() | fields)
 
     def validate(self) -> None:
-        """Refuse weights or covariances that are none."""
+        """Reject weights or covariances that are none."""
         super().validate()
         plausible_covariance("covs", self.covs)
         weights = np.asarray(self.weights)
         if not (np.all(weights >= 0) and abs(weights.sum() - 1) < 1e-3):
             raise ValueError(f"`weights`: expected probabilities, got {weights}")
+        if (self.noise is None) != (self.loadings is None):
+            raise ValueError("`loadings`: expected as many as there are components, or none")
+        if self.noise is not None:
+            plausible_covariance("noise", self.noise)
+            if len(weights) % len(self.noise):
+                raise ValueError(f"`noise`: expected a divisor of {len(weights)} of them")
 
     @property
     def dim(self) -> int:
@@ -145,9 +166,14 @@ class MixturePrior(AbstractClosedFormPrior):
             lambda mean, cov: local.condition(Gaussian(mean - origin, cov))
         )(self.means, self.covs)
         weights, total = log_normalize(jnp.log(self.weights) + log_evidence)
-        new = (weights, origin[None] + components.mean, components.cov)
-        where = lambda p: (p.weights, p.means, p.covs)  # noqa: E731
-        return eqx.tree_at(where, self, new), total + at_origin
+        posterior = self._replaced(
+            weights=weights,
+            means=origin[None] + components.mean,
+            covs=components.cov,
+            noise=None,
+            loadings=None,
+        )
+        return posterior, total + at_origin
 
     def component(self, index: Int[Array, ""]) -> Gaussian:
         """One of the components.
@@ -178,36 +204,58 @@ class MixturePrior(AbstractClosedFormPrior):
         tril = cholesky(moments.cov)
         half = solve_lower(tril, (center - moments.mean)[:, None])
         gradient = solve_lower(tril[::-1, ::-1].T, half[::-1])[::-1, 0]
-        away, trils = self.means - center[None], jax.vmap(cholesky)(self.covs)
-        masses = one_at_a_time(_log_masses)(away, trils, precision, gradient)
+        noise, wider = self.covs, None  # each component its own
+        if self.noise is not None and self.loadings is not None:
+            noise, (d, rank) = self.noise, self.loadings.shape[1:]
+            wider = self.loadings.reshape(len(noise), -1, d, rank).transpose(0, 2, 3, 1)
+        trils = jax.vmap(cholesky)(noise)
+        if wider is not None:
+            whiten = jax.vmap(lambda tril, own: solve_lower(tril, own.reshape(len(tril), -1)))
+            wider = whiten(trils, wider).reshape(wider.shape)
+        away = (self.means - center[None]).reshape(len(noise), -1, self.dim)
+        masses = one_at_a_time(_log_masses)(away, trils, wider, precision, gradient).reshape(-1)
         weights, total = log_normalize(jnp.log(self.weights) + masses)
         return weights, total + evidence.log_likelihood(center)
 
 
 def _log_masses(
-    means: Float[Array, "k d"],
-    trils: Float[Array, "k d d"],
+    means: Float[Array, "g m d"],
+    trils: Float[Array, "g d d"],
+    wider: Float[Array, "g d r m"] | None,
     precision: Float[Array, "d d"],
     gradient: Float[Array, " d"],
-) -> Float[Array, " k"]:
-    """Log of the mass of each N(m, L L') times exp(-x' precision x / 2 + gradient' x).
+) -> Float[Array, "g m"]:
+    """Log of the mass of each N(m, L (I + V V') L') times exp(-x' precision x / 2 + gradient' x),
+    where L is that of a group.
 
-    In units of a component, x = m + L z, the origin is at z = -u, where the gradient is w = L' g;
-    the precision is M = L' P L. Then the log mass is
+    Without V, in units of a component, x = m + L z, the origin is at z = -u, where the gradient is
+    w = L' g; the precision is M = L' P L. Then the log mass is
     u' w + (w' w - (u + w)' (I + M)^-1 M (u + w) - log det(I + M)) / 2, where no large terms cancel,
-    be the evidence weak, and M small, or strong, and (I + M)^-1 M nearly I.
+    be the evidence weak, and M small, or strong, and (I + M)^-1 M nearly I. With V it has
+    t' (I + T)^-1 t / 2 - log det(I + T) / 2 more, where T = V' (I + M)^-1 M V and
+    t = V' (w - (I + M)^-1 M (u + w)): one large factorization in a group, and a small one each.
     """
-    identity = jnp.eye(means.shape[1], dtype=means.dtype)
+    identity = jnp.eye(means.shape[2], dtype=means.dtype)
 
-    def log_mass(mean: Float[Array, " d"], tril: Float[Array, "d d"]) -> Float[Array, ""]:
-        away, pull = solve_lower(tril, mean[:, None])[:, 0], tril.T @ gradient
+    def group(means: Array, tril: Array, wider: Array | None) -> Float[Array, " m"]:
+        away, pull = solve_lower(tril, means.T), tril.T @ gradient
         curvature = tril.T @ precision @ tril
-        both = away + pull
-        rhs = jnp.stack([both, curvature @ both], axis=1)
+        both = away + pull[:, None]
+        rhs = jnp.concatenate([both, curvature @ both], axis=1)
         half, log_det = solve_half(identity + curvature, rhs)
-        return away @ pull + 0.5 * (pull @ pull - half[:, 0] @ half[:, 1] - log_det)
+        left, right = jnp.split(half, 2, axis=1)
+        masses = away.T @ pull + 0.5 * (pull @ pull - jnp.sum(left * right, axis=0) - log_det)
+        if wider is None:
+            return masses
+        root, _ = solve_half(identity + curvature, identity)
+        seen = jnp.tensordot(identity - root.T @ root, wider, 1)
+        shift = jnp.sum(wider * pull[:, None, None] - seen * both[:, None], axis=0)
+        small = jnp.sum(wider[:, :, None] * seen[:, None], axis=0)
+        small = small + jnp.eye(len(small), dtype=small.dtype)[:, :, None]
+        explained, log_dets = jax.vmap(solve_half, in_axes=-1)(small, shift[:, None])
+        return masses + 0.5 * (jnp.sum(explained[:, :, 0] ** 2, axis=1) - log_dets)
 
-    return jax.vmap(log_mass)(means, trils)
+    return jax.vmap(group)(means, trils, wider)
 
 
 @eqx.filter_jit
