@@ -129,10 +129,10 @@ class GaussianMixture(eqx.Module, Serializable):
         """The mixture whose density is an average of others'."""
         pairs = zip(mixtures, shares, strict=True)
         log_weights = [one.log_weights + np.log(share) for one, share in pairs]
-        names = ("means", "vectors", "variances")
-        shapes = {None if one.noise is None else one.loadings.shape for one in mixtures}
-        if len(shapes) == 1 and None not in shapes:
-            names += ("noise", "loadings")
+        names = ["means", "vectors", "variances"]
+        shapes = [() if a is None else a.shape for a in (one.loadings for one in mixtures)]
+        if shapes[0] and len(set(shapes)) == 1:
+            names += ["noise", "loadings"]
         parts = (np.concatenate([getattr(one, name) for one in mixtures]) for name in names)
         return GaussianMixture(np.concatenate(log_weights), *parts)
 
@@ -140,7 +140,7 @@ class GaussianMixture(eqx.Module, Serializable):
         """Some of the components, with their weights as they are."""
         noise, loadings = self.noise, self.loadings
         some = jax.tree.map(lambda leaf: leaf[which], self.without_factors())
-        if noise is None or len(noise) > 1:
+        if noise is None or loadings is None or len(noise) > 1:
             return some
         return some.with_factors(noise, loadings[which])
 

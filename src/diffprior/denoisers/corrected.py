@@ -234,11 +234,13 @@ class CorrectedDenoiser(AbstractDenoiser):
         parts = (jnp.zeros(1, shift.dtype), mean[None], precision.vectors[None], variances[None])
         return Given(precision, shift, GaussianMixture(*parts))
 
-    def _nothing(self) -> Given:
-        """No evidence."""
+    def _known(self, dtype: jnp.dtype | None = None) -> Given:
+        """The task's evidence, if there is any."""
+        if self.given is not None:
+            return self.given
         arrays = jax.tree.leaves((self.base, self.correction, self.spread))
-        dtype = arrays[0].dtype if arrays else jnp.result_type(float)
-        zeros = jnp.zeros(self.size, dtype)
+        zeros = jnp.zeros(self.size, arrays[0].dtype if arrays else dtype)
+        dtype = zeros.dtype
         precision = Spectral(jnp.eye(self.size, dtype=dtype), zeros)
         if self.base is not None:
             return Given(precision, zeros, self.base)
@@ -254,10 +256,10 @@ class CorrectedDenoiser(AbstractDenoiser):
 
     def closed_form(self) -> GaussianMixture | None:
         """The mixture that this is the denoiser of, if nothing corrects it."""
-        return None if self.correction is not None else self._nothing().components
+        return None if self.correction is not None else self._known().components
 
     def stages(self, schedule: Schedule) -> Stage:
-        given = self.given or self._nothing()
+        given = self._known()
         return jax.vmap(lambda stage: self._stage(given, stage))(schedule.stages(given.shift.dtype))
 
     def _stage(self, given: Given, stage: Stages) -> Stage:
@@ -297,12 +299,12 @@ class CorrectedDenoiser(AbstractDenoiser):
         return responsibilities, moved, mean, move
 
     def mean_at(self, stage: Stage, s_t: Float[Array, " d"]) -> Float[Array, " d"]:
-        components = (self.given or self._nothing()).components
+        components = self._known(s_t.dtype).components
         _, _, mean, move = self._at(components, stage, stage.shift_scale * s_t)
         return mean + move
 
     def denoise_at(self, stage: Stage, s_t: Float[Array, " d"]) -> Gaussian:
-        given, noisy_shift = self.given or self._nothing(), stage.shift_scale * s_t
+        given, noisy_shift = self._known(s_t.dtype), stage.shift_scale * s_t
         precision, components = Spectral(given.precision.vectors, stage.precision), given.components
         if not self.draws_components:
 
@@ -339,7 +341,7 @@ class CorrectedDenoiser(AbstractDenoiser):
         """By default a draw of a component, moved as the mean is corrected."""
         if not self.draws_components:
             return super().step_at(stage_inputs, stage, s_t, noise, uniform)
-        components = (self.given or self._nothing()).components
+        components = self._known(s_t.dtype).components
         responsibilities, moved, _, move = self._at(
             components, stage_inputs, stage_inputs.shift_scale * s_t
         )

@@ -210,12 +210,15 @@ class MixturePrior(AbstractClosedFormPrior):
             wider = self.loadings.reshape(len(noise), -1, d, rank).transpose(0, 2, 3, 1)
         trils = jax.vmap(cholesky)(noise)
         if wider is not None:
-            whiten = jax.vmap(lambda tril, own: solve_lower(tril, own.reshape(len(tril), -1)))
-            wider = whiten(trils, wider).reshape(wider.shape)
+            wider = jax.vmap(_whitened)(trils, wider)
         away = (self.means - center[None]).reshape(len(noise), -1, self.dim)
         masses = one_at_a_time(_log_masses)(away, trils, wider, precision, gradient).reshape(-1)
         weights, total = log_normalize(jnp.log(self.weights) + masses)
         return weights, total + evidence.log_likelihood(center)
+
+
+def _whitened(tril: Float[Array, "d d"], loadings: Float[Array, "d r m"]) -> Float[Array, "d r m"]:
+    return solve_lower(tril, loadings.reshape(len(tril), -1)).reshape(loadings.shape)
 
 
 def _log_masses(
