@@ -59,7 +59,11 @@ class Connection:
 
     async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
         """Status and body of the reply."""
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+        return await self.call("POST", path, body)
+
+    async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """Status and body of the reply."""
+        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
         self._writer.write(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
         reply = await self._reader.readuntil(b"\r\n\r\n")
         length = int(reply.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
@@ -138,15 +142,16 @@ class Service:
         self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
     def wait(self, seconds: float = 600) -> None:
-        """Until the port is open; `start_seconds` is how long that took."""
+        """Until it is ready; `start_seconds` is how long that took."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and self._process.poll() is None:
             try:
-                asyncio.run(_ping(self.port))
-                self.start_seconds = time.perf_counter() - self._begin
-                return
+                if asyncio.run(_is_ready(self.port)):
+                    self.start_seconds = time.perf_counter() - self._begin
+                    return
             except OSError:
-                time.sleep(0.02)
+                pass
+            time.sleep(0.02)
         raise RuntimeError("the service did not start")
 
     def memory(self) -> float:
@@ -173,8 +178,11 @@ class Service:
         self._process.wait(60)
 
 
-async def _ping(port: int) -> None:
-    (await Connection(port).open()).close()
+async def _is_ready(port: int) -> bool:
+    connection = await Connection(port).open()
+    status, _ = await connection.call("GET", "/ready")
+    connection.close()
+    return status == 200
 
 
 @contextmanager

@@ -64,6 +64,7 @@ def serving(path: Path, *, required: bool) -> Iterator[tuple[Engine, str]]:
     while not server.started:
         assert thread.is_alive(), "the service did not start"
         time.sleep(0.02)
+    engine.prepare()
     yield engine, f"http://127.0.0.1:{port}"
     server.should_exit = True
     thread.join(60)

@@ -42,6 +42,7 @@ def running_service(
     app = make_app(engine, Tokens(database, required=required), limits=Limits(seconds=60.0))
     with TestClient(app, raise_server_exceptions=True) as client:
         client.engine = engine
+        engine.prepare()
         yield client
 
 

@@ -49,6 +49,7 @@ def port(database: Database) -> Iterator[int]:
     thread.start()
     while not server.started:
         time.sleep(0.01)
+    engine.prepare()
     yield number
     server.should_exit = True
     thread.join()

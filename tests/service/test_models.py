@@ -10,6 +10,11 @@ import pytest
 from starlette.testclient import TestClient
 
 import diffprior as dp
+from diffprior.service.api import make_app
+from diffprior.service.auth import Tokens
+from diffprior.service.engine import Engine
+from diffprior.service.limits import Limits
+from diffprior.service.metrics import Metrics
 from diffprior.service.models import Catalog, Version
 from diffprior.service.settings import Settings
 from diffprior.service.store import Database
@@ -76,6 +81,28 @@ def test_no_decision_waits_for_a_version_that_another_process_has_put(
     may_compile.set()
     until(lambda: decide(service)["model_version"] == 2)
     until(lambda: service.post(lab, json={"features": features(0)}).status_code == 200)
+
+
+def test_calls_wait_until_the_models_are_compiled(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_compile, warm_up = threading.Event(), Version.warm_up
+    monkeypatch.setattr(Version, "warm_up", lambda v: may_compile.wait(60) and warm_up(v))
+    engine = Engine(database, metrics=Metrics())
+    engine.catalog.put("shop", Settings(**LINEAR), PRIOR, 1.0)
+    app = make_app(engine, Tokens(database, required=False), limits=Limits())
+    with TestClient(app) as client:
+        many = {"decisions": [{"task": "a", "features": features(0)}]}
+        for path, body in (("tasks/a/decisions", {"features": features(0)}), ("decisions", many)):
+            reply = client.post(f"/v1/models/shop/{path}", json=body)
+            assert reply.status_code == 503 and "compiled" in reply.json()["error"]
+            assert reply.headers["retry-after"] == "1"
+        reply = client.get("/ready")
+        assert reply.status_code == 503 and "compiled" in reply.json()["problem"]
+        assert client.get("/health").status_code == client.get("/v1/models").status_code == 200
+        may_compile.set()
+        until(lambda: client.get("/ready").status_code == 200)
+        decide(client)
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:

@@ -26,7 +26,7 @@ from ..checks import default_float, positive_int, real_numbers
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..executors import num_cores
 from ..threefry import fold_in
-from ._dispatch import ONE_THREAD, Structure, awaited, compiled, partition
+from ._dispatch import ONE_THREAD, QUICK_COMPILATION, Structure, awaited, compiled, partition
 from .agents import AbstractAgent, Index, LinearIndex, RandomIndex, key_words, random_numbers
 from .closed_form import ClosedForm
 from .updates import State, num_axes
@@ -540,7 +540,7 @@ def _task_program(
         keys = jnp.concatenate([first[None], others])
         return jax.vmap(lambda key: agent.index(key, evidence))(keys)
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=QUICK_COMPILATION)
     def many(leaves: Any, columns: Any, count: Array) -> Any:
         def step(place: Array, found: Any) -> Any:
             new = one(leaves, jax.tree.map(lambda column: column[place], columns))

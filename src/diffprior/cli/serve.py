@@ -86,7 +86,7 @@ def serve(
         if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
             keep_compiled(compiled)
         log_to_stderr(access_log)
-        say(f"compiling; then at http://{host}:{port}, all calls at /docs")
+        say(f"http://{host}:{port}, all calls at /docs; models serve once they are compiled")
         run(opened, host=host, port=port, require_tokens=require_tokens)
 
 

@@ -198,7 +198,13 @@ def _right(tokens: Tokens, right: str) -> Any:
 
 
 def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRouter:
-    router = fastapi.APIRouter(prefix="/v1", tags=["decisions"])
+
+    async def prepared() -> None:
+        if not engine.prepared:
+            raise ServiceError(503, f"{engine.problem}; try again", 1)
+
+    wait = fastapi.Depends(prepared)
+    router = fastapi.APIRouter(prefix="/v1", tags=["decisions"], dependencies=[wait])
 
     async def serve(request: Decide | Reward | Change) -> object:
         future = asyncio.wrap_future(engine.submit(request))
@@ -339,10 +345,12 @@ def _operations(engine: Engine, tokens: Tokens) -> fastapi.APIRouter:
         """The process is running."""
         return {"status": "ok"}
 
-    @router.get("/ready", responses={503: {"description": "the database does not answer"}})
+    @router.get("/ready", responses={503: {"description": "not ready; `problem` says why"}})
     async def ready() -> JSONResponse:
-        """The last transaction succeeded."""
-        return JSONResponse({"ready": engine.healthy}, 200 if engine.healthy else 503)
+        """The models are compiled, and the last transaction succeeded."""
+        if engine.problem is not None:
+            return JSONResponse({"ready": False, "problem": engine.problem}, 503)
+        return JSONResponse({"ready": True})
 
     @router.get("/metrics", dependencies=[_right(tokens, "read")])
     async def metrics() -> Response:

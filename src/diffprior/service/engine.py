@@ -42,21 +42,35 @@ class Engine:
         self._began = 0.0
         self._clock = 0.0
         self._closed = False
-        self.healthy = True
+        self.healthy = True  # whether the last transaction succeeded
+        self.prepared = False  # whether the models that there were at the start can serve
+
+    @property
+    def problem(self) -> str | None:
+        """Why requests cannot be served now; None if they can."""
+        if not self.prepared:
+            return "its models are being compiled"
+        return None if self.healthy else "the database does not answer"
 
     def start(self) -> None:
-        """Compile what is needed, then start serving."""
-        self.prepare()
-        gc.collect()
-        gc.freeze()  # later collections skip what exists now, which takes them a tenth of a second
+        """Start serving; what decisions need is compiled in the background."""
         self._thread.start()
+        self._prepare_in_background()
 
     def prepare(self) -> None:
-        """Compile versions that are not ready, then let them serve."""
+        """Compile versions that are not ready, and let them serve as soon as they can decide."""
         with self._preparing:
-            for version in self.catalog.pending():
+            found = self.catalog.pending()
+            for version in found:
                 version.warm_up()
             self.catalog.serve_ready()
+            if not self.prepared:
+                gc.collect()
+                gc.freeze()  # later collections skip what exists now, which takes them long
+                self.prepared = True
+                log.info("ready")
+        for version in found:
+            version.warm_up_bounds()
 
     def submit(self, request: Request) -> Future[object]:
         """Queue a request; its future holds the reply or a `ServiceError`."""

@@ -144,8 +144,12 @@ class Version:
             state = State.of(self.likelihood.empty(self.dim, capacity), most)
             self.learn(state, np.ones(self.dim), 0.0, 1.0)
             capacity *= 2
-        State.of(self.likelihood.empty(self.dim, most), most).warm_up(most, self.moments)
         self.ready = True
+
+    def warm_up_bounds(self) -> None:
+        """Compile what the reward after the first `max_rows` of a task needs."""
+        most = self.settings.max_rows
+        State.of(self.likelihood.empty(self.dim, most), most).warm_up(most, self.moments)
 
     def _fails(self, state: State) -> bool:
         """Whether draws given this evidence fail."""

@@ -1,4 +1,4 @@
-"""Starting the service: access is checked first, then models are added, then the port opens."""
+"""Starting the service: access is checked first, then the port opens."""
 
 import ipaddress
 import logging
@@ -64,7 +64,7 @@ def serve(
     limits: Limits | None = None,
     max_tasks: int = 20_000,
 ) -> None:
-    """Serve until asked to stop; the port opens once everything is compiled."""
+    """Serve until asked to stop; until the models are compiled, calls are asked to wait."""
     limits = limits or Limits()
     required = check_access(database, host, require_tokens)
     engine = Engine(database, max_tasks=max_tasks, metrics=Metrics())
