@@ -43,6 +43,7 @@ class MixturePrior(AbstractClosedFormPrior):
         self.weights = probabilities(weights, k, "pass the probability of each component")
         self.means = means
         self.covs = covariance("covs", covs, (k, d, d))
+        self.noise = self.loadings = None
 
     @staticmethod
     def fit(
