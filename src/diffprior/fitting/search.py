@@ -399,8 +399,9 @@ def gaussian_of(
     fit = functools.partial(fit_gaussian, blocks, executor=executor)
     if blocks[0].exact:
         return fit(start=start, tolerance=1e-5, min_gain=1e-7).mixture
-    found = fit(start=start, tolerance=1e-3, min_gain=1e-4, max_steps=60).mixture
-    return fit(start=found, tolerance=1e-2, max_steps=12, num_draws=CORRECTION_DRAWS).mixture
+    if start is None:
+        start = fit(tolerance=1e-3, min_gain=1e-4, max_steps=60).mixture
+    return fit(start=start, tolerance=1e-2, max_steps=12, num_draws=CORRECTION_DRAWS).mixture
 
 
 def fit_candidate(

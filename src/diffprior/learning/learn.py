@@ -14,7 +14,7 @@ from ..evidence.base import AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..executors import AbstractExecutor, InProcess
 from ..files.cache import Checkpoints
-from ..fitting.em import AbstractBlock
+from ..fitting.em import AbstractBlock, one_thread
 from ..fitting.search import GAUSSIAN as GAUSSIAN_ALONE
 from ..fitting.search import Search, gaussian_of
 from ..logs.labels import Selection, folds
@@ -160,7 +160,8 @@ def learn(
             passes = Passes(passes.executor, bar.describe, cache, logs.digest)
         try:
             run = _Run(logs, likelihood, seed, hedge, passes, config, bar)
-            return run.learn(allowed, simulate)
+            with one_thread():
+                return run.learn(allowed, simulate)
         finally:
             LOADED.clear()
 

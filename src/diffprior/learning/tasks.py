@@ -40,7 +40,7 @@ from .config import LOGS_SEARCH
 from .triangles import congruence, diagonal, gram, inverse_factor, symmetric
 
 LINEAR_TASKS_AT_ONCE = 1024
-PAIRS_AT_ONCE = 8192  # tasks times components, so that their matrices stay in the cache
+NUMBERS_AT_ONCE = 2**19  # in matrices of tasks and components, so that they stay in the cache
 TASKS_AT_ONCE, ROWS_AT_ONCE = 256, 4096  # of generalized linear models
 TERMS_AT_ONCE = 4**9  # rows times points whose likelihood is computed by one program
 MAX_NEWTON = 50
@@ -214,7 +214,7 @@ class RowTasks(AbstractTasks):
         """
         if not (self.exact or self.is_expanded):
             return self.expanded(mixture).condition(mixture)
-        step = max(1, PAIRS_AT_ONCE // max(self.num_tasks, 1))
+        step = max(1, NUMBERS_AT_ONCE // max(self.num_tasks * self.dim**2, 1))
         starts = range(0, mixture.num_components, step)
         parts = [self._condition(mixture.select(slice(k, k + step))) for k in starts]
         columns = zip(*(vars(part).values() for part in parts), strict=True)

@@ -10,7 +10,6 @@ from jaxtyping import Float, Int
 
 from ..logs.statistics import triangle_places
 
-UNROLLED_UP_TO = 16  # largest dimension factorized by loops over rows and columns
 TINY = 1e-300
 
 
@@ -41,18 +40,14 @@ def inverse_factor(
     """W with W A W' = I, lower triangular, and log det A, of positive definite matrices A."""
     full = symmetric(triangles.reshape(len(triangles), -1))
     dim = len(full)
-    if dim > UNROLLED_UP_TO:
-        by_lapack = np.linalg.inv(np.linalg.cholesky(np.moveaxis(full, -1, 0)))
-        inverse = np.ascontiguousarray(np.moveaxis(by_lapack, 0, -1))
-    else:
-        tril, inverse = np.zeros_like(full), np.zeros_like(full)
-        for i in range(dim):
-            column = full[i:, i] - np.einsum("ikn,kn->in", tril[i:, :i], tril[i, :i])
-            tril[i:, i] = column / np.sqrt(np.maximum(column[0], TINY))
-            inverse[i, i] = 1.0 / tril[i, i]
-            for j in range(i):
-                known = np.einsum("kn,kn->n", tril[i, j:i], inverse[j:i, j])
-                inverse[i, j] = -known * inverse[i, i]
+    tril, inverse = np.zeros_like(full), np.zeros_like(full)
+    for i in range(dim):
+        column = full[i:, i] - np.einsum("ikn,kn->in", tril[i:, :i], tril[i, :i])
+        tril[i:, i] = column / np.sqrt(np.maximum(column[0], TINY))
+        inverse[i, i] = 1.0 / tril[i, i]
+        for j in range(i):
+            known = np.einsum("kn,kn->n", tril[i, j:i], inverse[j:i, j])
+            inverse[i, j] = -known * inverse[i, i]
     log_det = -2.0 * np.log(inverse[np.arange(dim), np.arange(dim)]).sum(axis=0)
     shape = triangles.shape[1:]
     return inverse.reshape(dim, dim, *shape), log_det.reshape(shape)
