@@ -41,7 +41,7 @@ from .triangles import congruence, diagonal, gram, inverse_factor, symmetric
 
 LINEAR_TASKS_AT_ONCE = 1024
 NUMBERS_AT_ONCE = 2**19  # in matrices of tasks and components, so that they stay in the cache
-TASKS_AT_ONCE, ROWS_AT_ONCE = 256, 4096  # of generalized linear models
+TASKS_AT_ONCE, ROWS_AT_ONCE = 1024, 2**14  # of generalized linear models
 TERMS_AT_ONCE = 4**9  # rows times points whose likelihood is computed by one program
 MAX_NEWTON = 50
 MODE_TOLERANCE = 1e-7  # step in prior standard deviations at which the mode is found
