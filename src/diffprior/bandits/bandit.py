@@ -5,7 +5,7 @@ import datetime
 import math
 import threading
 import warnings
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -394,12 +394,12 @@ class Bandit(Serializable):
         """
         return from_path(path, cls, *_options(seed, keep_seed, prior))
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[object, ...]:
         """What pickle and `copy` keep: the bytes, and classes whose modules must be imported."""
         return _copied, (type(self), self.to_bytes(), kinds_in(self))
 
     @classmethod
-    def file_hints(cls) -> dict[str, Any]:
+    def file_hints(cls) -> dict[str, object]:
         return {
             "agent": AbstractAgent,
             "evidence": AbstractEvidence,
@@ -412,7 +412,7 @@ class Bandit(Serializable):
             "moment": float,
         }
 
-    def file_fields(self) -> dict[str, Any]:
+    def file_fields(self) -> dict[str, object]:
         forgetting = self._forgetting
         with self._lock:
             state, num_decisions, strained = self._state, self._num_decisions, self._strained
@@ -429,30 +429,30 @@ class Bandit(Serializable):
         }
 
     @classmethod
-    def upgrade(cls, fields: dict[str, Any], version: int) -> dict[str, Any]:
+    def upgrade(cls, fields: dict[str, object], version: int) -> dict[str, object]:
         return {"half_life": None, "in_seconds": False, "moment": 0.0} | fields
 
     @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Any:
-        _check_room(fields["evidence"], fields["max_rows"])
-        make: Any = cls
-        half_life = fields["half_life"]
-        if half_life is not None and fields["in_seconds"]:
+    def from_fields(cls, fields: dict[str, object]) -> Self:
+        known: dict[str, Any] = fields  # checked against `file_hints`
+        _check_room(known["evidence"], known["max_rows"])
+        half_life = known["half_life"]
+        if half_life is not None and known["in_seconds"]:
             half_life = datetime.timedelta(seconds=half_life)
-        options = {name: fields[name] for name in ("seed", "max_rows")}
-        bandit = make(fields["agent"], **options, half_life=half_life)
-        evidence, num_decisions = fields["evidence"], fields["num_decisions"]
+        options = {name: known[name] for name in ("seed", "max_rows")}
+        bandit = cls(known["agent"], **options, half_life=half_life)
+        evidence, num_decisions = known["evidence"], known["num_decisions"]
         if type(evidence) is not type(bandit.evidence) or evidence.dim != bandit.evidence.dim:
             raise ValueError("`evidence`: expected that of the agent's model, got another")
-        if not math.isfinite(fields["moment"]):
-            raise ValueError(f"`moment`: expected a finite number, got {fields['moment']}")
+        if not math.isfinite(known["moment"]):
+            raise ValueError(f"`moment`: expected a finite number, got {known['moment']}")
         if num_decisions < 0:
             raise ValueError(f"`num_decisions`: expected none below 0, got {num_decisions}")
-        evidence = evidence.with_capacity(fields["max_rows"] or 0)
-        state = State.of(evidence, fields["max_rows"])
-        bandit._state = state._replace(moment=fields["moment"])
+        evidence = evidence.with_capacity(known["max_rows"] or 0)
+        state = State.of(evidence, known["max_rows"])
+        bandit._state = state._replace(moment=known["moment"])
         bandit._num_decisions = num_decisions
-        bandit._strained = fields["strained"]
+        bandit._strained = known["strained"]
         return bandit
 
     @property
@@ -486,13 +486,13 @@ def _check_room(evidence: AbstractEvidence, max_rows: int | None) -> None:
         raise ValueError(f"`max_rows`: expected as many as there is room for, got {max_rows}")
 
 
-def _copied(cls: Any, blob: bytes, kinds: tuple[type, ...]) -> Any:
+def _copied(cls: type[Bandit], blob: bytes, kinds: tuple[type, ...]) -> Bandit:
     return cls.from_bytes(blob, keep_seed=True)
 
 
 def _options(
-    seed: int | None, keep_seed: bool, prior: Any
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    seed: int | None, keep_seed: bool, prior: AbstractPrior | None
+) -> tuple[tuple[AbstractPrior, ...], dict[str, object]]:
     """Objects that a file may name by digest, and fields to replace in it."""
     given = () if prior is None else (prior,)
     if keep_seed and seed is None:

@@ -169,15 +169,6 @@ class Request:
         simple = self.mask is None and self.num_draws is None
         return simple and self.single and not self.ranked
 
-    def reply(self, array: np.ndarray) -> Any:
-        """A result (B, top_k) without the axes that the request did not have."""
-        return self.reply_each(array if self.ranked else array[:, 0])
-
-    def reply_each(self, array: np.ndarray) -> Any:
-        """A result (B, ...) without the first axis if the request had none."""
-        array = array[0] if self.single else array
-        return array.item() if array.ndim == 0 else array
-
     def _checked_mask(self, mask: ArrayLike) -> Bool[np.ndarray, "b k"]:
         shape = self.features.shape[:2]
         num_axes("mask", mask)
@@ -201,6 +192,15 @@ class Request:
                 "ask for fewer or allow more"
             )
         return int(top_k)
+
+
+def _reply(request: Request, array: np.ndarray, *, ranked: bool = True) -> Any:
+    """A result (B, ...) without the axes that the request did not have: the first where it has no
+    batch, and the second where it is `ranked` and one action is asked for.
+    """
+    array = array[:, 0] if ranked and not request.ranked else array
+    array = array[0] if request.single else array
+    return array.item() if array.ndim == 0 else array
 
 
 def _checked_draws(num_draws: int) -> int:
@@ -240,11 +240,12 @@ class Policy:
         actions = best_first(preferences, request.top_k)
         share = error = None
         if request.num_draws is not None:
-            hits, lost = self._count_wins(state, number, request, actions)
-            failed = failed | lost
-            share, error = map(request.reply, propensity(hits, request.num_draws))
-        replies = (request.reply_each(self._mean(values)), share, error, request.reply_each(failed))
-        return Decision(request.reply(actions), *replies)
+            hits, some_failed = self._count_wins(state, number, request, actions)
+            failed = failed | some_failed
+            shares = propensity(hits, request.num_draws)
+            share, error = (_reply(request, each) for each in shares)
+        scores, lost = (_reply(request, a, ranked=False) for a in (self._mean(values), failed))
+        return Decision(_reply(request, actions), scores, share, error, lost)
 
     def _index(self, state: State, number: int, count: int) -> tuple[Any, Bool[np.ndarray, " n"]]:
         """The indices that decide, and what failed."""
@@ -460,7 +461,7 @@ class TaskDraws(NamedTuple):
     index: Any  # with leading axes (b, 1 + m)
     failed: Bool[np.ndarray, "b draws"]
 
-    def of(self, place: int) -> Any:
+    def of(self, place: int) -> Index:
         """The indices of one task (1 + m)."""
         return _nth(self.index, place)
 
