@@ -48,9 +48,9 @@ app = typer.Typer(
 def evaluate_prior(
     prior: Annotated[Path, typer.Argument(help="File of a prior.")],
     logs: Annotated[Path, typer.Argument(help="Rows of tasks that it has not seen: .csv .parquet")],
-    task: Task,
-    reward: Reward,
-    features: Features,
+    task: Task = "task",
+    reward: Reward = "reward",
+    features: Features = None,
     likelihood: Likelihood = "linear",
     noise_std: NoiseStd = None,
     dispersion: Dispersion = None,
@@ -80,7 +80,10 @@ def evaluate_prior(
         from ..progress import progress
 
         model = make_likelihood(likelihood, noise_std, dispersion)
-        priors = {path.stem: load_prior(path) for path in [prior, *(against or [])]}
+        files = [prior, *(against or [])]
+        same_names = len({path.stem for path in files}) < len(files)
+        priors = {str(p) if same_names else p.stem: load_prior(p) for p in files}
+        name, evaluated = next(iter(priors.items()))
         names = feature_names(features)
         table = Logs.read(
             logs, task=task, reward=reward, features=names, time=time, intercept=intercept
@@ -90,13 +93,14 @@ def evaluate_prior(
             say(f"using {max_tasks} tasks, chosen at random")
             chosen = np.random.default_rng(seed).permutation(table.num_tasks)[:max_tasks]
             table = table.select(np.sort(chosen))
-        with progress("evaluating the prior", 2) as shown:
-            samples = np.asarray(priors[prior.stem].sample(jax.random.key(seed), NUM_SAMPLES))
+        with progress("log evidence", 2) as shown:
+            samples = np.asarray(evaluated.sample(jax.random.key(seed), NUM_SAMPLES))
             comparison = compare(priors, table, model, samples=samples, seed=seed)
             shown.advance()
-            check = predictive_check(priors[prior.stem], table, model, seed=seed)
+            shown.describe("next rewards")
+            check = predictive_check(evaluated, table, model, seed=seed)
             shown.advance()
-        typer.echo(f"{comparison}\n\nnext reward under {prior.stem}\n{check}")
+        typer.echo(f"{comparison}\n\nnext reward under {name}\n{check}")
         results = {"log_evidence": comparison.to_dict(), "next_reward": check.to_dict()}
         write_json(json_file, results)
 
@@ -116,9 +120,13 @@ def evaluate_policy(
     with friendly_errors():
         check_output("json", json_file, prior, log)
         from ..evaluate import LoggedDecisions, off_policy
+        from ..progress import progress
 
         model = make_likelihood(likelihood, noise_std, dispersion)
         decisions = LoggedDecisions.read(log)
-        found = off_policy(load_prior(prior), decisions, model, num_draws=num_draws, seed=seed)
+        candidate = load_prior(prior)
+        with progress(f"replaying {len(decisions)} decisions", 1) as shown:
+            found = off_policy(candidate, decisions, model, num_draws=num_draws, seed=seed)
+            shown.advance()
         typer.echo(str(found))
         write_json(json_file, found.to_dict())

@@ -9,7 +9,7 @@ import typer
 from .options import check_output, friendly_errors, say
 
 Database = Annotated[
-    str, typer.Option(help="A SQLite file, or postgresql://user:password@host/name.")
+    str, typer.Option(help="File of SQLite, or address of PostgreSQL: postgresql://...")
 ]
 DEFAULT_DATABASE = "diffprior.sqlite"
 COMPILED = Path.home() / ".cache" / "diffprior"
@@ -24,13 +24,15 @@ def _require_modules() -> None:
 
 
 def serve(
-    model: Annotated[list[str] | None, typer.Option(help="NAME=PRIOR_FILE; repeatable.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="NAME=FILE of a prior; repeat for more.")
+    ] = None,
     likelihood: Annotated[
         str, typer.Option(help="logistic, poisson, linear:noise_std=0.5, ...")
     ] = "logistic",
     database: Database = DEFAULT_DATABASE,
-    host: Annotated[str, typer.Option(help="Needs tokens if not loopback.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535)] = 8000,
+    host: Annotated[str, typer.Option(help="Address; needs tokens if not loopback.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port.")] = 8000,
     temperature: Annotated[float, typer.Option(help="Below 1 explores less.")] = 1.0,
     reward_wait: Annotated[
         float | None, typer.Option(help="Seconds that a decision waits for its reward.")
@@ -48,8 +50,12 @@ def serve(
     propensity_draws: Annotated[
         int, typer.Option(help="Draws per propensity; more are more precise.")
     ] = 16,
-    require_tokens: Annotated[bool, typer.Option(help="Require tokens on loopback too.")] = False,
-    access_log: Annotated[bool, typer.Option(help="Log one line per request.")] = False,
+    require_tokens: Annotated[
+        bool, typer.Option("--require-tokens", help="Require tokens on loopback too.")
+    ] = False,
+    access_log: Annotated[
+        bool, typer.Option("--access-log", help="Log one line per request.")
+    ] = False,
     compiled: Annotated[
         Path, typer.Option(help="Folder for compiled programs, so that the next start is faster.")
     ] = COMPILED,

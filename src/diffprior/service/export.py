@@ -15,6 +15,7 @@ from ..checks import choice
 from ..files.atomic import atomic_writer
 from ..logs.decisions import LoggedDecision, counted_propensity
 from ..logs.writers import FORMATS
+from ..progress import Progress, progress
 from .models import Catalog
 from .store import Database, decisions, observations, tasks
 
@@ -55,9 +56,10 @@ def export(database: Database, model: str, format: str, path: Path) -> Exported:
     num_draws = {v.version: v.settings.propensity_draws for v in catalog.versions_of(model)}
     exported = Exported()
 
-    def chosen() -> Generator[LoggedDecision, None, None]:
+    def chosen(shown: Progress) -> Generator[LoggedDecision, None, None]:
         for row in _rows(database, model):
             exported.num_decisions += 1
+            shown.advance()
             reason = _reason_left_out(row, dim, propensity_needed=format != "parquet")
             if reason is not None:
                 exported.left_out[reason] += 1
@@ -67,7 +69,14 @@ def export(database: Database, model: str, format: str, path: Path) -> Exported:
             exported.num_propensities += decision.propensity is not None
             yield decision
 
-    with atomic_writer(path) as file, contextlib.closing(chosen()) as found:
+    count = sa.select(sa.func.count()).select_from(decisions.join(tasks))
+    with database.reading() as connection:
+        total = connection.execute(count.where(tasks.c.model == model)).scalar_one()
+    with (
+        progress("writing decisions", total) as shown,
+        atomic_writer(path) as file,
+        contextlib.closing(chosen(shown)) as found,
+    ):
         write(file, dim, found)
     return exported
 

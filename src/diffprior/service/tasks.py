@@ -13,6 +13,7 @@ from ..bandits.decisions import TaskRequest
 from ..bandits.updates import State
 from ..evidence.base import AbstractEvidence
 from ..files.base import load_bytes
+from ..progress import progress
 from .models import Catalog, Version
 from .requests import ServiceError
 from .store import Database, Row, decisions, observations, read_rows, snapshots, tasks
@@ -175,19 +176,23 @@ def rebuild(database: Database) -> Rebuilt:
     The service should not be running.
     """
     catalog, found = Catalog(database), Rebuilt()
-    for page in _pages(database):
-        with database.transaction() as connection:
-            for task in page:
-                found.num_tasks += 1
-                found.problems += _wrong_counts(connection, task)
-                stored = sa.select(snapshots).where(snapshots.c.task_id == task["id"])
-                for row in connection.execute(stored).all():
-                    found.num_snapshots += 1
-                    empty = TaskState.empty(task, catalog.version(task["model"], row.version))
-                    state = _replay(connection, [empty], 0, row.num_learned)[empty.key]
-                    if state.arrays.evidence.to_bytes() != row.evidence:
-                        found.different.append(f"{task['model']}/{task['name']}")
-                        write_snapshots(connection, database, [state])
+    with database.reading() as connection:
+        total = connection.execute(sa.select(sa.func.count()).select_from(tasks)).scalar_one()
+    with progress("recomputing tasks", total) as shown:
+        for page in _pages(database):
+            with database.transaction() as connection:
+                for task in page:
+                    found.num_tasks += 1
+                    found.problems += _wrong_counts(connection, task)
+                    stored = sa.select(snapshots).where(snapshots.c.task_id == task["id"])
+                    for row in connection.execute(stored).all():
+                        found.num_snapshots += 1
+                        empty = TaskState.empty(task, catalog.version(task["model"], row.version))
+                        state = _replay(connection, [empty], 0, row.num_learned)[empty.key]
+                        if state.arrays.evidence.to_bytes() != row.evidence:
+                            found.different.append(f"{task['model']}/{task['name']}")
+                            write_snapshots(connection, database, [state])
+                    shown.advance()
     return found
 
 

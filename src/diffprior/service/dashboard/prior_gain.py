@@ -6,17 +6,19 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
 
-from ...evaluate.comparison import compare
-from ...evaluate.tasks import Tasks
 from ...priors.gaussian import GaussianPrior
 from ...reporting.tables import plus_minus
 from ..models import Version
 from ..settings import check_rewards
 from ..store import Database, Row, observations, read_rows, tasks
+
+if TYPE_CHECKING:
+    from ...evaluate.tasks import Tasks
 
 MAX_TASKS, MAX_ROWS = 128, 64  # tasks, and first observations of each
 NUM_ESTIMATES = 4  # for priors without a closed form
@@ -44,6 +46,8 @@ def prior_gain(database: Database, version: Version) -> PriorGain:
     """Compute the gain of a version's prior, on a sample of tasks not older than the version."""
     if isinstance(version.prior, GaussianPrior):
         return PriorGain(problem="the prior is Gaussian")
+    from ...evaluate.comparison import compare  # SciPy, which would delay the start of the service
+
     begin = time.perf_counter()
     found = sample_tasks(database, version)
     if found is None or len(found) < 2:
@@ -59,7 +63,7 @@ def prior_gain(database: Database, version: Version) -> PriorGain:
     return PriorGain(gain, error, len(found), int(found.num_observations.sum()), seconds)
 
 
-def sample_tasks(database: Database, version: Version, seed: int = 0) -> Tasks | None:
+def sample_tasks(database: Database, version: Version, seed: int = 0) -> "Tasks | None":
     """Sample rewarded tasks of the version's model that are not older than the version."""
     o = observations.c
     with database.reading() as connection:
@@ -69,6 +73,8 @@ def sample_tasks(database: Database, version: Version, seed: int = 0) -> Tasks |
         by_task: dict[int, list[Row]] = defaultdict(list)
         for row in read_rows(connection, query):
             by_task[row["task_id"]].append(row)
+    from ...evaluate.tasks import Tasks
+
     rows = [row for own in by_task.values() if _fits(own, version) for row in own]
     if not rows:
         return None
