@@ -12,6 +12,7 @@ from scipy import stats
 import diffprior as dp
 import reference
 from cases import random_cov, representable, tolerance
+from diffprior.gaussian import tilted
 from statistic import assert_mean
 
 DIMS = (1, 2, 5, 32)
@@ -135,6 +136,20 @@ def test_tilting_twice_is_tilting_by_the_sum(seed: int, dim: int) -> None:
     assert_allclose(twice.mean, together.mean, atol=tolerance(1e-11, 1e-4))
     assert_allclose(twice.cov, together.cov, atol=tolerance(1e-11, 1e-4))
     assert_allclose(first_mass + second_mass, mass, atol=tolerance(1e-10, 1e-3))
+
+
+def test_tilting_is_the_same_in_numpy_of_many_at_once() -> None:
+    rng = np.random.default_rng(0)
+    means, covs = rng.normal(size=(4, 3)), np.stack([random_cov(rng, 3) for _ in range(4)])
+    precision, shift = random_cov(rng, 3), rng.normal(size=3)
+    factors = np.linalg.cholesky(covs)
+    found = tilted(means, factors, precision, shift, with_factor=True)
+    moved = means + np.einsum("kji,kj->ki", found.half_factor, found.half_step)
+    for i in range(4):
+        posterior, log_mass = tilt(dp.Gaussian(means[i], covs[i]), precision, shift)
+        assert_allclose(moved[i], posterior.mean, rtol=1e-9)
+        assert_allclose(found.half_factor[i].T @ found.half_factor[i], posterior.cov, rtol=1e-9)
+        assert_allclose(found.log_mass()[i], log_mass, rtol=1e-9)
 
 
 def test_draws_have_the_moments() -> None:

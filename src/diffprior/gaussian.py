@@ -1,5 +1,7 @@
 """Multivariate normal distributions: Lemmas 5 and 6, and conditioning in natural parameters."""
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,7 +9,7 @@ from jaxtyping import Array, ArrayLike, Float, Key
 
 from .checks import describe, is_traced, plausible_covariance, positive_int, real_array
 from .files.base import Serializable
-from .linalg import cholesky, log_det_from_tril, solve_lower, symmetrize
+from .linalg import AnyArray, cholesky, log_det_from_tril, numpy_of, solve_lower, symmetrize
 from .threefry import unrolled
 
 
@@ -161,17 +163,53 @@ class Gaussian(eqx.Module, Serializable):
         Returns:
             The Gaussian that results, and the log of its mass.
         """
-        prior_tril = cholesky(self.cov)
-        identity = jnp.eye(self.mean.shape[0], dtype=self.mean.dtype)
-        tril = cholesky(identity + prior_tril.T @ precision @ prior_tril)
-        half_cov = solve_lower(tril, prior_tril.T)
-        gradient = shift - precision @ self.mean
-        half_step = half_cov @ gradient
-        posterior = Gaussian(self.mean + half_cov.T @ half_step, half_cov.T @ half_cov)
-        log_mass = 0.5 * (
-            self.mean @ (shift + gradient) + half_step @ half_step - log_det_from_tril(tril)
+        found = tilted(self.mean, cholesky(self.cov), precision, shift, with_factor=True)
+        posterior = Gaussian(
+            self.mean + found.half_factor.T @ found.half_step,
+            found.half_factor.T @ found.half_factor,
         )
-        return posterior, log_mass
+        return posterior, found.log_mass()
+
+
+class Tilted(NamedTuple):
+    """N(mean, L L') times exp(-x' P x / 2 + q' x), in units of the Gaussian, x = mean + L z.
+
+    With C the Cholesky factor of I + L' P L, the mean is mean + L C^-T half_step, and a factor of
+    the covariance L C^-T = half_factor'. Of one Gaussian in JAX, of any number of them in NumPy.
+    """
+
+    mean: Float[AnyArray, "*k d"]
+    total: Float[AnyArray, "*k d"]  # of q, and of the gradient at the mean, q - P mean
+    tril: Float[AnyArray, "*k d d"]  # C
+    half_step: Float[AnyArray, "*k d"]
+    half_factor: Float[AnyArray, "*k m d"]  # of no rows, if it was not asked for
+
+    def log_mass(self) -> Float[AnyArray, "*k"]:
+        """The log of its integral."""
+        numpy = numpy_of(self.mean)
+        explained = numpy.sum(self.mean * self.total, -1) + numpy.sum(self.half_step**2, -1)
+        diagonals = numpy.diagonal(self.tril, axis1=-2, axis2=-1)
+        return 0.5 * explained - numpy.sum(numpy.log(diagonals), -1)
+
+
+def tilted(
+    mean: Float[AnyArray, "*k d"],
+    factor: Float[AnyArray, "*k d d"],
+    precision: Float[AnyArray, "d d"],
+    shift: Float[AnyArray, " d"],
+    *,
+    with_factor: bool = False,
+) -> Tilted:
+    """Condition Gaussians, given by factors of their covariances, on Gaussian evidence."""
+    numpy = numpy_of(mean)
+    transposed, gradient = numpy.swapaxes(factor, -1, -2), shift - mean @ precision
+    identity = numpy.eye(shift.shape[0], dtype=shift.dtype)
+    tril = cholesky(transposed @ precision @ factor + identity)
+    rhs = transposed @ gradient[..., None]
+    if with_factor:
+        rhs = numpy.concatenate([rhs, transposed], axis=-1)
+    solved = solve_lower(tril, rhs)
+    return Tilted(mean, shift + gradient, tril, solved[..., 0], solved[..., 1:])
 
 
 def normal_log_density(

@@ -8,11 +8,12 @@ larger ones by LAPACK, some at a time; accelerators use JAX's batched routines f
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.custom_batching import custom_vmap, sequential_vmap
 from jaxtyping import Array, Float
 
@@ -20,6 +21,16 @@ MAX_UNROLLED = 8  # largest dimension factorized in plain array operations
 MAX_INLINE = 150_000  # operations below which LAPACK's batches are not shared out among threads
 MAX_UNTHREADED = 512  # numbers on the right of a triangular solve that BLAS starts no threads for
 MAX_TERMWISE = 3  # largest dimension of products that are sums of terms, computed with their users
+
+if TYPE_CHECKING:
+    AnyArray: TypeAlias = Any  # NumPy or JAX: known where a value is made, not to a type checker
+else:
+    AnyArray = Array | np.ndarray
+
+
+def numpy_of(array: AnyArray) -> Any:
+    """NumPy or jax.numpy, as the array is."""
+    return np if isinstance(array, np.ndarray) else jnp
 
 
 class Spectral(eqx.Module):
@@ -137,11 +148,14 @@ def _at_once(stacks: tuple[Array, ...]) -> int:
     return max(1, MAX_INLINE // (d**2 * max(d // 2, stacks[-1].shape[-1])))
 
 
-def cholesky(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+def cholesky(matrix: Float[AnyArray, "*k d d"]) -> Float[AnyArray, "*k d d"]:
     """Lower Cholesky factor; a pivot lost to rounding is replaced by a tiny positive one.
 
     So a positive semi-definite matrix gets a finite factor whose product is the matrix to rounding.
+    NumPy arrays, which may have leading axes, raise `LinAlgError` instead.
     """
+    if isinstance(matrix, np.ndarray):
+        return np.linalg.cholesky(matrix)
     if matrix.shape[0] <= MAX_UNROLLED:
         finfo = jnp.finfo(matrix.dtype)
         tiny = finfo.eps * diagonal(matrix) + finfo.tiny / finfo.eps
@@ -203,8 +217,12 @@ def _cholesky(matrix: Float[Array, "*k d d"]) -> Float[Array, "*k d d"]:
     )
 
 
-def solve_lower(tril: Float[Array, "d d"], rhs: Float[Array, "d m"]) -> Float[Array, "d m"]:
-    """Solve L X = rhs for a lower triangular L."""
+def solve_lower(
+    tril: Float[AnyArray, "*k d d"], rhs: Float[AnyArray, "*k d m"]
+) -> Float[AnyArray, "*k d m"]:
+    """Solve L X = rhs for a lower triangular L; NumPy arrays may have leading axes."""
+    if isinstance(tril, np.ndarray):
+        return np.linalg.solve(tril, rhs)
     if tril.shape[0] <= MAX_UNROLLED:
         return _substitute_rows(tril, rhs)
     return _some_at_a_time(lapack_solve_lower)(tril, rhs)

@@ -9,7 +9,7 @@ eigenvectors, in which what a stage adds is diagonal.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,14 +19,10 @@ from jaxtyping import Array, Float, Int
 
 from .checks import on_device
 from .files.base import Serializable
-from .linalg import Spectral, eigh, solve_half
+from .linalg import AnyArray, Spectral, eigh, numpy_of, solve_half
 
 COMPARE_UP_TO = 128  # weights that are searched faster all at once than by bisection
 ADD_UP_TO = 32  # weights whose cumulative sums are faster computed each on its own
-if TYPE_CHECKING:
-    AnyArray: TypeAlias = Any  # NumPy or JAX: known where a mixture is made, not to a type checker
-else:
-    AnyArray = Array | np.ndarray
 
 
 class Conditioned(NamedTuple):
@@ -180,25 +176,25 @@ class GaussianMixture(eqx.Module, Serializable):
     @property
     def weights(self) -> Float[AnyArray, " k"]:
         """Probability of each component."""
-        return _numpy_of(self.log_weights).exp(self.log_weights)
+        return numpy_of(self.log_weights).exp(self.log_weights)
 
     @property
     def factors(self) -> Float[AnyArray, "k d d"]:
         """F_k, with covariances F_k F_k'."""
-        return self.vectors * _numpy_of(self.variances).sqrt(self.variances)[:, None, :]
+        return self.vectors * numpy_of(self.variances).sqrt(self.variances)[:, None, :]
 
     @property
     def covs(self) -> Float[AnyArray, "k d d"]:
         """Covariances of the components."""
         scaled = self.vectors * self.variances[:, None, :]
-        return _numpy_of(scaled).einsum("kij,klj->kil", scaled, self.vectors)
+        return numpy_of(scaled).einsum("kij,klj->kil", scaled, self.vectors)
 
     def moments(self) -> tuple[Float[AnyArray, " d"], Float[AnyArray, "d d"]]:
         """Mean and covariance of the mixture."""
         weights = self.weights
         mean = weights @ self.means
         away = self.means - mean[None]
-        within = _numpy_of(weights).einsum("k,kij->ij", weights, self.covs)
+        within = numpy_of(weights).einsum("k,kij->ij", weights, self.covs)
         return mean, within + (away * weights[:, None]).T @ away
 
     def transform(
@@ -216,7 +212,7 @@ class GaussianMixture(eqx.Module, Serializable):
 
     def log_joint(self, x: Float[AnyArray, "n d"]) -> Float[AnyArray, "n k"]:
         """Log w_k N(x; mean_k, cov_k) of each point and component."""
-        xp = _numpy_of(self.means)
+        xp = numpy_of(self.means)
         whitening = self.vectors / xp.sqrt(self.variances)[:, None, :]
         z = xp.einsum("nki,kij->nkj", x[:, None] - self.means[None], whitening)
         constant = xp.sum(xp.log(2 * np.pi * self.variances), axis=1)[None]
@@ -224,7 +220,7 @@ class GaussianMixture(eqx.Module, Serializable):
 
     def log_density(self, x: Float[AnyArray, "n d"]) -> Float[AnyArray, " n"]:
         """Log p(x) of each point."""
-        joint, xp = self.log_joint(x), _numpy_of(self.means)
+        joint, xp = self.log_joint(x), numpy_of(self.means)
         top = xp.max(joint, axis=1)
         return top + xp.log(xp.sum(xp.exp(joint - top[:, None]), axis=1))
 
@@ -300,8 +296,3 @@ def log_normalize(log_weights: Float[Array, " k"]) -> tuple[Float[Array, " k"], 
     weights = jnp.exp(log_weights - largest)
     total = jnp.sum(weights)
     return weights / total, largest + jnp.log(total)
-
-
-def _numpy_of(array: AnyArray) -> Any:
-    """NumPy or jax.numpy, as the array is."""
-    return np if isinstance(array, np.ndarray) else jnp

@@ -44,10 +44,9 @@ def fold_in(key: Key[Array, ""], number: int | Integer[Array, ""]) -> Key[Array,
     return jax.random.wrap_key_data(jax.random.key_data(folded), impl=jax.random.key_impl(key))
 
 
-def is_partitionable(stream: UInt32[np.ndarray, "..."]) -> bool:
-    """Whether the functions below compute what follows from such a key."""
-    default = jax.config.jax_default_prng_impl == "threefry2x32"  # type: ignore[attr-defined]
-    return default and stream.shape == (2,) and _counts()
+def is_known_generator() -> bool:
+    """Whether the functions below compute what JAX does: so they do with its default settings."""
+    return bool(jax.config.jax_default_prng_impl == "threefry2x32") and _counts()  # type: ignore[attr-defined]
 
 
 def _counts() -> bool:
@@ -55,17 +54,10 @@ def _counts() -> bool:
     return bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
 
 
-def host_fold_in(key: UInt32[np.ndarray, " 2"], numbers: Int[np.ndarray, " n"]) -> HostWords:
-    """The keys of several numbers, in NumPy."""
+def host_fold_in(key: HostWords, numbers: Int[np.ndarray, " n"]) -> HostWords:
+    """The keys of several numbers, in NumPy; number i gives what `jax.random.split` gives at i."""
     words = np.asarray(numbers, np.uint32)
-    return _threefry((key[:1], key[1:]), (np.zeros_like(words), words))
-
-
-def host_split(keys: HostWords) -> tuple[HostWords, HostWords]:
-    """Each key split in two, in NumPy."""
-    first, second = (np.full_like(keys[0], place) for place in (0, 1))
-    zeros = np.zeros_like(first)
-    return _threefry(keys, (zeros, first)), _threefry(keys, (zeros, second))
+    return _threefry(key, (np.zeros_like(words), words))
 
 
 def host_uniforms(keys: HostWords, count: int, dtype: np.dtype) -> Float[np.ndarray, "n k"]:

@@ -9,7 +9,7 @@ import pytest
 import diffprior as dp
 from bandits.helpers import Ball, standard_prior
 from diffprior.bandits.bandit import Bandit
-from diffprior.bandits.decisions import checked_seed, stream_keys
+from diffprior.bandits.decisions import checked_seed, stream_keys, stream_words
 
 FEATURES = np.random.default_rng(2).standard_normal((50, 2))
 
@@ -38,6 +38,15 @@ def test_small_seeds_are_those_of_jax() -> None:
         found = stream_keys(seed, 3)
         for ours, theirs in zip(found, expected, strict=True):
             np.testing.assert_array_equal(jax.random.key_data(ours), jax.random.key_data(theirs))
+
+
+def test_streams_are_the_same_in_numpy() -> None:
+    """Of the default generator, and of others."""
+    for impl in ("threefry2x32", "rbg"):
+        with jax.default_prng_impl(impl):
+            for seed in (0, 2**32 - 1, 2**32, 2**62 + 7):
+                keys = [jax.random.key_data(key) for key in stream_keys(seed, 0)]
+                np.testing.assert_array_equal(stream_words(seed), np.stack(keys))
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 2**70, 1.0, True, "7", None])

@@ -28,7 +28,6 @@ from .decisions import (
     checked_seed,
     fresh_seed,
     seed_key,
-    stream_keys,
 )
 from .updates import (
     LARGE,
@@ -141,7 +140,7 @@ class Bandit(Serializable):
         self._seed = fresh_seed() if seed is None else checked_seed(seed)
         self._max_rows = checked_max_rows(max_rows)
         self._forgetting = None if half_life is None else Forgetting.of(half_life)
-        self._policy = Policy(self._agent, stream_keys(self._seed, 0))
+        self._policy = Policy(self._agent, self._seed)
         self._moments = self._agent.moments()
         self._check_rewards = self.likelihood.check_rewards  # slow to be looked up in a module
         self._stds = np.sqrt(np.diagonal(np.asarray(self._moments.cov, np.float64)))

@@ -9,14 +9,14 @@ import statistics
 
 import numpy as np
 from jaxtyping import Float, UInt32
-from numpy.typing import ArrayLike
 
 from ..checks import default_float
 from ..evidence.linear import Linear
+from ..gaussian import Tilted, tilted
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..samplers.exact import Exact
-from ..threefry import host_fold_in, host_split, host_uniforms, is_partitionable
+from ..threefry import host_fold_in, host_uniforms, is_known_generator
 from .agents import AbstractAgent, ThompsonSampling
 from .updates import State
 
@@ -25,12 +25,10 @@ MAX_ROUNDING = 1e-9  # of log weights, beyond which they are computed about anot
 
 
 class ConditionedComponents:
-    """Components given evidence: log weights, and draws means_k + factor_k (half_k + noise).
+    """Components given evidence: their log weights, and draws from each.
 
-    With a component's covariance L L', M = I + L' P L and its Cholesky factor C, half is
-    C^-1 L' (gradient at the mean) and the factor L C^-T. The columns of L are in reverse order:
-    then the factor, in reverse order, is the Cholesky factor of the posterior covariance, which
-    compiled programs multiply by the same noise.
+    The columns of their factors L are in reverse order: then L C^-T, in reverse order, is the
+    Cholesky factor of the posterior covariance, which compiled programs multiply by the same noise.
     """
 
     def __init__(
@@ -39,37 +37,33 @@ class ConditionedComponents:
         precision: Float[np.ndarray, "d d"],
         shift: Float[np.ndarray, " d"],
     ) -> None:
-        self._prior, self._factors = prior, dict[int, np.ndarray]()
-        curvature = prior.transposed @ precision @ prior.trils
-        self._inner = np.linalg.cholesky(curvature + np.eye(len(shift)))
-        self.half, self.log_weights = self._weigh(precision, shift, prior.center)
+        self._prior, self._evidence = prior, (precision, shift)
+        self._factors = dict[int, np.ndarray]()
+        self._given, self.log_weights = self._about(prior.center)
+        if len(prior.means) > 1 and self._rounding() > MAX_ROUNDING:
+            best = self.draw(int(np.argmax(self.log_weights)), np.zeros_like(shift))
+            self._given, self.log_weights = self._about(best)
 
-    def _weigh(
-        self, precision: np.ndarray, shift: np.ndarray, center: np.ndarray, again: bool = True
-    ) -> tuple[Float[np.ndarray, "k d"], Float[np.ndarray, " k"]]:
+    def _about(self, center: np.ndarray) -> tuple[Tilted, Float[np.ndarray, " k"]]:
         """All is relative to a center, near which the terms that grow with the evidence cancel."""
-        prior = self._prior
-        away, gradient = prior.means - center, shift - precision @ center
-        pull = gradient - away @ precision
-        half = np.linalg.solve(self._inner, prior.transposed @ pull[:, :, None])[:, :, 0]
-        if len(away) == 1:
-            return half, np.zeros(1)
-        terms = (away * (gradient + pull)).sum(axis=1)
-        log_dets = np.log(np.diagonal(self._inner, axis1=1, axis2=2)).sum(axis=1)
-        log_weights = prior.log_weights + 0.5 * (terms + (half**2).sum(axis=1)) - log_dets
-        if again and np.abs(terms).max() * np.finfo(np.float64).eps > MAX_ROUNDING:
-            self.half = half
-            best = self.draw(int(np.argmax(log_weights)), np.zeros_like(center))
-            return self._weigh(precision, shift, best, again=False)
-        return half, log_weights
+        prior, (precision, shift) = self._prior, self._evidence
+        given = tilted(prior.means - center, prior.factors, precision, shift - precision @ center)
+        if len(prior.means) == 1:
+            return given, prior.log_weights
+        return given, prior.log_weights + given.log_mass()
+
+    def _rounding(self) -> float:
+        """About what rounding may add to a log weight."""
+        given, eps = self._given, float(np.finfo(np.float64).eps)
+        return eps * float(max(np.abs(given.mean * given.total).max(), (given.half_step**2).max()))
 
     def draw(self, which: int, noise: Float[np.ndarray, " d"]) -> Float[np.ndarray, " d"]:
         """The draw from a component that standard normal noise determines."""
         factor = self._factors.get(which)
         if factor is None:
-            factor = np.linalg.solve(self._inner[which], self._prior.transposed[which]).T
+            factor = np.linalg.solve(self._given.tril[which], self._prior.factors[which].T).T
             self._factors[which] = factor
-        return self._prior.means[which] + factor @ (self.half[which] + noise[::-1])
+        return self._prior.means[which] + factor @ (self._given.half_step[which] + noise[::-1])
 
 
 class ClosedForm:
@@ -80,32 +74,29 @@ class ClosedForm:
 
     def __init__(self, sampler: Exact, stream: UInt32[np.ndarray, " 2"]) -> None:
         prior = sampler.prior
-        parts: tuple[ArrayLike, ...]
-        if isinstance(prior, MixturePrior):
-            parts = (prior.weights, prior.means, prior.covs)
-        else:
-            assert isinstance(prior, GaussianPrior)
-            parts = (np.ones(1), prior.mean[None], prior.cov[None])
-        weights, self.means, covs = (np.asarray(part, np.float64) for part in parts)
+        self._splits = isinstance(prior, MixturePrior)
+        names = ("weights", "means", "covs") if self._splits else ("mean", "cov")
+        parts = [np.asarray(getattr(prior, name), np.float64) for name in names]
+        weights, self.means, covs = (
+            parts if self._splits else (np.ones(1), *(p[None] for p in parts))
+        )
         with np.errstate(divide="ignore"):
             self.log_weights = np.log(weights)
         self.center = weights @ self.means
-        self.trils = np.linalg.cholesky(covs)[:, :, ::-1]
-        self.transposed = np.ascontiguousarray(self.trils.swapaxes(1, 2))
-        self._splits = isinstance(prior, MixturePrior)
-        self._temperature, self._stream = float(sampler.temperature), stream
+        self.factors = np.ascontiguousarray(np.linalg.cholesky(covs)[:, :, ::-1])
+        self._temperature, self._stream = float(sampler.temperature), (stream[:1], stream[1:])
         self._at_once = max(1, min(MAX_DECISIONS, MAX_NUMBERS // sum(self.means.shape)))
         self._given: tuple[list[np.ndarray] | None, ConditionedComponents | None] = (None, None)
         self._noise: tuple[int, np.ndarray, np.ndarray] = (-1, np.zeros(0), np.zeros(0))
 
     @staticmethod
-    def of(agent: AbstractAgent, stream: UInt32[np.ndarray, "..."]) -> "ClosedForm | None":
+    def of(agent: AbstractAgent, stream: UInt32[np.ndarray, " words"]) -> "ClosedForm | None":
         """The closed form that an agent draws from, if it does."""
         sampler = agent.sampler if isinstance(agent, ThompsonSampling) else None
         if not isinstance(sampler, Exact) or not isinstance(agent.likelihood, Linear):
             return None
         known = isinstance(sampler.prior, GaussianPrior | MixturePrior)
-        return ClosedForm(sampler, stream) if known and is_partitionable(stream) else None
+        return ClosedForm(sampler, stream) if known and is_known_generator() else None
 
     def draw(self, state: State, number: int) -> Float[np.ndarray, " d"] | None:
         """The draw of a decision; None where it cannot be computed in this way."""
@@ -135,7 +126,7 @@ class ClosedForm:
             keys = host_fold_in(self._stream, np.arange(first, first + self._at_once))
             gumbels = np.zeros((self._at_once, 1))
             if self._splits:
-                which_keys, keys = host_split(keys)
+                which_keys, keys = (host_fold_in(keys, np.full(1, i)) for i in range(2))
                 gumbels = _gumbels(host_uniforms(which_keys, len(self.means), dtype))
             normals = _normals(host_uniforms(keys, self.means.shape[1], dtype))
             self._noise = (block, normals, gumbels)

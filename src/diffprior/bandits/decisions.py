@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 from ..checks import default_float, positive_int, real_numbers
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..executors import num_cores
-from ..threefry import fold_in
+from ..threefry import fold_in, host_fold_in, is_known_generator
 from ._dispatch import ONE_THREAD, QUICK_COMPILATION, Structure, awaited, compiled, partition
 from .agents import AbstractAgent, Index, LinearIndex, RandomIndex, key_words, random_numbers
 from .closed_form import ClosedForm
@@ -50,6 +50,17 @@ class Streams(NamedTuple):
 def stream_keys(seed: int, run: int | Integer[Array, ""]) -> Streams:
     """The streams of a run. All bits of the seed count, in both precisions."""
     return Streams(*jax.random.split(jax.random.fold_in(seed_key(seed), run), 3))
+
+
+def stream_words(seed: int) -> UInt32[np.ndarray, "streams words"]:
+    """The bits of `stream_keys(seed, 0)`, computed in NumPy where JAX's generator is known."""
+    if not is_known_generator():
+        return np.stack([np.asarray(jax.random.key_data(key)) for key in stream_keys(seed, 0)])
+    high, low = divmod(seed, 2**32)
+    key = (np.zeros(1, np.uint32), np.full(1, low, np.uint32))
+    for number in ((high,) if high else ()) + (0,):
+        key = host_fold_in(key, np.full(1, number))
+    return np.stack(host_fold_in(key, np.arange(3)), axis=1)
 
 
 def seed_key(seed: int) -> Key[Array, ""]:
@@ -212,17 +223,17 @@ def _checked_draws(num_draws: int) -> int:
 
 
 class Policy:
-    """Draws, chooses and estimates propensities for one agent with one set of streams.
+    """Draws, chooses and estimates propensities for one agent, with the streams of a seed.
 
     The agent is partitioned once, so that a decision costs little more than its arithmetic. Safe to
     share between threads.
     """
 
-    def __init__(self, agent: AbstractAgent, streams: Streams) -> None:
+    def __init__(self, agent: AbstractAgent, seed: int) -> None:
         self._leaves, self._structure = partition(agent, pack=True)
-        self._decisions, self._propensities = map(jax.random.key_data, streams[1:])
+        _, self._decisions, self._propensities = stream_words(seed)
         self._mean = host_mean(agent.likelihood)
-        self._closed_form = ClosedForm.of(agent, np.asarray(self._decisions))
+        self._closed_form = ClosedForm.of(agent, self._decisions)
         self._latest: tuple[Any, ...] = (None, None, None)  # found without hashing what it is for
 
     def decide(self, state: State, number: int, request: Request) -> Decision:
@@ -277,7 +288,7 @@ class Policy:
         lost = np.flatnonzero(failed)
         values = values.copy() if len(lost) else values
         for row in lost:
-            words = np.asarray(_folded(self._decisions, _as_word(number + int(row))))[-2:]
+            words = _folded(self._decisions, number + int(row))[-2:]
             values[row] = random_numbers(words, values.shape[1], values.dtype)
         return values
 
@@ -288,7 +299,7 @@ class Policy:
 
         The same draws serve all decisions of a request, which share the evidence.
         """
-        key = _folded(self._propensities, _as_word(number))
+        key = _folded(self._propensities, number)
         index, failed = self._draw("index", state, key, 0, request.num_draws or 0)
         hits = np.zeros(actions.shape, np.int64)
         step = max(1, MAX_TABLE // request.features.shape[1])
@@ -362,9 +373,13 @@ def _pieces(count: int) -> Iterator[tuple[int, int]]:
         start += size
 
 
-@jax.jit
-def _folded(key_data: UInt32[Array, "..."], number: UInt32[Array, ""]) -> UInt32[Array, "..."]:
-    return jax.random.key_data(decision_key(jax.random.wrap_key_data(key_data), number))
+def _folded(words: UInt32[np.ndarray, " words"], number: int) -> UInt32[np.ndarray, " words"]:
+    """The bits of a `decision_key`."""
+    if is_known_generator():
+        halves = (words[:1], words[1:])
+        return np.concatenate(host_fold_in(halves, np.full(1, number % 2**32)))
+    key = jax.random.wrap_key_data(jax.device_put(words))
+    return np.asarray(jax.random.key_data(decision_key(key, number % 2**32)))
 
 
 def _as_word(number: int) -> UInt32[np.ndarray, ""]:

@@ -208,11 +208,9 @@ class Linear(AbstractLikelihood):
     def empty(self, dim: int, capacity: int = 0) -> LinearEvidence:
         positive_int("dim", dim)
         noise_std = self._known_noise()
-        dtype = noise_std.dtype
-        zero = jnp.zeros((), dtype)
-        return LinearEvidence(
-            jnp.zeros((dim, dim), dtype), jnp.zeros(dim, dtype), zero, zero, noise_std
-        )
+        shapes = ((dim, dim), (dim,), (), ())
+        zeros = (jax.device_put(np.zeros(shape, noise_std.dtype)) for shape in shapes)
+        return LinearEvidence(*zeros, noise_std)  # compiles nothing
 
     def _known_noise(self) -> Float[Array, ""]:
         if self.noise_std is None:

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
 from ..denoisers.corrected import LOG_PRECISION, Correction
-from ..linalg import Spectral
-from ..mixture import AnyArray, Factored, GaussianMixture
+from ..linalg import AnyArray, Spectral
+from ..mixture import Factored, GaussianMixture
 from ..threefry import unrolled
 from .config import FitConfig
 from .samples import Rows, to_device

@@ -81,7 +81,6 @@ class GaussianPrior(AbstractClosedFormPrior):
     def dim(self) -> int:
         return self.mean.shape[0]
 
-    @eqx.filter_jit
     def moments(self) -> Gaussian:
         return Gaussian(self.mean, self.cov)
 
