@@ -16,7 +16,7 @@ import shard_functions as functions
 from diffprior.executors import AbstractExecutor, InProcess, Ray, ShardError
 from diffprior.fitting.search import SearchConfig
 from diffprior.learning.config import LearningConfig
-from diffprior.learning.distill import em_round, learning_tasks, on_components
+from diffprior.learning.distill import distill, em_round, learning_tasks
 from diffprior.learning.source import Passes, Source
 from diffprior.mixture import GaussianMixture
 from experiments.cache import ResultCache
@@ -86,9 +86,7 @@ def test_a_round_of_diffusion_em_has_the_same_digits(
     logs = make_logs(tmp_path / "logs.parquet", 200)
     center = np.full(DIM, 0.5)  # far from the truth, so that there is something to learn
     covs = np.stack([2.0 * np.eye(DIM)] * 2)
-    start = on_components(
-        GaussianMixture.from_covs(np.full(2, 0.5), np.stack([-center, center]), covs)
-    )
+    start = distill(GaussianMixture.from_covs(np.full(2, 0.5), np.stack([-center, center]), covs))
 
     def round_of(source: Source, passes: Passes) -> dp.DiffusionPrior:
         pieces = source.pieces(learning_tasks(200, 0), piece_tasks=64)

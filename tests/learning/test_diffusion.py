@@ -1,22 +1,15 @@
 """The E-step of a diffusion model: which samplers are exact enough; shards do not change draws."""
 
+import dataclasses
+
 import numpy as np
-import pytest
 
 import diffprior as dp
-from diffprior.learning.distill import check_exact, em_round, posterior_draws
+from diffprior.learning.config import LOGS_SEARCH, LearningConfig
+from diffprior.learning.distill import HERE, e_step, posterior_draws
 from worlds_of_tasks import blobs, rows
 
 PRIOR = dp.MixturePrior([0.5, 0.5], [[1.5, 1.5], [-1.5, -1.5]], 0.09 * np.eye(2)[None].repeat(2, 0))
-
-
-def test_samplers_that_are_too_narrow_are_rejected_with_the_reason() -> None:
-    diffusion = dp.DiffusionPrior.from_prior(PRIOR)
-    for sampler in (dp.LaplaceDPS(diffusion), dp.DPS(diffusion)):
-        with pytest.raises(ValueError, match="half the variance.*the prior collapses"):
-            check_exact(sampler)
-    exact = dp.TwistedSMC(diffusion)
-    assert check_exact(exact) is exact
 
 
 def test_draws_of_a_task_depend_on_its_label_and_the_round_alone() -> None:
@@ -32,7 +25,7 @@ def test_draws_of_a_task_depend_on_its_label_and_the_round_alone() -> None:
 
 
 def test_an_e_step_with_half_the_variance_shrinks_the_prior() -> None:
-    """Why those samplers are rejected: one round loses variance where exact draws do not."""
+    """Why the sampler is exact: one round loses variance where exact draws do not."""
     rng = np.random.default_rng(0)
     logs = dp.Logs(*rows(rng, rng.standard_normal((4000, 2)), 6.0))
     likelihood = dp.Linear(noise_std=1.0)
@@ -50,23 +43,41 @@ def test_an_e_step_with_half_the_variance_shrinks_the_prior() -> None:
     assert np.all(np.diagonal(np.cov(narrow.T)) < 0.9)
 
 
-def test_draws_of_one_task_are_held_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_of_one_task_are_held_out_together() -> None:
     """Several draws given a task are one label, so that none of them scores another."""
     rng = np.random.default_rng(0)
     logs = dp.Logs(*rows(rng, blobs(rng, 30), 4.0))
     likelihood, sampler = dp.Linear(noise_std=1.0), dp.Exact(PRIOR)
-    start, seen = dp.DiffusionPrior.from_prior(PRIOR), dict[str, np.ndarray]()
-
-    def record(samples: np.ndarray, *, groups: np.ndarray, **_: object) -> dp.DiffusionPrior:
-        seen.update(samples=samples, groups=groups)
-        return start
-
-    monkeypatch.setattr(dp.DiffusionPrior, "fit", staticmethod(record))
-    em_round(start, [logs], likelihood, 2, sampler=sampler)
-    copies = -(-4000 // 30)
-    assert seen["samples"].shape == (30 * copies, 2) and len(np.unique(seen["groups"])) == 30
+    drawn = e_step(sampler, [logs], likelihood, 2, HERE, 100)
+    copies = -(-100 // 30)
+    assert drawn.points.shape == (30 * copies, 2) and len(np.unique(drawn.hashes)) == 30
     for copy in (0, copies - 1):
         draws = posterior_draws(sampler, logs, likelihood, 2, copy)
-        for place, task in enumerate(np.argsort(logs.hashes)):
-            own = seen["samples"][seen["groups"] == place]
-            assert np.any(np.all(own == draws[task], axis=1))
+        for label, draw in zip(logs.hashes, draws, strict=True):
+            assert np.any(np.all(drawn.points[drawn.hashes == label] == draw, axis=1))
+
+
+def test_a_diffusion_model_is_learned_where_it_is_all_that_is_allowed() -> None:
+    """Distilled, improved in rounds of EM, scored on held-out tasks and simulated."""
+    rng = np.random.default_rng(0)
+    logs = dp.Logs(*rows(rng, blobs(rng, 220), 3.0))
+    search = dataclasses.replace(LOGS_SEARCH, max_components=2)
+    config = LearningConfig(search=search, max_rounds=1, round_steps=20, round_draws=200)
+    learned = dp.learn(
+        logs,
+        dp.Linear(noise_std=1.0),
+        families=("diffusion",),
+        simulate=True,
+        progress=False,
+        config=config,
+    )
+    report = learned.report
+    assert report.chosen == "diffusion" and isinstance(learned.prior, dp.DiffusionPrior)
+    names = [family.name for family in report.families]
+    assert names == ["naive estimates", "Gaussian", "mixture of 2", "diffusion"]
+    mixture, diffusion = report.families[2:]
+    difference = diffusion.log_evidence - mixture.log_evidence
+    assert abs(difference) < 0.1 and mixture.over_gaussian.mean > 0
+    assert report.simulation is not None
+    assert {regret.family for regret in report.simulation.regrets} == set(names)
+    assert "recommended temperature" in str(report)

@@ -34,9 +34,6 @@ class LearningConfig:
         round_draws: Fewest posterior draws to train on in a round; with fewer tasks, several draws
             are taken per task.
         round_tasks: Tasks that a round draws from; a fresh share of them if there are more.
-        max_base_components: A closed form with fewer components is the base of the denoiser; one
-            with more is sampled, and a network is trained on the draws.
-        distillation_draws: Number of those draws.
     """
 
     min_tasks: int = 10
@@ -52,5 +49,3 @@ class LearningConfig:
     round_steps: int = 1000
     round_draws: int = 4000
     round_tasks: int = 200_000
-    max_base_components: int = 64
-    distillation_draws: int = 20_000

@@ -16,15 +16,12 @@ from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..executors import InProcess
 from ..files.cache import array_digest
 from ..fitting.config import FitConfig
-from ..fitting.samples import with_hedge
 from ..logs.labels import Selection, uniforms
 from ..logs.logs import Logs
 from ..logs.shards import Shard
 from ..mixture import GaussianMixture
 from ..priors.diffusion import EXACT_DRAWS, DiffusionPrior, exact_model
 from ..samplers.base import AbstractSampler
-from ..samplers.dps import DPS
-from ..samplers.laplace_dps import LaplaceDPS
 from ..samplers.twisted_smc import TwistedSMC
 from .config import LearningConfig
 from .scoring import hedged
@@ -36,22 +33,6 @@ HERE = Passes(InProcess())
 DEFAULTS = LearningConfig()
 
 
-def distill(
-    components: GaussianMixture, seed: int, hedge: float = 0.0, config: LearningConfig = DEFAULTS
-) -> DiffusionPrior:
-    """Turn a closed form into a diffusion model, with the hedge in it.
-
-    A few components become the base of its denoiser, so that nothing is lost, and a network has
-    something to learn only in rounds of EM. If there are many, it is trained on draws.
-    """
-    if components.num_components < config.max_base_components:
-        return on_components(hedged(components, hedge))
-    draws = with_hedge(
-        components.draw(np.random.default_rng(seed), config.distillation_draws), hedge, seed
-    )
-    return DiffusionPrior.fit(draws, seed=seed, progress=False)
-
-
 def learning_tasks(num_tasks: int, round_: int, config: LearningConfig = DEFAULTS) -> Selection:
     """Select the tasks of a round: those that neither the report nor the score uses.
 
@@ -61,8 +42,13 @@ def learning_tasks(num_tasks: int, round_: int, config: LearningConfig = DEFAULT
     return Selection(config.report_share, config.num_folds, FOLD_SALT, share, 50 + round_)
 
 
-def on_components(components: GaussianMixture) -> DiffusionPrior:
-    """Make the diffusion model whose denoiser is that of the components."""
+def distill(components: GaussianMixture, hedge: float = 0.0) -> DiffusionPrior:
+    """Turn a closed form into a diffusion model, with the hedge in it.
+
+    The components are the base of its denoiser, so that nothing is lost; a network has something to
+    learn only in rounds of EM.
+    """
+    components = hedged(components, hedge)
     offset, cov = components.moments()
     scale = np.linalg.cholesky(cov)
     inverse, dtype = np.linalg.inv(scale), jnp.result_type(float)
@@ -83,25 +69,16 @@ def em_round(
     likelihood: AbstractLikelihood,
     round_: int,
     seed: int = 0,
-    sampler: AbstractSampler | None = None,
     passes: Passes = HERE,
     config: LearningConfig = DEFAULTS,
 ) -> DiffusionPrior:
     """Run one round of expectation maximization of a diffusion model.
 
-    The E-step takes a fresh posterior draw per task, or several if tasks are few, by `TwistedSMC`
-    unless another `sampler` is given; it runs over `pieces`, wherever `passes` are. Draws of one
-    task are on one side of the split that stops the training.
+    The sampler of the E-step must be exact: one whose posterior is too narrow, such as `DPS`,
+    makes the prior collapse. Draws of one task are on one side of the split that stops training.
     """
-    chosen = check_exact(sampler or TwistedSMC(prior, num_particles=16))
-    draw = functools.partial(draw_piece, chosen, likelihood, round_)
-    drawn = passes.total(Draws, functools.partial(draw, range(1)), pieces)
-    copies = -(-config.round_draws // max(len(drawn.hashes), 1))
-    if copies > 1:
-        more = passes.total(Draws, functools.partial(draw, range(1, copies)), pieces)
-        drawn = Draws.total([drawn, more])
-    order = np.argsort(drawn.hashes, kind="stable")  # which does not depend on the shards
-    drawn = Draws(drawn.points[order], drawn.hashes[order])
+    sampler = TwistedSMC(prior, num_particles=16)
+    drawn = e_step(sampler, pieces, likelihood, round_, passes, config.round_draws)
     about = {"steps": config.round_steps, "seed": seed + 1 + round_}
     train = functools.partial(
         DiffusionPrior.fit,
@@ -114,6 +91,25 @@ def em_round(
     )
     settings = {"round": round_, "points": array_digest(drawn.points), **about}
     return passes.checkpoint("round of EM", settings, train, prior)
+
+
+def e_step(
+    sampler: AbstractSampler,
+    pieces: Sequence[Logs | Shard],
+    likelihood: AbstractLikelihood,
+    round_: int,
+    passes: Passes,
+    min_draws: int,
+) -> "Draws":
+    """Fresh posterior draws, one per task, or several if tasks are few, wherever `passes` are."""
+    draw = functools.partial(draw_piece, sampler, likelihood, round_)
+    drawn = passes.total(Draws, functools.partial(draw, range(1)), pieces)
+    copies = -(-min_draws // max(len(drawn.hashes), 1))
+    if copies > 1:
+        more = passes.total(Draws, functools.partial(draw, range(1, copies)), pieces)
+        drawn = Draws.total([drawn, more])
+    order = np.argsort(drawn.hashes, kind="stable")  # which does not depend on the shards
+    return Draws(drawn.points[order], drawn.hashes[order])
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,18 +142,6 @@ def draw_piece(
     points, hashes = np.concatenate(every), np.tile(logs.hashes, len(copies))
     finite = np.isfinite(points).all(axis=1)
     return Draws(points[finite], hashes[finite])
-
-
-def check_exact(sampler: AbstractSampler) -> AbstractSampler:
-    """Reject samplers whose posterior is too narrow for an E-step."""
-    if isinstance(sampler, LaplaceDPS | DPS):
-        raise ValueError(
-            f"`sampler`: expected one whose posterior is exact, got {type(sampler).__name__}; its "
-            "posterior has about half the variance, and EM amplifies a relative error of the "
-            "variance by (1 - B) / B^2, where B is how much a task says: the prior collapses; use "
-            "TwistedSMC or EvidenceDPS"
-        )
-    return sampler
 
 
 def posterior_draws(

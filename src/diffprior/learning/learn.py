@@ -284,7 +284,7 @@ class _Run:
         """
         assert base.components is not None
         config, rest = self.config, self.rest
-        family = Family("diffusion", distill(base.components, self.seed, self.hedge, config))
+        family = Family("diffusion", distill(base.components, self.hedge))
         if not isinstance(rest, Logs):
             about = "the diffusion model distilled from it was not trained or scored: there are no "
             return family, False, about + "rows"

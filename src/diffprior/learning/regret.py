@@ -10,16 +10,14 @@ from ..evidence.base import AbstractLikelihood
 from ..evidence.linear import Linear
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
-from ..priors.base import AbstractPrior
 from ..problems.rows import RowProblem
 from ..samplers.choose import best_sampler
-from .scoring import Family, as_prior
+from .scoring import Family
 from .tasks import blocks_of
 
 TEMPERATURES = (1.0, 0.5, 0.25)
 MAX_ACTIONS = 4000  # rows of the logs that serve as actions
 ACTIONS_PER_ROUND = 10
-MAX_COMPONENTS = 40  # of a mixture that is simulated
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def simulate_regret(
     problem = RowProblem(
         thetas, actions, likelihood, num_actions=min(ACTIONS_PER_ROUND, len(actions))
     )
-    priors = {f.name: f.prior if f.components is None else _light(f.components) for f in families}
+    priors = {f.name: f.prior for f in families}
     keys = {(name, t): f"{name} at {t:g}" for name in priors for t in TEMPERATURES}
     agents = {key: best_sampler(priors[name], t) for (name, t), key in keys.items()}
     result = simulate(
@@ -95,18 +93,3 @@ def _actions(logs: Logs, seed: int) -> np.ndarray:
         return unique
     chosen = np.random.default_rng(seed).choice(len(unique), MAX_ACTIONS, replace=False)
     return unique[np.sort(chosen)]
-
-
-def _light(components: GaussianMixture) -> AbstractPrior:
-    """The prior, reduced to its heaviest components if there are very many."""
-    if components.num_components <= MAX_COMPONENTS:
-        return as_prior(components)
-    order = np.argsort(-components.weights)[:MAX_COMPONENTS]
-    weights = np.asarray(components.weights)[order]
-    weights, covs = weights / weights.sum(), np.asarray(components.covs)[order]
-    means = np.asarray(components.means)[order]
-    mean, cov = components.moments()
-    own_mean, own_cov = GaussianMixture.from_covs(weights, means, covs).moments()
-    stretch = np.sqrt(np.diagonal(cov) / np.diagonal(own_cov))
-    means = np.asarray(mean + (means - own_mean) * stretch)
-    return as_prior(GaussianMixture.from_covs(weights, means, covs))
