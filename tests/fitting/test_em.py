@@ -57,7 +57,9 @@ def mean_log_density(mixture: GaussianMixture, x: np.ndarray) -> float:
 
 
 def of_prior(prior: dp.MixturePrior) -> GaussianMixture:
-    weights, means, covs = (np.asarray(a, np.float64) for a in vars(prior).values())
+    weights, means, covs = (
+        np.asarray(a, np.float64) for a in (prior.weights, prior.means, prior.covs)
+    )
     return GaussianMixture.from_covs(weights, means, covs)
 
 
