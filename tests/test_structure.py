@@ -34,6 +34,8 @@ FOLDERS = (
     "caching",
     "executors",
     "evidence",
+    "tables",
+    "encoders",
     "logs",
     "denoisers",
     "fitting",

@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # for type checkers, which read no table
     from .bandits.simulate import simulate as simulate
     from .bandits.updates import NoiseWarning as NoiseWarning
     from .caching import keep_compiled as keep_compiled
+    from .encoders import Encoder as Encoder
+    from .encoders import EncodingWarning as EncodingWarning
     from .evidence.base import AbstractEvidence as AbstractEvidence
     from .evidence.base import AbstractLikelihood as AbstractLikelihood
     from .evidence.families import Identity as Identity
@@ -74,6 +76,7 @@ _NAMES = {
     ".bandits.simulate": "simulate",
     ".bandits.updates": "NoiseWarning",
     ".caching": "keep_compiled",
+    ".encoders": "Encoder EncodingWarning",
     ".evidence.base": "AbstractEvidence AbstractLikelihood",
     ".evidence.families": "Identity Logistic NegativeBinomial Poisson",
     ".evidence.glm": "AbstractFamily GLMEvidence",

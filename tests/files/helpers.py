@@ -88,6 +88,12 @@ def bandit(prior_or_sampler: Any, seed: int = 4) -> dp.Bandit:
     return made
 
 
+def encoder() -> dp.Encoder:
+    """An encoder of columns of several types."""
+    rows = [{"age": i % 7 or None, "genres": ("a|b", "b|c", "c")[i % 3]} for i in range(60)]
+    return dp.Encoder.fit(rows, ["age", "genres", "age*genres"], min_count=5)
+
+
 def _gaussian() -> dp.GaussianPrior:
     return PRIORS[0].make()
 
@@ -113,6 +119,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "uniform": lambda: dp.Uniform(dp.Poisson()),
     "arrays": lambda: SavedArrays({"a": np.arange(3), "b": np.zeros((2, 0))}),
     "bandit": lambda: bandit(dp.Exact(_gaussian())),
+    "encoder": encoder,
 }
 
 

@@ -10,8 +10,8 @@ import diffprior as dp
 from diffprior.logs.decisions import LoggedDecision, LoggedDecisions
 from diffprior.logs.labels import folds, held_out, label_hashes
 from diffprior.logs.statistics import unpacked
-from diffprior.logs.tables import read_table
 from diffprior.logs.writers import write_parquet
+from diffprior.tables import read_table
 
 pd = pytest.importorskip("pandas")
 
@@ -107,10 +107,15 @@ def test_wrong_columns_are_rejected_by_name() -> None:
             read(pd.DataFrame(table()), **change)
 
 
-def test_missing_values_are_rejected_with_their_rows() -> None:
+def test_missing_features_are_encoded_and_other_cells_rejected_by_row() -> None:
     data = table()
     data["x2"][[4, 17]] = np.nan
-    with pytest.raises(ValueError, match=r"column 'x2', got 2 \(rows 4, 17\)"):
+    encoded = read(pd.DataFrame(data))
+    assert encoded.feature_names == ("intercept", "x1", "x2") and np.all(
+        encoded.features[:, 0] == 1
+    )
+    data["click"][[4, 17]] = np.nan
+    with pytest.raises(ValueError, match=r"column 'click', got 2 \(rows 4, 17\)"):
         read(pd.DataFrame(data))
     labels = pd.DataFrame(table())
     labels.loc[3, "campaign"] = None

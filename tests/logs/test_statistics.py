@@ -36,12 +36,12 @@ def same(left: dp.TaskStatistics, right: dp.TaskStatistics) -> None:
 
 
 def test_batches_of_a_parquet_file_sum_to_the_same_statistics(tmp_path: Path) -> None:
-    from diffprior.logs.streams import LogColumns, parquet_columns, stream_statistics
+    from diffprior.logs.streams import LogColumns, first_frame, stream_statistics
 
     path = tmp_path / "rows.parquet"
     logs = write_rows(path)
-    columns = LogColumns.of(parquet_columns(path), "user id", "rating", "x*", "times")
-    same(stream_statistics(path, columns, True, batch_rows=64), logs.statistics())
+    columns = LogColumns.fit(first_frame(path), "user id", "rating", "x*", "times", intercept=True)
+    same(stream_statistics(path, columns, batch_rows=64), logs.statistics())
     same(
         dp.Logs.read_statistics(
             path, task="user id", reward="rating", features="x*", weight="times", intercept=True

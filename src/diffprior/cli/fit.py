@@ -21,8 +21,8 @@ from .options import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from ..logs.tables import Frame
     from ..priors.diffusion import DiffusionPrior
+    from ..tables import Frame
 
 SHOWN_POINTS = 5000  # of a picture
 MIN_IDS = 20  # rows from which a column of different integers looks like an id
@@ -103,7 +103,7 @@ def read_parameters(path: Path, columns: Sequence[str] = ()) -> Parameters:
     """
     import numpy as np
 
-    from ..logs.tables import choose_columns, numeric_column, read_table, to_numbers
+    from ..tables import choose_columns, numeric_column, read_table, to_numbers
 
     notes: tuple[str, ...] = ()
     if path.suffix.lower() == ".npy" and path.is_file():

@@ -166,7 +166,7 @@ def statistics(
     """Print the SQL whose result `diffprior learn --from statistics` reads."""
     with friendly_errors():
         from ..logs.statistics import statistics_sql
-        from ..logs.tables import choose_columns, read_table
+        from ..tables import choose_columns, read_table
 
         names = feature_names(features)
         if columns is not None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..bandits.bandit import Bandit
 from ..logs.decisions import counted_propensity
-from ..logs.tables import arrow
+from ..tables import arrow
 
 
 class CobaLearner:

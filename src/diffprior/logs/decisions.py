@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..checks import real_numbers
-from .tables import arrow, reject_rows, require_column
+from ..tables import arrow, reject_rows, require_column
 
 COLUMNS = ("task", "taken", "reward", "propensity", "created", "learned", "actions", "mask")
 

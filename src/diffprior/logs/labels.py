@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
 
+from ..tables import text_of
+
 
 def label_hashes(labels: np.ndarray) -> UInt64[np.ndarray, " n"]:
     """A 64-bit hash per label that depends on its text alone.
@@ -13,7 +15,7 @@ def label_hashes(labels: np.ndarray) -> UInt64[np.ndarray, " n"]:
     The integer 7, the float 7.0 and the text "7" are one label, because a CSV file does not
     distinguish them. Python's own `hash` differs from one process to the next.
     """
-    digests = (hashlib.blake2b(_text(label).encode(), digest_size=8).digest() for label in labels)
+    digests = (hashlib.blake2b(text_of(label).encode(), digest_size=8).digest() for label in labels)
     return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
 
@@ -85,11 +87,3 @@ def _mixed(hashes: UInt64[np.ndarray, " n"], salt: int) -> UInt64[np.ndarray, " 
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return z ^ (z >> np.uint64(31))
-
-
-def _text(label: object) -> str:
-    if isinstance(label, bytes | np.bytes_):
-        return bytes(label).decode("utf-8", "replace")
-    if isinstance(label, float | np.floating) and float(label).is_integer():
-        return str(int(label))
-    return str(label)

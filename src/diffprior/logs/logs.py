@@ -2,16 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
 from numpy.typing import ArrayLike
 
 from ..checks import positive_int, real_numbers
+from ..encoders import INTERCEPT, Encoder
+from ..tables import choose_columns, column_cells, read_table, reject_rows, text_of
 from .labels import Selection, label_hashes
 from .statistics import TaskStatistics, check_gram, from_products, products, segment_sums
-from .streams import INTERCEPT, LogColumns, parquet_columns, sample_tasks, stream_statistics
-from .tables import read_table, reject_rows
+from .streams import LogColumns, first_frame, sample_tasks, stream_statistics
+
+if TYPE_CHECKING:
+    from ..tables import Frame
 
 
 class Logs:
@@ -25,6 +30,9 @@ class Logs:
         weights: Number of observations that each row stands for, (n,); 1 by default.
         times: Time of each row, (n,), or None.
         feature_names: Names of the columns of `features`.
+        encoder: How raw columns became features, or None of arrays.
+        attributes: What was known of each task before its first reward, (t, a), or None.
+        attribute_encoder: How raw columns became attributes, or None.
 
     Example:
         >>> import diffprior as dp
@@ -40,6 +48,9 @@ class Logs:
     weights: Float[np.ndarray, " n"]
     times: Float[np.ndarray, " n"] | None
     feature_names: tuple[str, ...]
+    encoder: Encoder | None = None
+    attributes: Float[np.ndarray, "t a"] | None = None
+    attribute_encoder: Encoder | None = None
     _hashes: UInt64[np.ndarray, " t"] | None
 
     def __init__(
@@ -107,22 +118,33 @@ class Logs:
         *,
         task: str,
         reward: str,
-        features: str | Sequence[str],
+        features: str | Sequence[str] | None = None,
+        attributes: str | Sequence[str] = (),
         weight: str | None = None,
         time: str | None = None,
-        intercept: bool = False,
+        intercept: bool | None = None,
+        standardize: bool | None = None,
         max_rows: int | None = None,
     ) -> "Logs":
-        """Read logs from a table.
+        """Read logs from a table with columns of any type.
+
+        If all features are numbers or booleans without a missing cell, they are used as they are.
+        Otherwise they are encoded, beside an intercept, as `Encoder.fit` describes.
 
         Args:
-            source: Path to a .csv, .tsv or .parquet file, or a pandas, polars or Arrow table.
+            source: Path to a .csv, .tsv (also .gz) or .parquet file; a table of pandas, polars,
+                Arrow or DuckDB; or a list of dicts.
             task: Column of task labels.
             reward: Column of rewards.
-            features: Columns of features: a name, a pattern such as "x*", or several of them.
+            features: Columns of features: names, patterns such as "x*", and interactions such as
+                "age*device"; by default all columns that have no other role.
+            attributes: Columns of what is known of a task before its first reward, with one value
+                per task.
             weight: Column with the number of observations that a row stands for.
             time: Column of times; rows of a task are sorted by it.
-            intercept: Whether to prepend a feature that is always 1.
+            intercept: Whether to prepend a feature that is always 1; by default, if features are
+                encoded.
+            standardize: Whether numbers get mean 0 and standard deviation 1; by default likewise.
             max_rows: From a Parquet file, read whole tasks, chosen by their labels, up to this
                 number of rows; the file is never in memory as a whole. By default, all rows.
 
@@ -131,21 +153,25 @@ class Logs:
             `ShardedLogs`.
 
         Raises:
-            ValueError: There is no such file or column, a cell is not a number, or as for `Logs`.
+            ValueError: There is no such file or column, a column cannot be encoded, or as for
+                `Logs`; the message names the column.
             ImportError: narwhals and pyarrow are not installed.
         """
-        roles = (task, reward, features, weight, time)
         if max_rows is None:
             frame = read_table(source)
-            columns = LogColumns.of(frame.columns, *roles)
-            rows = columns.arrays(frame)
         else:
-            limit, path = positive_int("max_rows", max_rows), Path(str(source))
-            columns = LogColumns.of(parquet_columns(path), *roles)
-            rows = sample_tasks(path, columns, limit)
-        return Logs(
-            **rows, feature_names=columns.features, intercept=intercept, check_features=True
-        )
+            frame = sample_tasks(Path(str(source)), task, positive_int("max_rows", max_rows))
+        named = choose_columns(frame.columns, attributes, argument="attributes")
+        roles = (task, reward, features, weight, time, named)
+        columns = LogColumns.fit(frame, *roles, intercept=intercept, standardize=standardize)
+        columns.encoder.warn()
+        rows = columns.arrays(frame)
+        names = columns.encoder.names
+        logs = Logs(**rows, feature_names=names, intercept=False, check_features=True)
+        logs.encoder = columns.encoder
+        if named:
+            logs._add_attributes(frame, named, rows["tasks"])
+        return logs
 
     @staticmethod
     def read_statistics(
@@ -168,8 +194,14 @@ class Logs:
             ValueError: There is no such file or column, or a cell is not a number.
             ImportError: pyarrow is not installed.
         """
-        columns = LogColumns.of(parquet_columns(Path(path)), task, reward, features, weight)
-        return stream_statistics(Path(path), columns, intercept)
+        frame = first_frame(Path(path))
+        columns = LogColumns.fit(frame, task, reward, features, weight, intercept=intercept)
+        if not columns.encoder.plain:
+            raise ValueError(
+                f"`features`: expected numbers without missing cells, got {columns.encoder}; "
+                "encode such columns with `Logs.read` or `ShardedLogs`"
+            )
+        return stream_statistics(Path(path), columns)
 
     @property
     def dim(self) -> int:
@@ -228,6 +260,21 @@ class Logs:
             order if selection is None else order[selection.mask(self.hashes[order])]
         )
 
+    def _add_attributes(self, frame: "Frame", names: list[str], tasks: np.ndarray) -> None:
+        """Encode the attributes of each task, which are the same in all of its rows."""
+        rows = np.unique(tasks.astype(str), return_index=True, return_inverse=True)
+        _, first, inverse = rows
+        for name in names:
+            cells = [text_of(cell) for cell in column_cells(frame[name])]
+            varies = np.array(cells) != np.array(cells)[first[inverse.reshape(-1)]]
+            fix = "choose columns that are known before the first reward, or pass it as a feature"
+            reject_rows(varies, name, "one value per task", fix, "others")
+        own = [np.flatnonzero(tasks == label)[0] for label in self.labels]
+        table = frame[np.asarray(own)]
+        self.attribute_encoder = Encoder.fit(table, names, intercept=False, standardize=True)
+        self.attribute_encoder.warn()
+        self.attributes = self.attribute_encoder.encode(table)
+
     def statistics(self) -> TaskStatistics:
         """Sum up the rows of every task: sufficient statistics of linear rewards."""
         with np.errstate(over="ignore", invalid="ignore"):
@@ -243,7 +290,7 @@ class Logs:
     def _with(
         self, tasks: Int[np.ndarray, " k"] | slice, counts: np.ndarray, rows: np.ndarray
     ) -> "Logs":
-        return grouped_logs(
+        logs = grouped_logs(
             self.hashes[tasks],
             counts,
             self.features[rows],
@@ -253,6 +300,9 @@ class Logs:
             self.feature_names,
             labels=self.labels[tasks],
         )
+        logs.encoder, logs.attribute_encoder = self.encoder, self.attribute_encoder
+        logs.attributes = None if self.attributes is None else self.attributes[tasks]
+        return logs
 
     def __repr__(self) -> str:
         return f"Logs({self.num_tasks} tasks, {self.num_rows} rows, {self.dim} features)"

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from ..checks import positive_int
+from ..encoders import Encoder
 from ..files.atomic import write_atomic
+from ..tables import arrow, reject_missing_labels, require_column
 from .labels import Selection, label_hashes
 from .logs import Logs
-from .streams import BATCH_ROWS, INTERCEPT, LogColumns, parquet_columns
-from .tables import arrow, reject_missing_labels, require_column
+from .streams import BATCH_ROWS, LogColumns, first_frame
 
 MANIFEST = "_shards.json"
 BUFFER_ROWS = 2**20  # of all files together, before they are written
@@ -30,14 +31,13 @@ class Shard:
 
     path: str
     columns: LogColumns
-    intercept: bool
     selection: Selection | None = None
 
     def read(self) -> Logs:
         """Read the logs of its tasks; of a selection, in the order of their hashes."""
         rows, columns = self.columns.read(Path(self.path)), self.columns
         logs = Logs(
-            **rows, feature_names=columns.features, intercept=self.intercept, check_features=False
+            **rows, feature_names=columns.encoder.names, intercept=False, check_features=False
         )
         return logs if self.selection is None else logs.by_hash(self.selection)
 
@@ -72,12 +72,13 @@ class ShardedLogs:
         *,
         task: str,
         reward: str,
-        features: str | Sequence[str],
+        features: str | Sequence[str] | None = None,
         weight: str | None = None,
         time: str | None = None,
-        intercept: bool = False,
+        intercept: bool | None = None,
+        standardize: bool | None = None,
     ) -> "ShardedLogs":
-        """Open a folder, without reading any rows yet.
+        """Open a folder; only the first rows of it are read, to which features are encoded.
 
         Args, as of `Logs.read`; `folder` is one that `write` made, by the same `task`, on storage
         that all workers see under this name.
@@ -99,12 +100,18 @@ class ShardedLogs:
                 f"got {task!r}; pass that, or make other files with `diffprior shard`"
             )
         paths = [Path(folder).absolute() / name for name in manifest["files"]]
-        columns = LogColumns.of(parquet_columns(paths[0]), task, reward, features, weight, time)
+        columns = LogColumns.fit(
+            first_frame(paths[0]),
+            *(task, reward, features, weight, time),
+            intercept=intercept,
+            standardize=standardize,
+        )
+        columns.encoder.warn()
         return ShardedLogs(
-            tuple(Shard(str(path), columns, intercept) for path in paths),
+            tuple(Shard(str(path), columns) for path in paths),
             manifest["num_tasks"],
             manifest["num_rows"],
-            (INTERCEPT,) * intercept + columns.features,
+            columns.encoder.names,
             hashlib.sha256(text.encode()).hexdigest(),
         )
 
@@ -124,6 +131,11 @@ class ShardedLogs:
             ImportError: pyarrow is not installed.
         """
         write_shards(Path(source), Path(folder), task, tasks_per_file)
+
+    @property
+    def encoder(self) -> Encoder:
+        """Encoder of the raw columns, the same for all files."""
+        return self.shards[0].columns.encoder
 
     def __repr__(self) -> str:
         return f"ShardedLogs({len(self.shards)} files, about {self.num_tasks} tasks)"

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
 
 from ..checks import choice
+from ..tables import label_column, numeric_column, read_table, reject_rows, require_column
 from .labels import label_hashes
-from .tables import label_column, numeric_column, read_table, reject_rows, require_column
 
 MIN_EIGENVALUE = 1e-9  # of a task's own Gram matrix, over its largest
 SINGULAR = 1e-12  # smallest eigenvalue of the scaled Gram matrix, relative to the largest

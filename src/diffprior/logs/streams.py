@@ -7,51 +7,57 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .labels import label_hashes
-from .statistics import TaskStatistics, from_products, products, segment_sums
-from .tables import (
+from ..encoders import Encoder
+from ..tables import (
     arrow,
-    choose_columns,
     label_column,
     numeric_column,
     read_table,
     require_column,
 )
+from .labels import label_hashes
+from .statistics import TaskStatistics, from_products, products, segment_sums
 
 if TYPE_CHECKING:
-    from .tables import Frame
+    from ..tables import Frame
 
-INTERCEPT = "intercept"
 BATCH_ROWS = 2**16
 Rows = dict[str, np.ndarray]  # arrays by the names of the arguments of `Logs`
 
 
 @dataclass(frozen=True)
 class LogColumns:
-    """Roles of the columns of a file."""
+    """Roles of the columns of a table, and how features are encoded."""
 
     task: str
     reward: str
-    features: tuple[str, ...]
+    encoder: Encoder
     weight: str | None = None
     time: str | None = None
 
     @staticmethod
-    def of(
-        available: Sequence[str],
+    def fit(
+        frame: "Frame",
         task: str,
         reward: str,
-        features: str | Sequence[str],
+        features: str | Sequence[str] | None,
         weight: str | None = None,
         time: str | None = None,
+        attributes: Sequence[str] = (),
+        *,
+        intercept: bool | None = None,
+        standardize: bool | None = None,
     ) -> "LogColumns":
-        """Choose columns by names and patterns."""
+        """Choose columns by names and patterns, and fit their encoder to a table."""
         roles = {"task": task, "reward": reward, "weight": weight, "time": time}
         given = {argument: name for argument, name in roles.items() if name is not None}
         for argument, name in given.items():
-            require_column(available, name, argument)
-        names = choose_columns(available, features, list(given.values()))
-        return LogColumns(task, reward, tuple(names), weight, time)
+            require_column(frame.columns, name, argument)
+        reserved = [*given.values(), *attributes]
+        encoder = Encoder.fit(
+            frame, features, reserved=reserved, intercept=intercept, standardize=standardize
+        )
+        return LogColumns(task, reward, encoder, weight, time)
 
     def arrays(self, frame: "Frame") -> Rows:
         """Arrays by the names of the arguments of `Logs`; `times` only if there is a column."""
@@ -59,9 +65,7 @@ class LogColumns:
         arrays = {
             "tasks": label_column(frame, self.task),
             "rewards": numeric_column(frame, self.reward, "reward"),
-            "features": np.stack(
-                [numeric_column(frame, name, "features") for name in self.features], axis=1
-            ),
+            "features": self.encoder.encode(frame),
             "weights": (
                 np.ones(len(frame)) if weight is None else numeric_column(frame, weight, "weight")
             ),
@@ -72,42 +76,44 @@ class LogColumns:
 
     def batches(self, path: Path, batch_rows: int = BATCH_ROWS) -> Iterator[Rows]:
         """Read a Parquet file as batches of arrays."""
-        names = [self.task, self.reward, *self.features]
+        names = [self.task, self.reward, *(column.name for column in self.encoder.columns)]
         names += [name for name in (self.weight, self.time) if name]
-        table = arrow("lib").Table
-        for batch in _open(path).iter_batches(batch_rows, columns=list(dict.fromkeys(names))):
-            yield self.arrays(read_table(table.from_batches([batch])))
+        yield from map(self.arrays, frames(path, list(dict.fromkeys(names)), batch_rows))
 
     def read(self, path: Path) -> Rows:
         """Read a whole Parquet file."""
-        return _joined(list(self.batches(path)))
+        parts = list(self.batches(path))
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def parquet_columns(path: Path) -> list[str]:
-    """Names of the columns of a Parquet file."""
-    names: list[str] = _open(path).schema_arrow.names
-    return names
+def frames(
+    path: Path, names: Sequence[str] | None = None, batch_rows: int = BATCH_ROWS
+) -> Iterator["Frame"]:
+    """Read a Parquet file as tables of few rows."""
+    for batch in _open(path).iter_batches(batch_rows, columns=names):
+        yield read_table(arrow("lib").Table.from_batches([batch]))
 
 
-def _joined(parts: Sequence[Rows]) -> Rows:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+def first_frame(path: Path) -> "Frame":
+    """The first rows of a Parquet file."""
+    found = next(frames(path), None)
+    if found is None:
+        raise ValueError(f"`source`: expected rows, found none in {path}; check the file")
+    return found
 
 
 def stream_statistics(
-    path: Path, columns: LogColumns, intercept: bool, batch_rows: int = BATCH_ROWS
+    path: Path, columns: LogColumns, batch_rows: int = BATCH_ROWS
 ) -> TaskStatistics:
     """Sum up a Parquet file by task, with one batch of rows in memory at a time."""
-    names = (INTERCEPT,) * intercept + columns.features
+    names = columns.encoder.names
     places: dict[Any, int] = {}
     totals = np.zeros((1024, 2 + len(names) * (len(names) + 3) // 2))
     for batch in columns.batches(path, batch_rows):
-        features = batch["features"]
-        if intercept:
-            features = np.column_stack([np.ones(len(features)), features])
         labels, inverse = np.unique(batch["tasks"], return_inverse=True)
         order = np.argsort(inverse, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(inverse, minlength=len(labels)))])
-        summands = products(features, batch["rewards"], batch["weights"])
+        summands = products(batch["features"], batch["rewards"], batch["weights"])
         own = [places.setdefault(label, len(places)) for label in labels.tolist()]
         while len(places) > len(totals):
             totals = np.concatenate([totals, np.zeros_like(totals)])
@@ -116,22 +122,21 @@ def stream_statistics(
     return from_products(labels, label_hashes(labels), totals[: len(places)], names).checked()
 
 
-def sample_tasks(
-    path: Path, columns: LogColumns, max_rows: int, batch_rows: int = BATCH_ROWS
-) -> Rows:
+def sample_tasks(path: Path, task: str, max_rows: int, batch_rows: int = BATCH_ROWS) -> "Frame":
     """Read all rows of as many whole tasks as `max_rows` allow, chosen by their labels."""
-    limit = _hash_limit(path, columns, max_rows, batch_rows)
-    parts: list[Rows] = []
-    for batch in columns.batches(path, batch_rows):
-        labels, inverse = np.unique(batch["tasks"], return_inverse=True)
-        chosen = (label_hashes(labels) <= limit)[inverse]
-        parts.append({name: values[chosen] for name, values in batch.items()})
-    return _joined(parts)
+    require_column(_open(path).schema_arrow.names, task, "task")
+    limit = _hash_limit(path, task, max_rows, batch_rows)
+    parts = []
+    for batch in _open(path).iter_batches(batch_rows):
+        table = arrow("lib").Table.from_batches([batch])
+        labels, inverse = np.unique(label_column(read_table(table), task), return_inverse=True)
+        parts.append(table.filter(arrow("lib").array((label_hashes(labels) <= limit)[inverse])))
+    return read_table(arrow("lib").concat_tables(parts))
 
 
-def _hash_limit(path: Path, columns: LogColumns, max_rows: int, batch_rows: int) -> np.uint64:
+def _hash_limit(path: Path, task: str, max_rows: int, batch_rows: int) -> np.uint64:
     counts: dict[int, int] = {}
-    for batch in _open(path).iter_batches(batch_rows, columns=[columns.task]):
+    for batch in _open(path).iter_batches(batch_rows, columns=[task]):
         column = batch.column(0).to_numpy(zero_copy_only=False)
         labels, sizes = np.unique(column, return_counts=True)
         for hash_, size in zip(label_hashes(labels).tolist(), sizes.tolist(), strict=True):

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from ..tables import arrow
 from .decisions import LoggedDecision
-from .tables import arrow
 
 BUFFER_SIZE = 2**21  # numbers in memory before they are written
 

@@ -1,8 +1,10 @@
 """Tables in files or of any dataframe library: columns chosen by name or pattern, and checked."""
 
 import fnmatch
+import gzip
 import importlib
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from ..checks import require
+from .checks import require
 
 if TYPE_CHECKING:
     import narwhals
@@ -19,13 +21,16 @@ if TYPE_CHECKING:
 
 READABLE = ".csv or .tsv (also .gz), or .parquet"
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+HEAD_BYTES = 2**16  # by which the separator and the encoding of a text file are recognized
+DECIMAL_COMMA = re.compile(r"(^|;)\s*[-+]?\d+,\d+\s*(;|$)")
 SHOWN_ROWS, SHOWN_NAMES = 5, 12  # in an error message
 DROP_OR_FILL = "drop those rows or fill them in"
 
 
 def read_table(source: object, argument: str = "source", header: bool = True) -> "Frame":
-    """Read a .csv, .tsv (also .gz) or .parquet file or folder, or a pandas, polars or Arrow table.
+    """Read a file or folder, a table of any library, or a list of dicts.
 
+    Files are .csv or .tsv (also .gz), whose separator and encoding are recognized, or .parquet.
     Without `header`, columns of a text file are called 1, 2, ...; `argument` is for messages.
     """
     require("logs", "narwhals", "pyarrow")
@@ -34,12 +39,15 @@ def read_table(source: object, argument: str = "source", header: bool = True) ->
     native: Any = source
     if isinstance(source, str | Path):
         native = _read_file(Path(source), argument, header)
+    elif isinstance(source, list) and source and all(isinstance(row, Mapping) for row in source):
+        native = _table_of(source, argument)
     try:
         frame = narwhals.from_native(native)
     except TypeError as error:
         raise ValueError(
             f"`{argument}`: expected a file or a table, got {type(source).__name__}; pass a path "
-            "to a .csv or .parquet file, or a pandas, polars or Arrow table"
+            "to a .csv or .parquet file, a table of pandas, polars, Arrow or DuckDB, or a list of "
+            "dicts"
         ) from error
     collected: Frame = frame.collect() if isinstance(frame, narwhals.LazyFrame) else frame
     return collected
@@ -59,7 +67,7 @@ def choose_columns(
         if not matches:
             raise ValueError(
                 f"`{argument}`: expected columns of the table, got {pattern!r}, which matches none "
-                f"of {_listed(available)}; check the name or the pattern"
+                f"of {listed(available)}; check the name or the pattern"
             )
         chosen |= dict.fromkeys(matches)
     return list(chosen)
@@ -88,6 +96,27 @@ def to_numbers(values: np.ndarray, name: str, argument: str) -> Float[np.ndarray
     return numbers
 
 
+def column_cells(column: "narwhals.Series[Any]") -> np.ndarray:
+    """Cells of a column: numbers with NaN where they are missing, or objects of Python."""
+    import narwhals
+
+    if column.dtype.is_numeric():
+        return column.cast(narwhals.Float64).to_numpy()
+    cells = column.to_list()
+    if column.dtype in (narwhals.Categorical, narwhals.Enum):
+        cells = [None if cell is None or cell != cell else text_of(cell) for cell in cells]
+    return np.fromiter(cells, dtype=object, count=len(cells))
+
+
+def text_of(cell: object) -> str:
+    """The text of a label or level: the integer 7, the float 7.0 and the text "7" are the same."""
+    if isinstance(cell, bytes | np.bytes_):
+        return bytes(cell).decode("utf-8", "replace")
+    if isinstance(cell, float | np.floating) and float(cell).is_integer():
+        return str(int(cell))
+    return str(cell)
+
+
 def label_column(frame: "Frame", name: str) -> np.ndarray:
     """Return the column of task labels, none of them missing."""
     require_column(frame.columns, name, "task")
@@ -109,20 +138,25 @@ def require_column(available: Sequence[str], name: str, argument: str) -> None:
     if name not in available:
         raise ValueError(
             f"`{argument}`: expected a column of the table, got {name!r}; "
-            f"it has {_listed(available)}"
+            f"it has {listed(available)}"
         )
 
 
 def reject_rows(
-    bad: Bool[np.ndarray, " n"], argument: str, expected: str, fix: str = DROP_OR_FILL
+    bad: Bool[np.ndarray, " n"],
+    argument: str,
+    expected: str,
+    fix: str = DROP_OR_FILL,
+    found: str = "",
 ) -> None:
-    """Raise if any row is bad, naming the first of them, counted from 0."""
+    """Raise if any row is bad, naming the first of them, counted from 0, and what they are."""
     if bad.any():
         rows = np.flatnonzero(bad)
         shown = ", ".join(map(str, rows[:SHOWN_ROWS])) + (", ..." if len(rows) > SHOWN_ROWS else "")
         plural = "s" if len(rows) > 1 else ""
         raise ValueError(
-            f"`{argument}`: expected {expected}, got {len(rows)} (row{plural} {shown}); {fix}"
+            f"`{argument}`: expected {expected}, got {len(rows)}{found and ' '}{found} "
+            f"(row{plural} {shown}); {fix}"
         )
 
 
@@ -150,20 +184,50 @@ def _read_file(path: Path, argument: str, header: bool) -> Any:
 
 
 def _read_text(path: Path, separator: str, header: bool) -> Any:
-    csv = arrow("csv")
-    table = csv.read_csv(
-        path,
-        csv.ReadOptions(autogenerate_column_names=not header),
-        csv.ParseOptions(delimiter=separator),
-    )
-    names = (
-        [name.strip() for name in table.column_names]
-        if header
-        else range(1, len(table.columns) + 1)
-    )
-    return table.rename_columns([str(name) for name in names])
+    """A text file; the separator is the one in its first line, and its encoding is recognized."""
+    with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
+        start = file.read(HEAD_BYTES)
+    encoding = "utf-16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
+    lines = start.decode(encoding, "replace").splitlines()
+    if separator == "," and lines and lines[0].count(",") < max(map(lines[0].count, ";\t")):
+        separator = max(";\t", key=lines[0].count)
+    comma = separator == ";" and any(DECIMAL_COMMA.search(line) for line in lines[1:])
+
+    def read(encoding: str) -> Any:
+        csv = arrow("csv")
+        options = csv.ReadOptions(autogenerate_column_names=not header, encoding=encoding)
+        convert = csv.ConvertOptions(decimal_point="," if comma else ".")
+        return csv.read_csv(path, options, csv.ParseOptions(delimiter=separator), convert)
+
+    try:
+        table = read(encoding)
+        names = [name.strip() for name in table.column_names]
+        text = arrow("types").is_binary
+        is_utf8 = not any(text(field.type) for field in table.schema)
+    except UnicodeDecodeError:
+        is_utf8 = False
+    if not is_utf8:
+        table = read("cp1252")  # of Windows, the usual one that is not UTF-8
+        names = [name.strip() for name in table.column_names]
+    return table.rename_columns(names if header else list(map(str, range(1, len(names) + 1))))
 
 
-def _listed(names: Sequence[str]) -> str:
+def _table_of(rows: list[Any], argument: str) -> Any:
+    """An Arrow table of dicts; a name that some lack is missing there."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns: dict[str, Any] = {}
+    for name in names:
+        try:
+            columns[str(name)] = arrow("lib").array([row.get(name) for row in rows])
+        except arrow("lib").ArrowException as error:
+            raise ValueError(
+                f"`{argument}`: expected cells of one type in column {name!r}, got a mixture "
+                f"({error}); convert them"
+            ) from error
+    return arrow("lib").table(columns)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in quotes, the first of them if there are many."""
     more = len(names) - SHOWN_NAMES
     return ", ".join(map(repr, names[:SHOWN_NAMES])) + (f" and {more} more" if more > 0 else "")
