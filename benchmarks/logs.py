@@ -185,7 +185,7 @@ def distilled_loss(cell: Cell) -> Figure:
     world = Clusters(cell.seed)
     logs = world.logs(cell.num_tasks, cell.mean_rows)
     new = world.logs(NUM_SCORED // 4, cell.mean_rows)
-    learned = learn(logs, dp.Linear(), "diffusion")
+    learned = dp.learn(logs, dp.Linear(), families=("diffusion",), progress=False, simulate=False)
     mixture, diffusion = list(learned.families.values())[-2:]
     below, network = (
         dp.evaluate.log_evidence(prior, new, learned.likelihood) for prior in (mixture, diffusion)

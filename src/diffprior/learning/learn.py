@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import jax
 import numpy as np
 
 from ..checks import choice
@@ -400,12 +399,7 @@ class _Run:
     def _pictures(
         self, families: list[Family], basis: GaussianMixture, places: Calibration | None
     ) -> Pictures:
-        key = jax.random.key(self.seed)
-        draws = {
-            f.name: np.asarray(f.prior.sample(key, SHOWN_POINTS), np.float64)
-            for f in families
-            if f.name != NAIVE
-        }
+        draws = {f.name: f.draw(self.seed, SHOWN_POINTS) for f in families if f.name != NAIVE}
         blocks = blocks_of(first_tasks(self.rest, SHOWN_POINTS), self.likelihood)
         estimates = np.concatenate([b.draw(basis, self.seed, 77)[0] for b in blocks])
         return Pictures(draws, estimates, None if places is None else places.places)

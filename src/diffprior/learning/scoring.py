@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -40,6 +41,12 @@ class Family:
     name: str
     prior: AbstractPrior
     components: GaussianMixture | None = None
+
+    def draw(self, seed: int, count: int) -> Float[np.ndarray, "n d"]:
+        """Draws from the prior; nothing is compiled for a closed form."""
+        if self.components is not None:
+            return self.components.draw(np.random.default_rng(seed), count)
+        return np.asarray(self.prior.sample(jax.random.key(seed), count), np.float64)
 
 
 def closed_form(name: str, components: GaussianMixture) -> Family:
