@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # for type checkers, which read no table
     from .bandits.bandit import Bandit as Bandit
     from .bandits.bandit import Posterior as Posterior
     from .bandits.decisions import Decision as Decision
+    from .bandits.items import ItemChoice as ItemChoice
+    from .bandits.items import Items as Items
     from .bandits.result import SimulationResult as SimulationResult
     from .bandits.simulate import simulate as simulate
     from .bandits.updates import NoiseWarning as NoiseWarning
@@ -72,6 +74,7 @@ _NAMES = {
     ".bandits.agents": "AbstractAgent EpsilonGreedy LinUCB ThompsonSampling Uniform",
     ".bandits.bandit": "Bandit Posterior",
     ".bandits.decisions": "Decision",
+    ".bandits.items": "ItemChoice Items",
     ".bandits.result": "SimulationResult",
     ".bandits.simulate": "simulate",
     ".bandits.updates": "NoiseWarning",

@@ -113,6 +113,12 @@ class Observations:
     def __len__(self) -> int:
         return len(self.rewards)
 
+    def select(self, places: Sequence[int]) -> "Observations":
+        """Some of them."""
+        some = object.__new__(Observations)
+        some.features, some.rewards = self.features[places], self.rewards[places]
+        return some
+
     def largest(self, stds: Float[np.ndarray, " d"]) -> float:
         """The largest reward, or change of a mean by a prior standard deviation."""
         if not len(self):

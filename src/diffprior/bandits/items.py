@@ -1,0 +1,796 @@
+"""Items: choose among many things that each have parameters of their own.
+
+Items are independent given the prior, so a joint draw of all of them is one draw of each. A panel
+holds several joint draws; an item's are redrawn when its evidence changes. So a decision is one
+matrix-vector product and an argmax, whatever the prior.
+"""
+
+import dataclasses
+import datetime
+import functools
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+
+from ..checks import choice as one_of
+from ..checks import default_float, positive_int, real_numbers
+from ..evidence.base import AbstractLikelihood
+from ..files.base import Serializable
+from ..files.cache import SavedArrays
+from ._dispatch import check_not_forked
+from .agents import (
+    AbstractAgent,
+    EpsilonGreedy,
+    LinUCB,
+    ThompsonSampling,
+    Uniform,
+    as_agent,
+    dim_of,
+)
+from .bandit import Posterior
+from .best import Mixtures, best_probabilities
+from .decisions import best_first, checked_seed, fresh_seed, host_mean, propensity
+from .panel import Panel, PanelDraws, PanelRows, kind_of, pieces, side_by_side
+from .updates import Forgetting, Observations, State, checked_max_rows, num_axes
+
+Name = str | int
+MIN_DRAWS = 2
+AT_ONCE = 512  # items that `refresh` draws for
+
+
+class ItemChoice:
+    """The item to show; with `top_k` above 1 the items, best first; for a batch, a list of them.
+
+    Attributes:
+        item: Name, or names.
+        score: Mean reward of each under the draw that decided.
+    """
+
+    def __init__(self, item: Any, score: Any, propensity: Callable[[], tuple[Any, Any]]) -> None:
+        self.item, self.score, self._compute = item, score, propensity
+
+    @functools.cached_property
+    def _share(self) -> tuple[Any, Any]:
+        return self._compute()
+
+    @property
+    def propensity(self) -> float | Float[np.ndarray, "..."]:
+        """Probability that the same evidence leads to this choice (has the item among its top k).
+
+        It is computed when first read, which must be before the items change.
+        """
+        return self._share[0]
+
+    @property
+    def propensity_se(self) -> float | Float[np.ndarray, "..."]:
+        """Standard error of `propensity`; 0 where it is exact."""
+        return self._share[1]
+
+    def __repr__(self) -> str:
+        return f"ItemChoice(item={self.item!r}, score={self.score!r})"
+
+
+@dataclasses.dataclass(slots=True)
+class _Item:
+    """Name, place in the panel (-1 if removed), number among all items ever added, evidence (None
+    before the first reward), number of rewards, and of times that it was drawn anew.
+    """
+
+    name: Name
+    row: int
+    number: int
+    state: State | None = None
+    num_rewards: int = 0
+    num_redraws: int = 0
+
+
+class Items(Serializable):
+    """Items that each have parameters of their own, chosen by Thompson sampling unless another
+    agent is given.
+
+    Every decision uses one joint draw of the panel, so each is Thompson sampling exactly. Decision
+    n uses member n modulo `num_draws`; decisions that are more than that apart, with no rewards or
+    `refresh` between them, use the same draw again.
+
+    Items may be shared between threads: choices see the draws of one moment, updates run one after
+    the other and draw before they make choices wait.
+
+    Args:
+        prior: What past items say of the parameters, for which the best sampler is chosen; or a
+            sampler; or an agent, such as `LinUCB`, which brings its own likelihood.
+        likelihood: How rewards arise; None with an agent.
+        num_draws: Joint draws in the panel, at least 2.
+        seed: Integer from 0 to 2**63 - 1 that fixes the random numbers; None for a fresh one.
+        temperature: As of `Bandit`.
+        max_rows: As of `Bandit`, per item.
+        half_life: As of `Bandit`; decisions are counted over all items. What has faded since an
+            item's last reward shows in its draws after `refresh`.
+        unknown: What an unknown name does in `choose` and `update`: "add" starts the item at the
+            prior, "raise" is an error.
+
+    Raises:
+        ValueError: An argument is not what is said above.
+        RuntimeError: The process was forked after JAX had begun to work.
+    """
+
+    max_bytes: ClassVar[int] = 2**34
+
+    def __init__(
+        self,
+        prior: object,
+        likelihood: AbstractLikelihood | None = None,
+        *,
+        num_draws: int = 64,
+        seed: int | None = None,
+        temperature: ArrayLike | None = None,
+        max_rows: int | None = 1024,
+        half_life: ArrayLike | datetime.timedelta | None = None,
+        unknown: str = "add",
+    ) -> None:
+        check_not_forked("Items")
+        self._agent = as_agent(prior, likelihood, temperature)
+        self._dim = dim_of(self._agent)
+        if positive_int("num_draws", num_draws) < MIN_DRAWS:
+            raise ValueError(f"`num_draws`: expected at least 2, got {num_draws}; try 64")
+        self._num_draws = int(num_draws)
+        self._seed = fresh_seed() if seed is None else checked_seed(seed)
+        self._max_rows = checked_max_rows(max_rows)
+        self._forgetting = None if half_life is None else Forgetting.of(half_life)
+        self._unknown = one_of("unknown", unknown, ("add", "raise"))
+        self._mean = host_mean(self._agent.likelihood)
+        self._moments = self._agent.moments()
+        self._draws = PanelDraws(self._agent, self._seed, self._num_draws, self._dim)
+        self._panel = Panel(self._draws.empty())
+        self._posteriors: dict[int, tuple[Any, ...]] = {}  # for exact propensities
+        self._items: dict[Name, _Item] = {}
+        self._active: list[_Item] = []  # by row
+        self._num_added = self._num_decisions = self._version = 0
+        self._lock = threading.Lock()  # held while the panel is read or written
+        self._updating = threading.RLock()  # held while evidence is made of evidence
+
+    @property
+    def agent(self) -> AbstractAgent:
+        """What decides."""
+        return self._agent
+
+    @property
+    def likelihood(self) -> AbstractLikelihood:
+        """How rewards arise."""
+        return self._agent.likelihood
+
+    @property
+    def seed(self) -> int:
+        """What the random numbers follow from."""
+        return self._seed
+
+    @property
+    def num_decisions(self) -> int:
+        """Decisions taken so far, each of a batch counted."""
+        return self._num_decisions
+
+    @property
+    def names(self) -> list[Name]:
+        """Names of the items that can be chosen, in the order of the rows of `context`."""
+        with self._lock:
+            return [item.name for item in self._active]
+
+    def __len__(self) -> int:
+        """Number of items that can be chosen."""
+        return len(self._active)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether an item can be chosen."""
+        item = self._items.get(name)  # type: ignore[call-overload]
+        return item is not None and item.row >= 0
+
+    def __repr__(self) -> str:
+        """Agent, likelihood and size."""
+        return (
+            f"Items({type(self._agent).__name__}, {self.likelihood!r}, {len(self)} items, "
+            f"dim={self._dim}, num_draws={self._num_draws}, num_decisions={self._num_decisions})"
+        )
+
+    def add(self, names: Name | Iterable[Name]) -> None:
+        """Let items be chosen. New ones start at the prior, removed ones where they were.
+
+        Args:
+            names: One name or several, strings or integers.
+
+        Raises:
+            ValueError: A name is no string or integer, or occurs twice.
+        """
+        wanted = _checked_names("names", names)
+        with self._updating:
+            self._add([name for name in wanted if name not in self])
+
+    def _add(self, names: Sequence[Name]) -> None:
+        fresh = [name for name in names if name not in self._items]
+        items = [_Item(name, -1, self._num_added + i) for i, name in enumerate(fresh)]
+        items += [self._items[name] for name in names if name in self._items]
+        self._num_added += len(fresh)
+        self._show(items)
+
+    def _show(self, items: Sequence[_Item]) -> None:
+        """Draw for items and give them a row in the panel, some at a time."""
+        with self._lock:
+            self._panel.reserve(len(items))
+        for start in range(0, len(items), AT_ONCE):
+            some = items[start : start + AT_ONCE]
+            rows = self._redrawn([(item, item.state) for item in some])
+            with self._lock:
+                for place, item in enumerate(some):
+                    item.row = self._panel.size + place
+                    item.num_redraws += 1
+                    self._items[item.name] = item
+                self._active.extend(some)
+                self._panel.append(rows)
+                self._version += 1
+
+    def remove(self, names: Name | Iterable[Name]) -> None:
+        """Let items no longer be chosen. Their evidence stays, and may still be updated.
+
+        Args:
+            names: One name or several.
+
+        Raises:
+            ValueError: A name is unknown.
+        """
+        items = [self._known("names", name) for name in _checked_names("names", names)]
+        with self._updating, self._lock:
+            for item in items:
+                self._remove(item)
+            self._version += 1
+
+    def _remove(self, item: _Item) -> None:
+        if item.row < 0:
+            return
+        last = self._active.pop()
+        self._panel.drop(item.row)
+        if last is not item:
+            last.row = item.row
+            self._active[item.row] = last
+        item.row = -1
+
+    def forget(self, names: Name | Iterable[Name]) -> None:
+        """Remove items with their evidence; added again, they start at the prior.
+
+        Args:
+            names: One name or several.
+
+        Raises:
+            ValueError: A name is unknown.
+        """
+        items = [self._known("names", name) for name in _checked_names("names", names)]
+        with self._updating, self._lock:
+            for item in items:
+                self._remove(item)
+                del self._items[item.name]
+            self._version += 1
+
+    def choose(
+        self,
+        context: ArrayLike,
+        *,
+        among: Iterable[Name] | None = None,
+        exclude: Iterable[Name] | None = None,
+        top_k: int = 1,
+        propensity: str = "panel",
+    ) -> ItemChoice:
+        """The item to show.
+
+        Args:
+            context: Features (d,) that all items share, or (K, d) of each candidate, in the order
+                of `among`, or else of `names`; for a batch (B, 1, d) or (B, K, d).
+            among: Names that may be chosen; None for all.
+            exclude: Names that may not.
+            top_k: How many items to choose, best first.
+            propensity: How the propensity is computed, if it is read: "panel", the share of the
+                other joint draws; or "exact", by quadrature, which needs linear rewards, a Gaussian
+                or mixture prior and `top_k=1`.
+
+        Returns:
+            The choice, or choices in one.
+
+        Raises:
+            ValueError: An argument is not what is said above, or no item is left; then no decision
+                is counted.
+            RuntimeError: The process was forked.
+        """
+        check_not_forked("choose")
+        single = num_axes("context", context) < 3
+        candidates = None if among is None else self._candidates(among)
+        barred = [] if exclude is None else _checked_names("exclude", exclude)
+        one_of("propensity", propensity, ("panel", "exact"))
+        if propensity == "exact":
+            self._check_exact(top_k)
+        with self._lock:
+            rows = None if candidates is None else self._rows(candidates)
+            out = self._places([self._items[n].row for n in barred if n in self], rows)
+            count = len(self._active) if rows is None else len(rows)
+            if positive_int("top_k", top_k) > count - len(out):
+                raise ValueError(
+                    f"`top_k`: expected at most {count - len(out)}, the number of items that can "
+                    f"be chosen, got {top_k}; add items, or exclude fewer"
+                )
+            x = self._checked_context(context, count)
+            number, version = self._num_decisions, self._version
+            self._num_decisions += len(x)
+            view = _View(self._panel, rows, out, int(top_k), number, self._seed)
+            values = [view.values(self._agent, i, each) for i, each in enumerate(x)]
+            places = [best_first(each[None], view.top_k)[0] for each in values]
+            chosen = [p if rows is None else rows[p] for p in places]
+            named = [[self._active[row].name for row in some] for some in chosen]
+        scores = [self._mean(v[p]) for v, p in zip(values, places, strict=True)]
+        whole = functools.partial(self._propensities, propensity, view, x, places, version, single)
+        if top_k == 1:
+            items, score = [some[0] for some in named], np.array([some[0] for some in scores])
+            return ItemChoice(
+                items[0] if single else items, float(score[0]) if single else score, whole
+            )
+        return ItemChoice(
+            named[0] if single else named, scores[0] if single else np.stack(scores), whole
+        )
+
+    def update(self, item: Name | Iterable[Name], context: ArrayLike, reward: ArrayLike) -> None:
+        """Learn from rewards, which may come late, in any order, and of many items at once.
+
+        Args:
+            item: The item that was shown, or the item of each reward.
+            context: Its features (d,), or (n, d) of many.
+            reward: Its reward, or rewards (n,).
+
+        Raises:
+            ValueError: An argument is not what is said above, the likelihood cannot produce such a
+                reward, or no parameters could be drawn given it; then nothing has been learned.
+            RuntimeError: The process was forked.
+        """
+        check_not_forked("update")
+        names = [item] if isinstance(item, Name | np.integer) else list(item)
+        new = Observations(context, reward, self._dim, default_float())
+        if len(names) not in (1, len(new)):
+            raise ValueError(
+                f"`item`: expected one name, or one for each of {len(new)} rewards, got "
+                f"{len(names)}; repeat the names of items that have several rewards"
+            )
+        self.likelihood.check_rewards(new.rewards)
+        names = [_checked_name("item", name) for name in names] * (
+            len(new) if len(names) == 1 else 1
+        )
+        places: dict[Name, list[int]] = {}
+        for place, name in enumerate(names):
+            places.setdefault(name, []).append(place)
+        with self._updating:
+            items = self._found("item", places)
+            proposals = [
+                (one, self._learned(one, new.select(which)))
+                for one, which in zip(items, places.values(), strict=True)
+            ]
+            rows = self._redrawn(proposals)
+            with self._lock:
+                self._commit(proposals, rows)
+                for one, which in zip(items, places.values(), strict=True):
+                    one.num_rewards += len(which)
+
+    def _redrawn(self, proposals: Sequence[tuple[_Item, State | None]]) -> PanelRows:
+        """Rows of the panel for items that have shown this; a ValueError if a draw fails."""
+        words = np.array([(i.number, i.num_redraws + 1) for i, _ in proposals], np.int64)
+        rows = self._draws([state for _, state in proposals], words.reshape(-1, 2))
+        if rows.failed.any():
+            names = [proposals[place][0].name for place in np.flatnonzero(rows.failed).tolist()]
+            raise ValueError(
+                f"`update`: expected observations given which parameters can be drawn, got others "
+                f"of {names[:3]}; rescale or drop them, or set jax_enable_x64; nothing has been "
+                "learned from this call"
+            )
+        return rows
+
+    def _commit(self, proposals: Sequence[tuple[_Item, State | None]], rows: PanelRows) -> None:
+        """Put evidence and draws in their places; the lock is held."""
+        for item, state in proposals:
+            item.state = state
+            item.num_redraws += 1
+        places = np.array([item.row for item, _ in proposals], np.int64)
+        shown = np.flatnonzero(places >= 0)
+        self._panel.write(places[shown], rows.select(shown))
+        self._version += 1
+
+    def _learned(self, item: _Item, new: Observations) -> State:
+        """The state of an item with these observations; its rows are allocated as they come."""
+        state, most = item.state, self._max_rows
+        if state is None:
+            state = State.of(self.likelihood.empty(self._dim, 0), None)
+        state = self._present(state)
+        if most is None or item.num_rewards + len(new) <= most:
+            return state.add(new, None, self._moments)
+        if state.room is not None and item.num_rewards <= most:
+            state = State.of(state.evidence, most, like=state)
+        return state.add(new, most, self._moments)
+
+    def _present(self, state: State) -> State:
+        """What is left of evidence that fades."""
+        if self._forgetting is None:
+            return state
+        return self._forgetting.faded(state, self._forgetting.now(self._num_decisions))
+
+    def refresh(self, names: Name | Iterable[Name] | None = None) -> None:
+        """Draw anew, so that decisions to come use other draws than those before.
+
+        Args:
+            names: Items to draw for; None for all that can be chosen.
+
+        Raises:
+            ValueError: A name is unknown.
+        """
+        check_not_forked("refresh")
+        with self._updating:
+            if names is None:
+                items = list(self._active)
+            else:
+                items = [self._known("names", n) for n in _checked_names("names", names)]
+            items = [item for item in items if item.row >= 0]
+            for start in range(0, len(items), AT_ONCE):
+                some = items[start : start + AT_ONCE]
+                states = [None if i.state is None else self._present(i.state) for i in some]
+                proposals = list(zip(some, states, strict=True))
+                rows = self._redrawn(proposals)
+                with self._lock:
+                    self._commit(proposals, rows)
+
+    def posterior(self, name: Name, num_draws: int = 1000, *, seed: int | None = None) -> Posterior:
+        """What is believed about the parameters of an item; no decision is changed by asking.
+
+        Args:
+            name: The item, active or removed.
+            num_draws: Number of draws n, at least 2.
+            seed: As of `Items`; None for a fresh one.
+
+        Returns:
+            Draws (n, d), their mean, covariance and intervals.
+
+        Raises:
+            ValueError: The name is unknown, or the agent infers nothing.
+            RuntimeError: A draw failed.
+        """
+        check_not_forked("posterior")
+        if positive_int("num_draws", num_draws) < MIN_DRAWS:
+            raise ValueError(f"`num_draws`: expected at least 2, got {num_draws}; try 1000")
+        item = self._known("name", _checked_name("name", name))
+        state = item.state
+        seed = fresh_seed() if seed is None else checked_seed(seed)
+        state = None if state is None else self._present(state)
+        thetas = self._draws.parameters(state, num_draws, seed)
+        if not np.isfinite(thetas).all():
+            raise RuntimeError("`posterior`: a draw failed; rescale features or set jax_enable_x64")
+        return Posterior(thetas)
+
+    def _known(self, argument: str, name: Name) -> _Item:
+        item = self._items.get(name)
+        if item is None:
+            raise ValueError(f"`{argument}`: expected a known item, got {name!r}; add it first")
+        return item
+
+    def _found(self, argument: str, names: Iterable[Name]) -> list[_Item]:
+        """The items of these names, unknown ones added if that is the setting."""
+        missing = [name for name in names if name not in self._items]
+        if missing and self._unknown == "add":
+            with self._updating:
+                self._add([name for name in missing if name not in self._items])
+        return [self._known(argument, name) for name in names]
+
+    def _candidates(self, among: Iterable[Name]) -> list[_Item]:
+        names = _checked_names("among", among)
+        if not names:
+            raise ValueError("`among`: expected at least one name, got none; None means all items")
+        return self._found("among", names)
+
+    def _rows(self, items: Sequence[_Item]) -> Int[np.ndarray, " k"]:
+        rows = np.array([item.row for item in items], np.int64)
+        if rows.min() < 0:
+            name = items[int(rows.argmin())].name
+            raise ValueError(
+                f"`among`: expected items that can be chosen, got {name!r}, which was removed; "
+                "add it again, or leave it out"
+            )
+        return rows
+
+    @staticmethod
+    def _places(barred: Sequence[int], rows: Int[np.ndarray, " k"] | None) -> Int[np.ndarray, " e"]:
+        """Where among the candidates these rows are."""
+        found = np.array(barred, np.int64)
+        return found if rows is None else np.flatnonzero(np.isin(rows, found))
+
+    def _checked_context(self, context: ArrayLike, count: int) -> Float[np.ndarray, "b k d"]:
+        """Contexts (B, 1, d) shared by all items, or (B, K, d)."""
+        axes = num_axes("context", context)
+        shape: tuple[int | str, ...] = ((self._dim,), ("K", self._dim), ("B", "K", self._dim))[
+            min(max(axes, 1), 3) - 1
+        ]
+        fix = f"{self._dim} numbers, or a row of them for each of {count} candidates"
+        x = np.asarray(real_numbers("context", context, shape, fix), default_float())
+        x = x.reshape((1,) * (3 - x.ndim) + x.shape)
+        if x.shape[1] not in (1, count) or len(x) == 0:
+            raise ValueError(f"`context`: expected {fix}, got shape {np.shape(context)}")
+        return x
+
+    def _check_exact(self, top_k: int) -> None:
+        if top_k != 1 or self._draws.mixture is None:
+            raise ValueError(
+                '`propensity`: expected "panel", got "exact", which needs linear rewards, a '
+                'Gaussian or mixture prior, and top_k=1; use "panel" with more draws'
+            )
+
+    def _propensities(
+        self,
+        method: str,
+        view: "_View",
+        x: Float[np.ndarray, "b k d"],
+        places: Sequence[Int[np.ndarray, " top_k"]],
+        version: int,
+        single: bool,
+    ) -> tuple[Any, Any]:
+        """Propensities of choices and their standard errors, while the items are as they were."""
+        with self._lock:
+            if self._version != version:
+                raise RuntimeError(
+                    "`propensity`: expected to be read before items change, got items that have "
+                    "been updated since `choose`; read it right after the choice"
+                )
+            if method == "exact":
+                found = [self._exact(view, each, p) for each, p in zip(x, places, strict=True)]
+            else:
+                pairs = enumerate(zip(x, places, strict=True))
+                found = [view.shares(self._agent, i, each, p) for i, (each, p) in pairs]
+        shares, errors = (np.stack(part) for part in zip(*found, strict=True))
+        if view.top_k == 1:
+            shares, errors = shares[:, 0], errors[:, 0]
+        if not single:
+            return shares, errors
+        return (float(shares[0]), float(errors[0])) if view.top_k == 1 else (shares[0], errors[0])
+
+    def _exact(
+        self, view: "_View", x: Float[np.ndarray, "r d"], places: Int[np.ndarray, " one"]
+    ) -> tuple[Float[np.ndarray, " one"], Float[np.ndarray, " one"]]:
+        rows = np.arange(self._panel.size) if view.rows is None else view.rows
+        allowed = np.setdiff1d(np.arange(len(rows)), view.excluded)
+        weights, means, factors = self._conditioned([self._active[row] for row in rows[allowed]])
+        phi = np.broadcast_to(x, (len(rows), self._dim))[allowed].astype(np.float64)
+        centers = np.matmul(means, phi[:, :, None])[:, :, 0]
+        half = np.matmul(factors, phi[:, None, :, None])[..., 0]
+        mixtures = Mixtures(weights, centers, np.sqrt((half**2).sum(axis=2)))
+        shares = np.zeros(len(rows))
+        shares[allowed] = best_probabilities(mixtures)
+        return shares[places], np.zeros(1)
+
+    def _conditioned(self, items: Sequence[_Item]) -> list[np.ndarray]:
+        """Weights, means and factors of items' posteriors; those not known yet are computed."""
+        empty = State.of(self.likelihood.empty(self._dim, 0), None)
+        known, mixture = self._posteriors, self._draws.mixture
+        assert mixture is not None
+        changed = [i for i in items if known.get(i.number, (i,))[0] is not i.state]
+        for some in pieces(np.arange(len(changed))):
+            states = [changed[place].state or empty for place in some]
+            parts = mixture.mixtures(states)
+            for place, *own in zip(some, *parts, strict=True):
+                known[changed[place].number] = (changed[place].state, *own)
+        found = [known[item.number][1:] for item in items]
+        return [np.stack(column) for column in zip(*found, strict=True)]
+
+    @classmethod
+    def file_hints(cls) -> dict[str, object]:
+        return {
+            "agent": AbstractAgent,
+            "about": SavedArrays,
+            "evidence": tuple[SavedArrays, ...],
+            "num_draws": int,
+            "seed": int,
+            "max_rows": int | None,
+            "half_life": float | None,
+            "in_seconds": bool,
+            "unknown": str,
+            "num_decisions": int,
+        }
+
+    def file_fields(self) -> dict[str, object]:
+        forgetting = self._forgetting
+        with self._updating, self._lock:
+            items = sorted(self._items.values(), key=lambda item: (item.row < 0, item.row))
+            text = json.dumps([item.name for item in items]).encode()
+            counts = [(item.number, item.num_rewards, item.num_redraws) for item in items]
+            about: dict[str, np.ndarray] = {
+                "names": np.frombuffer(text, np.uint8),
+                "counts": np.array(counts, np.int64).reshape(-1, 3),
+                "sizes": np.array([len(self._active), self._num_added], np.int64),
+            }
+            return {
+                "agent": self._agent,
+                "about": SavedArrays(about),
+                "evidence": tuple(_stacked(items)),
+                "num_draws": self._num_draws,
+                "seed": self._seed,
+                "max_rows": self._max_rows,
+                "half_life": None if forgetting is None else forgetting.half_life,
+                "in_seconds": forgetting is not None and forgetting.in_seconds,
+                "unknown": self._unknown,
+                "num_decisions": self._num_decisions,
+            }
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> "Items":
+        half_life: Any = fields["half_life"]
+        if half_life is not None and fields["in_seconds"]:
+            half_life = datetime.timedelta(seconds=half_life)
+        options = {name: fields[name] for name in ("num_draws", "seed", "max_rows", "unknown")}
+        found = cls(fields["agent"], half_life=half_life, **options)
+        about = fields["about"].arrays
+        names = _checked_names("names", json.loads(np.asarray(about["names"], np.uint8).tobytes()))
+        counts = np.asarray(about["counts"], np.int64).reshape(len(names), 3)
+        num_active, found._num_added = (int(size) for size in about["sizes"])
+        numbers = counts[:, 0]
+        distinct = len(np.unique(numbers)) == len(numbers)
+        if not (0 <= num_active <= len(names) and distinct and counts.min(initial=0) >= 0):
+            raise ValueError("`items`: expected items with numbers of their own, got others")
+        if found._num_added <= numbers.max(initial=-1) or fields["num_decisions"] < 0:
+            raise ValueError("`items`: expected counts from 0, got others")
+        items = [
+            _Item(name, -1, int(number), None, int(rewards), int(redraws) - 1)
+            for name, (number, rewards, redraws) in zip(names, counts, strict=True)
+        ]
+        for stack in fields["evidence"]:
+            found._unstack(stack.arrays, items)
+        found._num_decisions = fields["num_decisions"]
+        found._items = {item.name: item for item in items}
+        found._show(items[:num_active])
+        for item in items[num_active:]:
+            item.num_redraws += 1
+        return found
+
+    def _unstack(self, arrays: dict[str, np.ndarray], items: Sequence[_Item]) -> None:
+        """Give items the evidence that `_stacked` wrote."""
+        where, moments = arrays["items"], arrays["moments"]
+        columns = [arrays[str(i)] for i in range(len(arrays) - 3)]
+        empty = self.likelihood.empty(self._dim, int(arrays["capacity"]))
+        like = State.of(empty, None)
+        fits = [c.shape[1:] == leaf.shape for c, leaf in zip(columns, like.leaves, strict=True)]
+        if not all(fits) or not 0 <= where.min(initial=0) <= where.max(initial=0) < len(items):
+            raise ValueError("`evidence`: expected that of the agent's model, got another")
+        for place, index in enumerate(where):
+            leaves = [
+                np.asarray(c[place], leaf.dtype)
+                for c, leaf in zip(columns, like.leaves, strict=True)
+            ]
+            state = like.with_leaves(leaves)
+            full = self._max_rows if items[index].num_rewards > (self._max_rows or 0) else None
+            rooms = State.of(state.evidence, full, like=like)
+            items[index].state = rooms._replace(moment=float(moments[place]))
+
+
+@dataclasses.dataclass(frozen=True)
+class _View:
+    """The panel as one choice sees it: candidates (all rows if None), which of them are excluded,
+    how many to choose, and the number of the first decision.
+    """
+
+    panel: Panel
+    rows: Int[np.ndarray, " k"] | None
+    excluded: Int[np.ndarray, " e"]
+    top_k: int
+    number: int
+    seed: int
+
+    @property
+    def num_candidates(self) -> int:
+        """Number of candidates."""
+        return self.panel.size if self.rows is None else len(self.rows)
+
+    def values(
+        self, agent: AbstractAgent, place: int, x: Float[np.ndarray, "r d"]
+    ) -> Float[np.ndarray, " k"]:
+        """What the agent maximizes in a decision; minus infinity where excluded."""
+        number = self.number + place
+        if isinstance(agent, ThompsonSampling):
+            return self._linear(number % len(self.panel.draws), x)
+        rng = np.random.default_rng((self.seed, number))
+        if isinstance(agent, Uniform) or (
+            isinstance(agent, EpsilonGreedy) and rng.random() < float(agent.epsilon)
+        ):
+            return self._barred(rng.random(self.num_candidates).astype(x.dtype))
+        values = self._linear(0, x)
+        if isinstance(agent, LinUCB):
+            covs = self._chosen(self.panel.covs)
+            phi = np.broadcast_to(x, (self.num_candidates, x.shape[1]))
+            variances = np.matmul(np.matmul(covs, phi[:, :, None])[:, None, :, 0], phi[:, :, None])
+            values = values + float(agent.width) * np.sqrt(np.maximum(variances[:, 0, 0], 0.0))
+        return values
+
+    def shares(
+        self,
+        agent: AbstractAgent,
+        place: int,
+        x: Float[np.ndarray, "r d"],
+        chosen: Int[np.ndarray, " top_k"],
+    ) -> tuple[Float[np.ndarray, " top_k"], Float[np.ndarray, " top_k"]]:
+        """Propensities of a decision's choices, and their standard errors."""
+        if not isinstance(agent, ThompsonSampling):
+            return self._known_shares(agent, place, x, chosen), np.zeros(len(chosen))
+        members = [s for s in range(len(self.panel.draws)) if s != self._member(place)]
+        hits = np.zeros(self.num_candidates, np.int64)
+        for member in members:
+            hits[best_first(self._linear(member, x)[None], self.top_k)[0]] += 1
+        return propensity(hits[chosen], len(members))
+
+    def _known_shares(
+        self,
+        agent: AbstractAgent,
+        place: int,
+        x: Float[np.ndarray, "r d"],
+        chosen: Int[np.ndarray, " top_k"],
+    ) -> Float[np.ndarray, " top_k"]:
+        at_random = self.top_k / (self.num_candidates - len(self.excluded))
+        if isinstance(agent, Uniform):
+            return np.full(len(chosen), at_random)
+        if isinstance(agent, EpsilonGreedy):
+            greedy = best_first(self._linear(0, x)[None], self.top_k)[0]
+            epsilon = float(agent.epsilon)
+            return epsilon * at_random + (1 - epsilon) * np.isin(chosen, greedy)
+        return np.ones(len(chosen))
+
+    def _member(self, place: int) -> int:
+        return (self.number + place) % len(self.panel.draws)
+
+    def _chosen(self, array: np.ndarray) -> np.ndarray:
+        return array[: self.panel.size] if self.rows is None else array[self.rows]
+
+    def _linear(self, member: int, x: Float[np.ndarray, "r d"]) -> Float[np.ndarray, " k"]:
+        theta = self._chosen(self.panel.draws[member])
+        values = theta @ x[0] if len(x) == 1 else np.einsum("kd,kd->k", theta, x)
+        return self._barred(values)
+
+    def _barred(self, values: Float[np.ndarray, " k"]) -> Float[np.ndarray, " k"]:
+        if len(self.excluded):
+            values[self.excluded] = -np.inf
+        return values
+
+
+def _stacked(items: Sequence[_Item]) -> Iterator[SavedArrays]:
+    """The evidence of items, arrays of one shape side by side."""
+    groups: dict[object, list[int]] = {}
+    for place, item in enumerate(items):
+        if item.state is not None:
+            groups.setdefault(kind_of(item.state), []).append(place)
+    for places in groups.values():
+        states = [state for i in places if (state := items[i].state) is not None]
+        columns = side_by_side(states, len(states))
+        yield SavedArrays(
+            {
+                "items": np.array(places, np.int64),
+                "moments": np.array([state.moment for state in states]),
+                "capacity": np.array(getattr(states[0].evidence, "capacity", 0), np.int64),
+                **{str(i): column for i, column in enumerate(columns)},
+            }
+        )
+
+
+def _checked_name(argument: str, name: object) -> Name:
+    if isinstance(name, np.integer | np.str_):
+        name = name.item()
+    if isinstance(name, bool) or not isinstance(name, str | int):
+        raise ValueError(
+            f"`{argument}`: expected names that are strings or integers, got {name!r}; "
+            "convert it, as in str(name)"
+        )
+    return name
+
+
+def _checked_names(argument: str, names: Name | Iterable[Name]) -> list[Name]:
+    """Names as a list without repeats."""
+    given = [names] if isinstance(names, str | int | np.integer) else list(names)
+    found = [_checked_name(argument, name) for name in given]
+    if len(set(found)) != len(found):
+        twice = next(name for name in found if found.count(name) > 1)
+        raise ValueError(f"`{argument}`: expected names once each, got {twice!r} twice; drop one")
+    return found

@@ -1,0 +1,360 @@
+"""Panels: joint draws of many items, and how they are made.
+
+Where parameters follow a Gaussian mixture, items are conditioned side by side in NumPy and in
+double precision, where nothing has to be compiled. Everything else goes through few programs.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+from numpy.typing import ArrayLike
+
+from ..checks import default_float
+from ..evidence.base import AbstractEvidence
+from ..priors.gaussian import GaussianPrior
+from ..priors.mixture import MixturePrior
+from ..samplers.exact import Exact
+from ._dispatch import Structure, compiled, partition
+from .agents import AbstractAgent, AbstractGaussianAgent, LinUCB, ThompsonSampling, Uniform
+from .decisions import seed_key
+from .updates import State
+
+POOL = 2**14  # draws of a learned prior that new items share once there are more of them
+BLOCK = 2**10  # draws that are added to the pool at once
+STRIDE = 7919
+SIZES = (512, 64, 8, 1)  # numbers of items that one program draws for
+GROWTH = 1.25
+
+
+class PanelRows(NamedTuple):
+    """Draws of items; and covariances for an agent that asks for them, else of no size."""
+
+    thetas: Float[np.ndarray, "n m d"]
+    covs: Float[np.ndarray, "n c c"]
+
+    @property
+    def failed(self) -> Bool[np.ndarray, " n"]:
+        """Which items have a draw that is not finite."""
+        return ~np.isfinite(self.thetas).all(axis=(1, 2))
+
+    def select(self, places: Int[np.ndarray, " k"]) -> "PanelRows":
+        """Those of some of the items."""
+        return PanelRows(self.thetas[places], self.covs[places])
+
+
+class Panel:
+    """Joint draws of all active items: for each draw an array with a row for every item, so that
+    what a decision reads is in one piece.
+    """
+
+    def __init__(self, empty: PanelRows) -> None:
+        self.size = 0
+        _, num_draws, dim = empty.thetas.shape
+        self.draws = [np.empty((0, dim), default_float()) for _ in range(num_draws)]
+        self.covs = np.empty((0, *empty.covs.shape[1:]), default_float())
+
+    def reserve(self, count: int) -> None:
+        """Make room for so many rows more; one array at a time, to spare memory."""
+        size = self.size + count
+        if size > len(self.covs):
+            room = max(size, int(GROWTH * len(self.covs)))
+            for index, draw in enumerate(self.draws):
+                self.draws[index] = _enlarged(draw, room)
+            self.covs = _enlarged(self.covs, room)
+
+    def append(self, rows: PanelRows) -> None:
+        """Add rows, for which there is room."""
+        first, self.size = self.size, self.size + len(rows.thetas)
+        self.write(np.arange(first, self.size), rows)
+
+    def write(self, places: Int[np.ndarray, " n"], rows: PanelRows) -> None:
+        """Replace rows."""
+        for member, draw in enumerate(self.draws):
+            draw[places] = rows.thetas[:, member]
+        self.covs[places] = rows.covs
+
+    def drop(self, row: int) -> None:
+        """Remove a row; the last one takes its place."""
+        self.size -= 1
+        for array in (*self.draws, self.covs):
+            array[row] = array[self.size]
+
+
+def _enlarged(array: np.ndarray, room: int) -> np.ndarray:
+    larger = np.empty((room, *array.shape[1:]), array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
+class PanelDraws:
+    """Rows of a panel: joint draws of Thompson sampling, or what another agent maximizes."""
+
+    def __init__(self, agent: AbstractAgent, seed: int, num_draws: int, dim: int) -> None:
+        self._agent, self._num_draws, self._dim, self._seed = agent, num_draws, dim, seed
+        self._leaves, self._structure = partition(agent)
+        self._key = jax.random.key_data(seed_key(seed))
+        self.mixture = ConditionedMixture.of(agent, dim)
+        self._width = dim if isinstance(agent, LinUCB) else 0  # of covariances
+        if isinstance(agent, Uniform):
+            self._num_draws = 0
+        elif isinstance(agent, AbstractGaussianAgent):
+            self._num_draws = 1
+        self._pool: list[np.ndarray] = []
+
+    def empty(self, count: int = 0) -> PanelRows:
+        """Rows with nothing in them yet."""
+        thetas = np.empty((count, self._num_draws, self._dim), default_float())
+        return PanelRows(thetas, np.empty((count, self._width, self._width), default_float()))
+
+    def __call__(self, states: Sequence[State | None], words: Int[np.ndarray, "n 2"]) -> PanelRows:
+        """Rows for items that have shown this; not finite where a draw failed.
+
+        `words` tell the random numbers of one item, and of one time that it is drawn, from others.
+        """
+        found = self.empty(len(states))
+        groups: dict[Any, list[int]] = {}
+        for place, state in enumerate(states if self._num_draws else ()):
+            groups.setdefault(None if state is None else kind_of(state), []).append(place)
+        for kind, places in groups.items():
+            for some in pieces(np.array(places)):
+                given = [] if kind is None else [state for i in some if (state := states[i])]
+                found.thetas[some], covs = self._rows(given, words[some])
+                found.covs[some] = covs[:, : self._width, : self._width]
+        return found
+
+    def _rows(
+        self, states: Sequence[State], words: Int[np.ndarray, "n 2"]
+    ) -> tuple[Float[np.ndarray, "n m d"], Float[np.ndarray, "n c c"]]:
+        """As of a call, for new items if there are no states, else for states of one kind."""
+        agent, count = self._agent, len(words)
+        none = np.zeros((count, 0, 0))
+        if self.mixture is not None:
+            return self.mixture.draws(states, words, self._num_draws, self._seed), none
+        if not states and isinstance(agent, AbstractGaussianAgent):
+            moments = agent.prior.moments()
+            mean, cov = np.asarray(moments.mean), np.asarray(moments.cov)
+            return np.tile(mean, (count, 1, 1)), np.tile(cov, (count, 1, 1))
+        if not states:
+            return self._pooled(words), none
+        size = next(size for size in reversed(SIZES) if size >= count)
+        padded = np.zeros((size, 2), np.uint32)
+        padded[:count] = words
+        program = compiled(_program, self._structure, states[0].structure, self._num_draws)
+        leaves = side_by_side(states, size)
+        thetas, covs = program(self._leaves, self._key, leaves, padded)
+        return np.asarray(thetas)[:count], np.asarray(covs)[:count]
+
+    def parameters(
+        self, state: State | None, num_draws: int, seed: int
+    ) -> Float[np.ndarray, "n d"]:
+        """Draws from the posterior of one item; NaN where they failed."""
+        if state is None:
+            state = State.of(self._agent.likelihood.empty(self._dim, 0), None)
+        if self.mixture is not None:
+            words = np.zeros((1, 2), np.int64)
+            return self.mixture.draws([state], words, num_draws, seed)[0]
+        program = compiled(_parameters_program, self._structure, state.structure, num_draws)
+        key = jax.random.key_data(seed_key(seed))
+        return np.asarray(program(self._leaves, key, state.leaves))
+
+    def _pooled(self, words: Int[np.ndarray, "n 2"]) -> Float[np.ndarray, "n m d"]:
+        """Draws of the prior: a new item takes the next ones of a pool; once all have been taken,
+        they are taken again in another order.
+        """
+        assert isinstance(self._agent, ThompsonSampling)
+        number = words[:, 0] + (words[:, 1] - 1) * STRIDE
+        taken = number[:, None] * self._num_draws + np.arange(self._num_draws)
+        epoch, place = np.divmod(taken, POOL)
+        which = (place * (2 * STRIDE * epoch + 1) + epoch) % POOL
+        empty = self._agent.likelihood.empty(self._dim)
+        while len(self._pool) * BLOCK <= which.max():
+            key = jax.random.fold_in(jax.random.wrap_key_data(self._key), len(self._pool))
+            draws, _ = self._agent.sampler.sample_many(key, empty, BLOCK, throw=False)
+            self._pool.append(np.asarray(draws))
+        return np.concatenate(self._pool)[which]
+
+
+class ConditionedMixture:
+    """Gaussian mixtures under linear evidence, of many items side by side.
+
+    With a component's covariance L L', M = I + L' P L and its Cholesky factor C, the posterior mean
+    is mu + L C^-T half, half = C^-1 L' (q - P mu), and L C^-T a factor of the covariance.
+    """
+
+    def __init__(self, prior: GaussianPrior | MixturePrior, temperature: float) -> None:
+        parts: tuple[ArrayLike, ...]
+        if isinstance(prior, MixturePrior):
+            parts = (prior.weights, prior.means, prior.covs)
+        else:
+            parts = (np.ones(1), prior.mean[None], prior.cov[None])
+        weights, self.means, covs = (np.asarray(part, np.float64) for part in parts)
+        with np.errstate(divide="ignore"):
+            self.log_weights = np.log(weights)
+        self.trils = np.linalg.cholesky(covs)
+        self.transposed = np.ascontiguousarray(self.trils.swapaxes(1, 2))
+        self.temperature = temperature
+
+    @staticmethod
+    def of(agent: AbstractAgent, dim: int) -> "ConditionedMixture | None":
+        """The mixture that an agent draws from, if it does."""
+        sampler = agent.sampler if isinstance(agent, ThompsonSampling) else None
+        if not isinstance(sampler, Exact) or not agent.likelihood.empty(dim).quadratic:
+            return None
+        prior = sampler.prior
+        if not isinstance(prior, GaussianPrior | MixturePrior):
+            return None
+        return ConditionedMixture(prior, float(sampler.temperature))
+
+    def given(
+        self, states: Sequence[State]
+    ) -> tuple[Float[np.ndarray, "n k"], Float[np.ndarray, "n k d"], Float[np.ndarray, "n k d d"]]:
+        """Log weights, halves and factors C of all items; of one that knows nothing if none."""
+        dim = self.means.shape[1]
+        precision, shift = np.zeros((1, dim, dim)), np.zeros((1, dim))
+        if states:
+            evidence = [[np.asarray(leaf, np.float64) for leaf in s.leaves[:2]] for s in states]
+            precision, shift = (
+                np.stack(column) / self.temperature for column in zip(*evidence, strict=True)
+            )
+        curvature = self.transposed @ (precision[:, None] @ self.trils)
+        inner = np.linalg.cholesky(curvature + np.eye(dim))
+        # All is relative to a center, near which the terms that grow with the evidence cancel.
+        center = np.linalg.solve(precision + np.eye(dim), shift[:, :, None])[:, :, 0]
+        away = self.means - center[:, None]
+        gradient = shift - (precision @ center[:, :, None])[:, :, 0]
+        pull = gradient[:, None] - away @ precision
+        half = np.linalg.solve(inner, self.transposed @ pull[..., None])[..., 0]
+        log_dets = np.log(np.diagonal(inner, axis1=2, axis2=3)).sum(axis=2)
+        terms = (away * (gradient[:, None] + pull)).sum(axis=2) + (half**2).sum(axis=2)
+        return self.log_weights + 0.5 * terms - log_dets, half, inner
+
+    def mixtures(
+        self, states: Sequence[State]
+    ) -> tuple[Float[np.ndarray, "n k"], Float[np.ndarray, "n k d"], Float[np.ndarray, "n k d d"]]:
+        """Weights, means, and F with covariances F' F, of all items."""
+        log_weights, half, inner = self.given(states)
+        weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
+        factors = np.linalg.solve(inner, self.transposed)
+        means = self.means + np.matmul(half[:, :, None], factors)[:, :, 0]
+        return weights / weights.sum(axis=1, keepdims=True), means, factors
+
+    def draws(
+        self, states: Sequence[State], words: Int[np.ndarray, "n 2"], num_draws: int, seed: int
+    ) -> Float[np.ndarray, "n m d"]:
+        """Draws of items, each from random numbers of its own; NaN where they cannot be made."""
+        (num_components, dim), count = self.means.shape, len(words)
+        uniforms, noise = np.empty((count, num_draws)), np.empty((count, num_draws, dim))
+        for place, (number, times) in enumerate(words.tolist()):
+            rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, times, number]))
+            rng.random(out=uniforms[place])
+            rng.standard_normal(out=noise[place])
+        try:
+            log_weights, half, inner = self.given(states)
+        except np.linalg.LinAlgError:
+            return np.full_like(noise, np.nan)
+        cumulative = np.cumsum(np.exp(log_weights - log_weights.max(axis=1, keepdims=True)), axis=1)
+        places = uniforms * cumulative[:, -1:]
+        which = (places[:, :, None] >= cumulative[:, None, :-1]).sum(axis=2)
+        own = np.arange(count) if states else np.zeros(count, np.int64)
+        pairs = which + num_components * own[:, None]
+        shifted = half.reshape(-1, dim)[pairs] + noise
+        return self.means[which] + self._times_factors(
+            shifted.reshape(-1, dim), pairs.reshape(-1), inner.reshape(-1, dim, dim)
+        ).reshape(noise.shape)
+
+    def _times_factors(
+        self,
+        vectors: Float[np.ndarray, "v d"],
+        pairs: Int[np.ndarray, " v"],
+        inner: Float[np.ndarray, "p d d"],
+    ) -> Float[np.ndarray, "v d"]:
+        """L C^-T x, with the C and L that each vector names, in few products of matrices."""
+        order = np.argsort(pairs, kind="stable")
+        named, starts, counts = np.unique(pairs[order], return_index=True, return_counts=True)
+        factors = np.linalg.solve(inner[named], self.transposed[named % len(self.transposed)])
+        z, moved = vectors[order], np.empty_like(vectors)
+        rooms = 2 ** np.ceil(np.log2(counts)).astype(np.int64)
+        for room in np.unique(rooms):
+            some = np.flatnonzero(rooms == room)
+            last = starts[some] + counts[some] - 1
+            rows = np.minimum(starts[some, None] + np.arange(room), last[:, None])
+            moved[rows] = z[rows] @ factors[some]
+        out = np.empty_like(moved)
+        out[order] = moved
+        return out
+
+
+def kind_of(state: State) -> tuple[object, ...]:
+    """States of a kind can be stacked."""
+    return (state.structure, *(np.shape(leaf) for leaf in state.leaves))
+
+
+def pieces(places: Int[np.ndarray, " n"]) -> Iterator[Int[np.ndarray, " k"]]:
+    """Places in pieces that programs of few sizes take, with little room to spare."""
+    start = 0
+    while start < len(places):
+        left = len(places) - start
+        size = next((s for s in SIZES if 2 * left > s), SIZES[-1])
+        yield places[start : start + size]
+        start += size
+
+
+def side_by_side(states: Sequence[State], size: int) -> list[np.ndarray]:
+    """Leaves of states with a leading axis, the last state repeated up to `size`."""
+    columns = zip(*(state.leaves for state in states), strict=True)
+    missing = size - len(states)
+    return [np.stack([*map(np.asarray, c), *[np.asarray(c[-1])] * missing]) for c in columns]
+
+
+def _program(
+    agent_structure: Structure[AbstractAgent],
+    evidence_structure: Structure[AbstractEvidence],
+    num_draws: int,
+) -> Callable[..., tuple[Array, Array]]:
+    """Draws (n, m, d), NaN where they failed, and covariances if the agent asks for them."""
+
+    def one(agent: AbstractAgent, key: Array, leaves: list[Array], words: Array) -> Any:
+        key = jax.random.fold_in(jax.random.fold_in(key, words[0]), words[1])
+        evidence = evidence_structure.combine(leaves)
+        if isinstance(agent, AbstractGaussianAgent):
+            posterior, failed = agent.posterior(evidence)
+            return jnp.where(failed, jnp.nan, posterior.mean)[None], posterior.cov
+        return _drawn(agent, jax.random.split(key, num_draws), evidence), jnp.zeros((0, 0))
+
+    @jax.jit
+    def panel(agent_leaves: list[Array], key_data: Array, leaves: list[Array], words: Array) -> Any:
+        agent, key = agent_structure.combine(agent_leaves), jax.random.wrap_key_data(key_data)
+        return jax.vmap(functools.partial(one, agent, key))(leaves, words)
+
+    return panel
+
+
+def _drawn(agent: AbstractAgent, keys: Array, evidence: AbstractEvidence) -> Array:
+    """Parameters (m, d), NaN where they failed."""
+
+    def one(key: Array) -> Array:
+        theta, failed = agent.draw(key, evidence)
+        return jnp.where(failed, jnp.nan, theta)
+
+    return jax.lax.map(one, keys, batch_size=SIZES[0])
+
+
+def _parameters_program(
+    agent_structure: Structure[AbstractAgent],
+    evidence_structure: Structure[AbstractEvidence],
+    num_draws: int,
+) -> Callable[..., Array]:
+    """Draws (n, d) from the posterior of one item."""
+
+    @jax.jit
+    def parameters(agent_leaves: list[Array], key_data: Array, leaves: list[Array]) -> Any:
+        keys = jax.random.split(jax.random.wrap_key_data(key_data), num_draws)
+        agent, evidence = agent_structure.combine(agent_leaves), evidence_structure.combine(leaves)
+        return _drawn(agent, keys, evidence)
+
+    return parameters

@@ -1,0 +1,352 @@
+"""Items: what they choose, against posteriors computed elsewhere; and how a catalog changes."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import diffprior as dp
+import reference
+from cases import GLMS, LINEAR, LOGISTIC, POISSON, LikelihoodCase
+from diffprior.bandits.best import Mixtures, best_probabilities
+from statistic import Z
+
+WEIGHTS = np.array([0.6, 0.4])
+MEANS = np.array([[1.0, 0.0], [-1.0, 0.5]])
+COVS = np.array([[[0.3, 0.1], [0.1, 0.2]], [[0.2, 0.0], [0.0, 0.4]]])
+CONTEXT = np.array([0.8, -0.6])
+NAMES = ["a", "b", "c", "d"]
+DRAWS = 1024
+
+
+def mixture() -> dp.MixturePrior:
+    return dp.MixturePrior(WEIGHTS, MEANS, COVS)
+
+
+def history(case: LikelihoodCase, seed: int = 0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Rows of every item but the last, which is new."""
+    rng = np.random.default_rng(seed)
+    rows = {}
+    for name, count in zip(NAMES, (5, 2, 9, 0), strict=True):
+        features = rng.standard_normal((count, 2))
+        rows[name] = (features, case.draw(rng, features @ rng.standard_normal(2)))
+    return rows
+
+
+def filled(case: LikelihoodCase, **options: object) -> dp.Items:
+    """Items that have seen their rows."""
+    items = dp.Items(mixture(), case.make(), seed=1, **options)
+    items.add(NAMES)
+    for name, (features, rewards) in history(case).items():
+        if len(rewards):
+            items.update(name, features, rewards)
+    return items
+
+
+def posterior_draws(case: LikelihoodCase, name: str, num: int) -> np.ndarray:
+    """Draws of an item's parameters without the package: the prior's, resampled by likelihood."""
+    rng = np.random.default_rng(NAMES.index(name))
+    which = rng.choice(2, size=8 * num, p=WEIGHTS)
+    noise = rng.standard_normal((8 * num, 2, 1))
+    thetas = MEANS[which] + (np.linalg.cholesky(COVS)[which] @ noise)[:, :, 0]
+    features, rewards = history(case)[name]
+    eta = thetas @ features.T
+    logs = reference.family_log_density(rewards, eta, case.family, case.dispersion).sum(axis=1)
+    weights = np.exp(logs - logs.max())
+    return thetas[rng.choice(len(thetas), size=num, p=weights / weights.sum())]
+
+
+def true_probabilities(case: LikelihoodCase, num: int = 50_000) -> np.ndarray:
+    """How often each item is best."""
+    values = np.stack([posterior_draws(case, name, num) @ CONTEXT for name in NAMES])
+    return np.bincount(values.argmax(axis=0), minlength=len(NAMES)) / num
+
+
+@pytest.mark.parametrize("case", [LINEAR, LOGISTIC, POISSON], ids=lambda case: case.name)
+def test_items_are_chosen_as_often_as_they_are_best(case: LikelihoodCase) -> None:
+    items = filled(case, num_draws=DRAWS)
+    chosen = [items.choose(CONTEXT).item for _ in range(DRAWS)]  # each joint draw once
+    counts = np.array([chosen.count(name) for name in NAMES])
+    expected = DRAWS * true_probabilities(case)
+    chi_square = ((counts - expected) ** 2 / expected).sum()
+    freedom = len(NAMES) - 1
+    assert chi_square < freedom + Z * np.sqrt(2 * freedom) + Z**2 / 2
+    again = items.choose(CONTEXT)  # by the first draw, which its propensity leaves out
+    hits = counts[NAMES.index(str(again.item))] - 1
+    assert again.propensity == hits / (DRAWS - 1)
+
+
+def test_a_learned_prior_chooses_as_bandits_with_its_sampler() -> None:
+    prior = dp.DiffusionPrior.from_prior(mixture())
+    items = dp.Items(dp.EvidenceDPS(prior), LINEAR.make(), num_draws=512, seed=0)
+    items.add(NAMES)
+    for name, (features, rewards) in history(LINEAR).items():
+        if len(rewards):
+            items.update(name, features, rewards)
+    shares = np.zeros(len(NAMES))
+    for _ in range(512):
+        shares[NAMES.index(str(items.choose(CONTEXT).item))] += 1 / 512
+    expected = true_probabilities(LINEAR)
+    error = np.sqrt(expected * (1 - expected) / 512)
+    assert np.all(np.abs(shares - expected) < Z * error + 0.01)
+
+
+def test_exact_propensities_are_those_of_many_draws() -> None:
+    items = filled(LINEAR, num_draws=DRAWS)
+    found = {}
+    expected = true_probabilities(LINEAR, 200_000)
+    for _ in range(DRAWS):
+        choice = items.choose(CONTEXT, propensity="exact")
+        if choice.item not in found:
+            found[choice.item] = choice.propensity
+            assert choice.propensity_se == 0.0
+    for name, share in zip(NAMES, expected, strict=True):
+        assert items.choose(CONTEXT, among=[name], propensity="exact").propensity == 1.0
+        assert abs(found[name] - share) < Z * np.sqrt(share * (1 - share) / 2e5) + 1e-4
+    total = sum(found.values())
+    assert abs(total - 1.0) < 1e-6
+
+
+def test_quadrature_agrees_with_draws_of_wide_and_narrow_mixtures() -> None:
+    rng = np.random.default_rng(3)
+    for spread in (0.0, 3.0):
+        means = rng.standard_normal((30, 3))
+        stds = 0.4 * np.exp(-spread * rng.random((30, 3)))
+        weights = rng.dirichlet(np.ones(3), 30)
+        found = best_probabilities(Mixtures(weights, means, stds))
+        uniform = rng.random((50_000, 30, 1))
+        which = np.minimum((uniform > np.cumsum(weights, axis=1)).sum(axis=2), 2)
+        rows = np.arange(30)
+        values = means[rows, which] + stds[rows, which] * rng.standard_normal(which.shape)
+        shares = np.bincount(values.argmax(axis=1), minlength=30) / len(values)
+        error = np.sqrt(np.maximum(found, 1e-5) / len(values))
+        assert np.all(np.abs(found - shares) < Z * error + 5e-4) and abs(found.sum() - 1) < 1e-12
+
+
+def test_quadrature_with_one_sure_winner_and_with_ties() -> None:
+    sure = Mixtures(np.ones((3, 1)), np.array([[0.0], [9.0], [1.0]]), np.full((3, 1), 0.1))
+    np.testing.assert_allclose(best_probabilities(sure), [0.0, 1.0, 0.0], atol=1e-9)
+    equal = Mixtures(np.ones((4, 1)), np.zeros((4, 1)), np.full((4, 1), 1e-3))
+    np.testing.assert_allclose(best_probabilities(equal), np.full(4, 0.25), atol=1e-9)
+
+
+def test_the_posterior_of_an_item_is_that_of_its_own_rows() -> None:
+    items = filled(LINEAR)
+    for name in NAMES:
+        weights, means, covs, _ = reference.mixture_posterior(
+            WEIGHTS, MEANS, COVS, *history(LINEAR)[name], LINEAR.dispersion**0.5
+        )
+        mean, cov = reference.mixture_moments(weights, means, covs)
+        draws = items.posterior(name, 4000, seed=2).draws
+        assert np.all(np.abs(draws.mean(axis=0) - mean) < Z * np.sqrt(np.diag(cov) / 4000))
+
+
+def test_rewards_may_come_late_in_any_order_and_many_at_once() -> None:
+    rows = history(LINEAR)
+    names = [name for name in NAMES for _ in rows[name][1]]
+    features = np.concatenate([rows[name][0] for name in NAMES])
+    rewards = np.concatenate([rows[name][1] for name in NAMES])
+    order = np.random.default_rng(0).permutation(len(names))
+    items = dp.Items(mixture(), LINEAR.make(), seed=1)
+    items.update([names[i] for i in order], features[order], rewards[order])
+    one_by_one = filled(LINEAR)
+    for name in NAMES[:3]:
+        one, other = (each.posterior(name, 10, seed=3).draws for each in (items, one_by_one))
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_contexts_of_their_own_masks_and_rankings() -> None:
+    items = filled(LINEAR)
+    rows = np.zeros((3, 2))
+    rows[1] = 100 * items.posterior("a", 100, seed=0).mean  # far better than 0
+    assert items.choose(rows, among=["d", "a", "b"]).item == "a"
+    assert items.choose(np.zeros((4, 2)), exclude=["a", "b", "c"]).item == "d"
+    ranking = items.choose(CONTEXT, top_k=3)
+    assert len(set(ranking.item)) == 3 and list(ranking.score) == sorted(ranking.score)[::-1]
+    assert ranking.propensity.shape == (3,)
+    everything = items.choose(CONTEXT, top_k=4)
+    np.testing.assert_array_equal(everything.propensity, np.ones(4))
+    batch = items.choose(np.tile(CONTEXT, (5, 1, 1)))
+    assert len(batch.item) == 5 and batch.score.shape == batch.propensity.shape == (5,)
+
+
+def test_removed_items_are_not_chosen_and_return_with_their_evidence() -> None:
+    items = filled(LINEAR)
+    before = items.posterior("c", 5, seed=0).draws
+    items.remove("c")
+    assert "c" not in items and len(items) == 3
+    assert "c" not in {items.choose(CONTEXT).item for _ in range(100)}
+    with pytest.raises(ValueError, match="`among`: expected items that can be chosen, got 'c'"):
+        items.choose(CONTEXT, among=["a", "c"])
+    np.testing.assert_array_equal(items.posterior("c", 5, seed=0).draws, before)
+    items.update("c", CONTEXT, 3.0)  # a late reward
+    items.add("c")
+    assert not np.array_equal(items.posterior("c", 5, seed=0).draws, before)
+    items.forget("c")
+    with pytest.raises(ValueError, match="`name`: expected a known item, got 'c'"):
+        items.posterior("c")
+    assert sorted(map(str, items.names)) == ["a", "b", "d"]
+
+
+def test_unknown_names_start_at_the_prior_or_raise() -> None:
+    items = dp.Items(mixture(), dp.Linear(1.0), seed=0)
+    assert items.choose(CONTEXT, among=["new", 7]).item in ("new", 7)
+    items.update("newer", CONTEXT, 1.0)
+    assert items.names == ["new", 7, "newer"]
+    strict = dp.Items(mixture(), dp.Linear(1.0), unknown="raise")
+    for call in (
+        lambda: strict.choose(CONTEXT, among=["new"]),
+        lambda: strict.update("new", CONTEXT, 1.0),
+    ):
+        with pytest.raises(ValueError, match="expected a known item, got 'new'; add it first"):
+            call()
+    assert len(strict) == 0
+
+
+def test_calls_that_make_no_sense_say_why_and_change_nothing() -> None:
+    items = filled(LOGISTIC)
+    wrong: dict[str, Callable[[], object]] = {
+        "`names`: expected names once each, got 'x' twice": lambda: items.add(["x", "x"]),
+        "`names`: expected names that are strings or integers, got True": lambda: items.add([True]),
+        "`names`: expected a known item, got 'zebra'": lambda: items.remove("zebra"),
+        "`among`: expected at least one name": lambda: items.choose(CONTEXT, among=[]),
+        "`top_k`: expected at most 4, the number of items": lambda: items.choose(CONTEXT, top_k=5),
+        "`top_k`: expected at most 0": lambda: items.choose(CONTEXT, exclude=NAMES),
+        "`context`: expected .*2": lambda: items.choose([1.0, 2.0, 3.0]),
+        "`context`: expected 2 numbers, or a row": lambda: items.choose(np.zeros((3, 2))),
+        '`propensity`: expected "panel", got "exact"': lambda: items.choose(
+            CONTEXT, propensity="exact"
+        ),
+        "`item`: expected one name, or one for each of 3": lambda: items.update(
+            ["a", "b"], np.zeros((3, 2)), np.zeros(3)
+        ),
+        "`rewards`: expected 0 or 1": lambda: items.update("a", CONTEXT, 2.0),
+        "`num_draws`: expected at least 2": lambda: dp.Items(
+            mixture(), dp.Linear(1.0), num_draws=1
+        ),
+    }
+    before = items.num_decisions, items.posterior("a", 4, seed=0).draws
+    for message, call in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            call()
+    assert items.num_decisions == before[0] and items.names == NAMES
+    np.testing.assert_array_equal(items.posterior("a", 4, seed=0).draws, before[1])
+
+
+def test_propensities_are_read_before_items_change() -> None:
+    items = filled(LINEAR)
+    choice = items.choose(CONTEXT)
+    items.update("a", CONTEXT, 1.0)
+    with pytest.raises(RuntimeError, match="`propensity`: expected to be read before items change"):
+        choice.propensity  # noqa: B018
+
+
+def test_extreme_rows_are_rejected_whole() -> None:
+    items = filled(POISSON)
+    before = {name: items.posterior(name, 4, seed=0).draws for name in NAMES}
+    features = np.array([[1.0, 0.0], [0.0, -1e6]])
+    with pytest.raises(ValueError, match="`update`: expected observations given which"):
+        items.update(["a", "b"], features, [1.0, 1e30])
+    for name, draws in before.items():
+        np.testing.assert_array_equal(items.posterior(name, 4, seed=0).draws, draws)
+    assert np.isfinite(items.choose(CONTEXT).score)
+
+
+@pytest.mark.parametrize("make", [dp.LinUCB, dp.EpsilonGreedy, dp.Uniform])
+def test_other_agents_choose_too(make: Callable[..., dp.AbstractAgent]) -> None:
+    likelihood = dp.Linear(1.0)
+    mean, cov = np.zeros(2), np.eye(2)
+    if make is dp.Uniform:
+        items = dp.Items(dp.Uniform(likelihood, dim=2), seed=0)
+    else:
+        items = dp.Items(make(dp.GaussianPrior(mean, cov), likelihood), seed=0)
+    items.add(NAMES)
+    for _ in range(30):
+        for name, reward in zip(NAMES, (0.0, 3.0, 0.0, 0.0), strict=True):
+            items.update(name, CONTEXT, reward)
+    chosen = [items.choose(CONTEXT) for _ in range(200)]
+    share = np.mean([choice.item == "b" for choice in chosen])
+    expected = {dp.LinUCB: 1.0, dp.EpsilonGreedy: 0.95 + 0.05 / 4, dp.Uniform: 0.25}[make]
+    assert abs(share - expected) <= Z * np.sqrt(expected * (1 - expected) / 200)
+    best = next(choice for choice in chosen if choice.item == "b")
+    assert best.propensity == pytest.approx(expected)
+
+
+def test_evidence_fades_to_the_prior() -> None:
+    items = dp.Items(mixture(), dp.Linear(0.1), seed=0, half_life=2, num_draws=512)
+    items.add(["a", "b"])
+    items.update("a", np.tile(CONTEXT, (50, 1)), np.full(50, 9.0))
+    assert {items.choose(CONTEXT).item for _ in range(100)} == {"a"}
+    items.refresh()
+    shares = [items.choose(CONTEXT).item for _ in range(200)].count("a") / 200
+    assert 0.2 < shares < 0.8
+
+
+@pytest.mark.parametrize("case", GLMS[1:2], ids=lambda case: case.name)
+def test_rows_are_bounded_per_item(case: LikelihoodCase) -> None:
+    rng = np.random.default_rng(0)
+    items = dp.Items(mixture(), case.make(), seed=0, max_rows=128)
+    features = rng.standard_normal((300, 2))
+    rewards = case.draw(rng, features @ [1.0, -1.0])
+    for start in range(0, 300, 60):
+        items.update("a", features[start : start + 60], rewards[start : start + 60])
+    bandit = dp.Bandit(mixture(), case.make(), seed=0, max_rows=128)
+    bandit.update(features, rewards)
+    one, other = items.posterior("a", 2000, seed=1), bandit.posterior(2000, seed=1)
+    spread = np.sqrt(np.diag(other.cov) * 2 / 2000)
+    assert np.all(np.abs(one.mean - other.mean) < Z * spread + 0.02)
+
+
+@pytest.mark.parametrize("case", [LINEAR, LOGISTIC], ids=lambda case: case.name)
+def test_saved_items_decide_as_they_would_have(case: LikelihoodCase, tmp_path: Path) -> None:
+    items = filled(case)
+    items.remove("b")
+    items.save(tmp_path / "items.dprior")
+    loaded = dp.load(tmp_path / "items.dprior")
+    assert isinstance(loaded, dp.Items) and loaded.names == items.names and "b" not in loaded
+    for one in (items, loaded):
+        one.add("b")
+    for _ in range(20):
+        one, other = items.choose(CONTEXT), loaded.choose(CONTEXT)
+        assert one.item == other.item and one.score == pytest.approx(other.score, rel=1e-4)
+    items.update("d", CONTEXT, 1.0)
+    loaded.update("d", CONTEXT, 1.0)
+    assert items.choose(CONTEXT).score == pytest.approx(loaded.choose(CONTEXT).score, rel=1e-4)
+
+
+def test_threads_choose_while_others_update_and_add() -> None:
+    items = filled(LINEAR)
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for step in range(20):
+                items.update(f"own-{number}", CONTEXT, float(step))
+                assert items.choose(CONTEXT).item in items
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors and items.num_decisions == 80 and len(items) == len(NAMES) + 4
+    weights, means, covs, _ = reference.mixture_posterior(
+        WEIGHTS, MEANS, COVS, np.tile(CONTEXT, (20, 1)), np.arange(20.0), LINEAR.dispersion**0.5
+    )
+    mean, cov = reference.mixture_moments(weights, means, covs)
+    found = items.posterior("own-0", 2000, seed=0)
+    assert np.all(np.abs(found.mean - mean) < Z * np.sqrt(np.diag(cov) / 2000))
+
+
+def test_many_items_of_a_learned_prior_share_a_pool_of_draws() -> None:
+    prior = dp.DiffusionPrior.from_prior(mixture())
+    items = dp.Items(dp.EvidenceDPS(prior, steps=4), dp.Linear(1.0), num_draws=64, seed=0)
+    items.add(range(600))  # 38,400 draws of a pool of 16,384
+    panel = np.stack([array[:600] for array in items._panel.draws], axis=1)
+    assert len(np.unique(panel.reshape(-1, 2), axis=0)) == 2**14
+    equal = (panel[:300, None, :, 0] == panel[None, 300:, :, 0]).mean(axis=2)
+    assert equal.max() < 0.2  # no two items have the same row of draws
