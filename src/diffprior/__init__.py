@@ -54,6 +54,7 @@ if TYPE_CHECKING:  # for type checkers, which read no table
     from .priors.gaussian import GaussianPrior as GaussianPrior
     from .priors.mixture import MixturePrior as MixturePrior
     from .problems.base import AbstractProblem as AbstractProblem
+    from .problems.items import ItemProblem as ItemProblem
     from .problems.rows import RowProblem as RowProblem
     from .problems.synthetic import Synthetic as Synthetic
     from .problems.synthetic import example_mixture as example_mixture
@@ -99,6 +100,7 @@ _NAMES = {
     ".priors.gaussian": "GaussianPrior",
     ".priors.mixture": "MixturePrior",
     ".problems.base": "AbstractProblem",
+    ".problems.items": "ItemProblem",
     ".problems.rows": "RowProblem",
     ".problems.synthetic": "Synthetic example_mixture synthetic",
     ".samplers.base": "AbstractSampler Info",

@@ -325,7 +325,7 @@ def test_threads_choose_while_others_update_and_add() -> None:
             for step in range(20):
                 items.update(f"own-{number}", CONTEXT, float(step))
                 assert items.choose(CONTEXT).item in items
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
@@ -350,3 +350,27 @@ def test_many_items_of_a_learned_prior_share_a_pool_of_draws() -> None:
     assert len(np.unique(panel.reshape(-1, 2), axis=0)) == 2**14
     equal = (panel[:300, None, :, 0] == panel[None, 300:, :, 0]).mean(axis=2)
     assert equal.max() < 0.2  # no two items have the same row of draws
+
+
+def test_simulated_items_cost_less_from_a_prior_that_knows_them() -> None:
+    problem = dp.ItemProblem(mixture(), dp.Linear(0.5), num_items=12, turnover=0.02)
+    agents = {
+        "warm": mixture(),
+        "cold": dp.GaussianPrior(np.zeros(2), 9 * np.eye(2)),
+        "greedy": dp.EpsilonGreedy(dp.GaussianPrior(np.zeros(2), np.eye(2)), dp.Linear(0.5)),
+        "random": dp.Uniform(dp.Linear(0.5), dim=2),
+    }
+    result = dp.simulate(problem, agents, num_runs=12, num_rounds=40, seed=0, progress=False)
+    again = dp.simulate(problem, agents, num_runs=2, num_rounds=40, seed=0, progress=False)
+    for name in agents:
+        np.testing.assert_array_equal(result.regret[name][:2], again.regret[name])
+        assert np.all(np.diff(result.regret[name], axis=1) >= 0)
+    gains, errors = result.paired_difference("cold", "warm")
+    assert gains[-1] > 3 * errors[-1] > 0
+    assert result.mean("random")[-1] > result.mean("warm")[-1]
+    assert result.actions["warm"].max() >= 12  # items that arrived were shown
+
+
+def test_a_problem_of_items_checks_its_turnover() -> None:
+    with pytest.raises(ValueError, match="`turnover`: expected a share from 0 to 1, got 2.0"):
+        dp.ItemProblem(mixture(), dp.Linear(1.0), turnover=2.0)

@@ -39,6 +39,7 @@ from .panel import Panel, PanelDraws, PanelRows, kind_of, pieces, side_by_side
 from .updates import Forgetting, Observations, State, checked_max_rows, num_axes
 
 Name = str | int
+Names = Name | Iterable[object]
 MIN_DRAWS = 2
 AT_ONCE = 512  # items that `refresh` draws for
 
@@ -195,7 +196,7 @@ class Items(Serializable):
             f"dim={self._dim}, num_draws={self._num_draws}, num_decisions={self._num_decisions})"
         )
 
-    def add(self, names: Name | Iterable[Name]) -> None:
+    def add(self, names: Names) -> None:
         """Let items be chosen. New ones start at the prior, removed ones where they were.
 
         Args:
@@ -231,7 +232,7 @@ class Items(Serializable):
                 self._panel.append(rows)
                 self._version += 1
 
-    def remove(self, names: Name | Iterable[Name]) -> None:
+    def remove(self, names: Names) -> None:
         """Let items no longer be chosen. Their evidence stays, and may still be updated.
 
         Args:
@@ -256,7 +257,7 @@ class Items(Serializable):
             self._active[item.row] = last
         item.row = -1
 
-    def forget(self, names: Name | Iterable[Name]) -> None:
+    def forget(self, names: Names) -> None:
         """Remove items with their evidence; added again, they start at the prior.
 
         Args:
@@ -276,8 +277,8 @@ class Items(Serializable):
         self,
         context: ArrayLike,
         *,
-        among: Iterable[Name] | None = None,
-        exclude: Iterable[Name] | None = None,
+        among: Iterable[object] | None = None,
+        exclude: Iterable[object] | None = None,
         top_k: int = 1,
         propensity: str = "panel",
     ) -> ItemChoice:
@@ -336,7 +337,7 @@ class Items(Serializable):
             named[0] if single else named, scores[0] if single else np.stack(scores), whole
         )
 
-    def update(self, item: Name | Iterable[Name], context: ArrayLike, reward: ArrayLike) -> None:
+    def update(self, item: Names, context: ArrayLike, reward: ArrayLike) -> None:
         """Learn from rewards, which may come late, in any order, and of many items at once.
 
         Args:
@@ -417,7 +418,7 @@ class Items(Serializable):
             return state
         return self._forgetting.faded(state, self._forgetting.now(self._num_decisions))
 
-    def refresh(self, names: Name | Iterable[Name] | None = None) -> None:
+    def refresh(self, names: Names | None = None) -> None:
         """Draw anew, so that decisions to come use other draws than those before.
 
         Args:
@@ -482,7 +483,7 @@ class Items(Serializable):
                 self._add([name for name in missing if name not in self._items])
         return [self._known(argument, name) for name in names]
 
-    def _candidates(self, among: Iterable[Name]) -> list[_Item]:
+    def _candidates(self, among: Iterable[object]) -> list[_Item]:
         names = _checked_names("among", among)
         if not names:
             raise ValueError("`among`: expected at least one name, got none; None means all items")
@@ -786,7 +787,7 @@ def _checked_name(argument: str, name: object) -> Name:
     return name
 
 
-def _checked_names(argument: str, names: Name | Iterable[Name]) -> list[Name]:
+def _checked_names(argument: str, names: Names) -> list[Name]:
     """Names as a list without repeats."""
     given = [names] if isinstance(names, str | int | np.integer) else list(names)
     found = [_checked_name(argument, name) for name in given]

@@ -17,6 +17,7 @@ from ..evidence.base import AbstractEvidence, Rows
 from ..executors import AbstractExecutor, num_cores
 from ..priors.base import AbstractPrior
 from ..problems.base import AbstractProblem
+from ..problems.items import ItemProblem, ItemRun
 from ..progress import Progress
 from ..progress import progress as show_progress
 from ..samplers.base import AbstractSampler
@@ -24,11 +25,13 @@ from ..samplers.choose import best_sampler
 from ._dispatch import Structure, partition
 from .agents import AbstractAgent, ThompsonSampling
 from .decisions import checked_seed, choose, decision_key, stream_keys
+from .items import Items
 from .result import SimulationResult
 
 CHUNK_ROUNDS = 25  # rounds played by one call of an agent's program
 CHUNK_NUMBERS = 2**25  # features and rewards held at once
 SHARD_RUNS, MIN_SHARDS = 64, 8  # runs of a shard at most, and shards where runs are few
+SEED_STEP = 0x9E3779B97F4A7C15  # between runs
 MAX_ROUNDS = 2**32  # of all runs together, whose regrets are kept
 PARAMETERS_RUN = 2**31 - 1  # the run whose stream the parameters of the first block are drawn from
 BLOCK = 64  # runs whose parameters are drawn together, so that fewer runs are the first of more
@@ -341,10 +344,16 @@ def simulate(
             f"regret is kept, got {num_runs} times {num_rounds}; simulate fewer"
         )
     problem, named = _checked_agents(problem, agents)
-    chunks = _chunks(problem, num_runs, num_rounds)
-    play = functools.partial(_play, problem, named, chunks, num_rounds, checked_seed(seed))
+    play: Callable[..., dict[str, Played]]
+    if isinstance(problem, ItemProblem):
+        play = functools.partial(_play_items, problem, named, num_rounds, checked_seed(seed))
+        num_steps = num_runs * len(named)
+    else:
+        chunks = _chunks(problem, num_runs, num_rounds)
+        play = functools.partial(_play, problem, named, chunks, num_rounds, checked_seed(seed))
+        num_steps = chunks[1] * len(named)
     if executor is None:
-        with show_progress("simulating", chunks[1] * len(named), visible=progress) as shown:
+        with show_progress("simulating", num_steps, visible=progress) as shown:
             played = play(range(num_runs), shown, throw)
     else:
         played = _shared_out(play, num_runs, executor, progress)
@@ -393,6 +402,55 @@ def _play(
     return {player.name: player.played(num_rounds) for player in players}
 
 
+def _play_items(
+    problem: ItemProblem,
+    agents: dict[str, AbstractAgent],
+    num_rounds: int,
+    seed: int,
+    runs: range,
+    shown: Progress | None = None,
+    throw: bool = False,
+) -> dict[str, Played]:
+    """As `_play`, by `Items`, which fail by an error."""
+    shown = shown or Progress("", 0)
+    environments = [
+        ItemRun(problem, stream_keys(seed, run).environment, num_rounds) for run in runs
+    ]
+    played = {}
+    for name, agent in agents.items():
+        shown.describe(f"simulating {name}")
+        begin = time.perf_counter()
+        _play_run(agent, environments[0], problem.num_items, min(2, num_rounds), seed)
+        compiled, found = time.perf_counter(), []
+        for run, environment in zip(runs, environments, strict=True):
+            found.append(
+                _play_run(agent, environment, problem.num_items, num_rounds, seed + SEED_STEP * run)
+            )
+            shown.advance()
+        outcome = Outcome(*(np.stack(part) for part in zip(*found, strict=True)))
+        played[name] = Played(outcome, time.perf_counter() - compiled, compiled - begin)
+    return played
+
+
+def _play_run(
+    agent: AbstractAgent, run: ItemRun, num_items: int, num_rounds: int, seed: int
+) -> Outcome:
+    """The rounds of one run."""
+    items = Items(agent, seed=seed % 2**63)
+    items.add(range(num_items))
+    regret, shown = np.empty(num_rounds), np.empty(num_rounds, np.int64)
+    for t in range(num_rounds):
+        if len(run.arrivals[t]):
+            items.remove(run.departures[t])
+            items.add(run.arrivals[t])
+        shown[t] = items.choose(run.contexts[t]).item
+        names = items.names
+        means = run.mean_rewards(t, np.array(names))
+        regret[t] = means.max() - means[names.index(int(shown[t]))]
+        items.update(int(shown[t]), run.contexts[t], run.reward(t, int(shown[t])))
+    return Outcome(regret, shown, np.zeros(num_rounds, bool))
+
+
 def _shared_out(
     play: Callable[[range], dict[str, Played]],
     num_runs: int,
@@ -422,8 +480,8 @@ def _chunks(
 
 def _checked_agents(
     problem: object, agents: object
-) -> tuple[AbstractProblem, dict[str, AbstractAgent]]:
-    if not isinstance(problem, AbstractProblem):
+) -> tuple[AbstractProblem | ItemProblem, dict[str, AbstractAgent]]:
+    if not isinstance(problem, AbstractProblem | ItemProblem):
         raise ValueError(
             f"`problem`: expected a problem, got {type(problem).__name__}; "
             'try `synthetic("cross")` or a subclass of AbstractProblem'
@@ -437,7 +495,9 @@ def _checked_agents(
     return problem, named
 
 
-def _checked_agent(problem: AbstractProblem, name: str, agent: object) -> AbstractAgent:
+def _checked_agent(
+    problem: AbstractProblem | ItemProblem, name: str, agent: object
+) -> AbstractAgent:
     if isinstance(agent, AbstractPrior) or hasattr(agent, "denoise"):
         agent = best_sampler(agent)
     if isinstance(agent, AbstractSampler):
