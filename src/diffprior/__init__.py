@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # for type checkers, which read no table
     from .logs.statistics import TaskStatistics as TaskStatistics
     from .priors.base import AbstractClosedFormPrior as AbstractClosedFormPrior
     from .priors.base import AbstractPrior as AbstractPrior
+    from .priors.conditional import ConditionalPrior as ConditionalPrior
     from .priors.diffusion import DiffusionPrior as DiffusionPrior
     from .priors.empirical import EmpiricalPrior as EmpiricalPrior
     from .priors.gaussian import GaussianPrior as GaussianPrior
@@ -95,6 +96,7 @@ _NAMES = {
     ".logs.shards": "ShardedLogs",
     ".logs.statistics": "TaskStatistics",
     ".priors.base": "AbstractClosedFormPrior AbstractPrior",
+    ".priors.conditional": "ConditionalPrior",
     ".priors.diffusion": "DiffusionPrior",
     ".priors.empirical": "EmpiricalPrior",
     ".priors.gaussian": "GaussianPrior",

@@ -62,6 +62,40 @@ class AbstractPrior(eqx.Module, Serializable):
             Mean (d,) and covariance (d, d).
         """
 
+    def moved(self, offset: ArrayLike) -> "AbstractPrior":
+        """The distribution of theta + offset.
+
+        Args:
+            offset: (d,).
+
+        Returns:
+            A prior, of the same kind where that has a place for an offset.
+        """
+        return MovedPrior(self, checked_offset(offset, self.dim))
+
+
+class MovedPrior(AbstractPrior):
+    """The distribution of theta + offset."""
+
+    prior: AbstractPrior
+    offset: Float[Array, " d"]
+
+    @property
+    def dim(self) -> int:
+        return self.prior.dim
+
+    def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
+        return self.prior.sample(key, num_samples) + self.offset[None]
+
+    def denoise(self, precision: ArrayLike, shift: ArrayLike) -> Gaussian:
+        local = jnp.asarray(shift) - jnp.asarray(precision) @ self.offset
+        found = self.prior.denoise(precision, local)
+        return Gaussian(found.mean + self.offset, found.cov)
+
+    def moments(self) -> Gaussian:
+        found = self.prior.moments()
+        return Gaussian(found.mean + self.offset, found.cov)
+
 
 class AbstractClosedFormPrior(AbstractPrior):
     """A prior whose posterior is of the same kind."""
@@ -83,6 +117,11 @@ class AbstractClosedFormPrior(AbstractPrior):
     def denoise(self, precision: ArrayLike, shift: ArrayLike) -> Gaussian:
         posterior, _ = self.posterior(natural_evidence(precision, shift, self.dim))
         return posterior.moments()
+
+
+def checked_offset(offset: ArrayLike, dim: int) -> Float[Array, " d"]:
+    """What parameters are moved by."""
+    return real_array("offset", offset, (dim,), "pass one number for each parameter")
 
 
 def natural_evidence(precision: ArrayLike, shift: ArrayLike, dim: int) -> LinearEvidence:

@@ -1,7 +1,8 @@
 """A prior learned as a diffusion model: Section 3 and Appendix B."""
 
 import dataclasses
-from typing import Any, NamedTuple
+import functools
+from typing import Any, NamedTuple, overload
 
 import equinox as eqx
 import jax
@@ -23,7 +24,8 @@ from ..linalg import eigh, solve_lower
 from ..schedule import Schedule, Stages
 from ..threefry import unrolled
 from .adaptor import PriorDenoiser, as_prior, unit_coordinates
-from .base import AbstractPrior, natural_evidence
+from .base import AbstractPrior, checked_offset, natural_evidence
+from .conditional import ConditionalPrior
 
 LEARNED = (CorrectedDenoiser, NetworkDenoiser, StagewiseDenoiser)  # known to files
 EXACT_DRAWS = 1024  # of prior samples, for the mean variance given by a prior's own denoiser
@@ -85,6 +87,7 @@ class DiffusionPrior(AbstractPrior):
     schedule: Schedule = eqx.field(static=True)
     metadata: Metadata = eqx.field(static=True)
 
+    @overload
     @staticmethod
     def fit(
         samples: ArrayLike,
@@ -97,7 +100,39 @@ class DiffusionPrior(AbstractPrior):
         groups: ArrayLike | None = None,
         hedge: float = 0.0,
         initial: "DiffusionPrior | None" = None,
-    ) -> "DiffusionPrior":
+        attributes: None = None,
+    ) -> "DiffusionPrior": ...
+
+    @overload
+    @staticmethod
+    def fit(
+        samples: ArrayLike,
+        *,
+        preset: str = "default",
+        config: FitConfig | None = None,
+        seed: int = 0,
+        progress: bool | None = None,
+        sample_weights: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        hedge: float = 0.0,
+        initial: "DiffusionPrior | None" = None,
+        attributes: ArrayLike,
+    ) -> ConditionalPrior: ...
+
+    @staticmethod
+    def fit(
+        samples: ArrayLike,
+        *,
+        preset: str = "default",
+        config: FitConfig | None = None,
+        seed: int = 0,
+        progress: bool | None = None,
+        sample_weights: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        hedge: float = 0.0,
+        initial: "DiffusionPrior | None" = None,
+        attributes: ArrayLike | None = None,
+    ) -> "DiffusionPrior | ConditionalPrior":
         """Learn the prior from the parameters of past tasks.
 
         Args:
@@ -117,10 +152,11 @@ class DiffusionPrior(AbstractPrior):
                 task unlike any before is not ruled out.
             initial: A prior to start from: its coordinates and weights (warm start), and its
                 schedule unless the config has one.
+            attributes: (n, a), what is known of each task, for a prior given attributes.
 
         Returns:
-            The prior; `report` says how learning went. A second fit of the same shapes compiles
-            nothing.
+            The prior, or with attributes a `ConditionalPrior`; `report` says how learning went. A
+            second fit of the same shapes compiles nothing.
 
         Raises:
             ValueError: Arguments that are invalid or do not fit together, before anything is
@@ -132,6 +168,19 @@ class DiffusionPrior(AbstractPrior):
         """
         from ..fitting.fit import Start, fit_model  # slow to import, and not needed to decide
 
+        if attributes is not None:
+            options: dict[str, Any] = {
+                "preset": preset,
+                "config": config,
+                "seed": seed,
+                "progress": progress,
+                "sample_weights": sample_weights,
+                "groups": groups,
+                "hedge": hedge,
+                "initial": initial,
+            }
+            fit = functools.partial(DiffusionPrior.fit, **options)
+            return ConditionalPrior.fit(samples, attributes, fit)
         config = _config(preset, config)
         start = None
         if initial is not None:
@@ -173,6 +222,10 @@ class DiffusionPrior(AbstractPrior):
         draws = prior.sample(jax.random.key(0), EXACT_DRAWS)
         unit = solve_lower(scale, (jnp.asarray(draws, offset.dtype) - offset[None]).T).T
         return exact_model(offset, scale, denoiser, unit, schedule)
+
+    def moved(self, offset: ArrayLike) -> "DiffusionPrior":
+        by = checked_offset(offset, self.dim)
+        return eqx.tree_at(lambda prior: prior.offset, self, self.offset + by)
 
     def validate(self) -> None:
         super().validate()

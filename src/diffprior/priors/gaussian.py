@@ -1,6 +1,6 @@
 """A Gaussian prior: TS with N(0, I), TunedTS when fitted."""
 
-from typing import ClassVar
+from typing import ClassVar, overload
 
 import equinox as eqx
 import jax
@@ -21,7 +21,8 @@ from ..fitting.samples import checked_samples
 from ..gaussian import Gaussian
 from ..linalg import cholesky
 from ..threefry import unrolled
-from .base import AbstractClosedFormPrior
+from .base import AbstractClosedFormPrior, checked_offset
+from .conditional import ConditionalPrior
 
 
 class GaussianPrior(AbstractClosedFormPrior):
@@ -42,19 +43,32 @@ class GaussianPrior(AbstractClosedFormPrior):
         d = self.mean.shape[0]
         self.cov = covariance("cov", cov, (d, d))
 
+    @overload
     @staticmethod
-    def fit(samples: ArrayLike) -> "GaussianPrior":
+    def fit(samples: ArrayLike, *, attributes: None = None) -> "GaussianPrior": ...
+
+    @overload
+    @staticmethod
+    def fit(samples: ArrayLike, *, attributes: ArrayLike) -> ConditionalPrior: ...
+
+    @staticmethod
+    def fit(
+        samples: ArrayLike, *, attributes: ArrayLike | None = None
+    ) -> "GaussianPrior | ConditionalPrior":
         """Maximum likelihood: the mean and covariance of the samples (Section 6.1).
 
         Args:
             samples: Parameters of past tasks (n, d), at least two rows.
+            attributes: What is known of each task (n, a), for a prior given attributes.
 
         Returns:
-            The prior.
+            The prior; with attributes a `ConditionalPrior`, whose `given` returns one.
 
         Raises:
             ValueError: Samples that are too few, constant, dependent or not finite.
         """
+        if attributes is not None:
+            return ConditionalPrior.fit(samples, attributes, GaussianPrior.fit)
         array = checked_samples(samples, at_least=2)
         with np.errstate(over="ignore", invalid="ignore"):  # rejected below
             mean = array.mean(axis=0)
@@ -72,6 +86,9 @@ class GaussianPrior(AbstractClosedFormPrior):
                 "`samples`: expected parameters that vary independently, got a singular "
                 "covariance; drop constant or dependent columns, or collect more samples"
             ) from error
+
+    def moved(self, offset: ArrayLike) -> "GaussianPrior":
+        return GaussianPrior(self.mean + checked_offset(offset, self.dim), self.cov)
 
     def validate(self) -> None:
         super().validate()

@@ -1,6 +1,6 @@
 """A Gaussian mixture prior: MixTS, and the oracle of most tests."""
 
-from typing import Any
+from typing import Any, overload
 
 import equinox as eqx
 import jax
@@ -25,6 +25,7 @@ from ..linalg import cholesky, one_at_a_time, solve_half, solve_lower
 from ..mixture import GaussianMixture, log_normalize
 from ..threefry import unrolled
 from .base import AbstractClosedFormPrior, centered, probabilities
+from .conditional import ConditionalPrior
 
 
 class MixturePrior(AbstractClosedFormPrior):
@@ -55,13 +56,37 @@ class MixturePrior(AbstractClosedFormPrior):
         self.covs = covariance("covs", covs, (k, d, d))
         self.noise = self.loadings = None
 
+    @overload
     @staticmethod
     def fit(
         samples: ArrayLike,
         num_components: int | None = None,
         sample_weights: ArrayLike | None = None,
         seed: int = 0,
-    ) -> "MixturePrior":
+        *,
+        attributes: None = None,
+    ) -> "MixturePrior": ...
+
+    @overload
+    @staticmethod
+    def fit(
+        samples: ArrayLike,
+        num_components: int | None = None,
+        sample_weights: ArrayLike | None = None,
+        seed: int = 0,
+        *,
+        attributes: ArrayLike,
+    ) -> ConditionalPrior: ...
+
+    @staticmethod
+    def fit(
+        samples: ArrayLike,
+        num_components: int | None = None,
+        sample_weights: ArrayLike | None = None,
+        seed: int = 0,
+        *,
+        attributes: ArrayLike | None = None,
+    ) -> "MixturePrior | ConditionalPrior":
         """Learn the mixture by expectation maximization.
 
         Args:
@@ -71,6 +96,7 @@ class MixturePrior(AbstractClosedFormPrior):
                 of two mixtures of few factors is better; one Gaussian where none is clearly so.
             sample_weights: (n,), how much each row counts beside the others; by default the same.
             seed: of the starts, and of what is held out.
+            attributes: (n, a), what is known of each task, for a prior given attributes.
 
         Returns:
             The mixture. Covariances are drawn a little towards their pooled one, and no variance is
@@ -79,6 +105,12 @@ class MixturePrior(AbstractClosedFormPrior):
         Raises:
             ValueError: samples that are too few, constant or not finite; weights that are negative.
         """
+        if attributes is not None:
+            return ConditionalPrior.fit(
+                samples,
+                attributes,
+                lambda rest: MixturePrior.fit(rest, num_components, sample_weights, seed),
+            )
         # Slow to import, and not needed to decide.
         from ..fitting.em import CovarianceModel
         from ..fitting.search import MixtureCandidate, fit_samples, search_samples

@@ -5,6 +5,7 @@ from numpy.typing import ArrayLike
 from ..denoisers.corrected import CorrectedDenoiser
 from ..priors.adaptor import as_prior
 from ..priors.base import AbstractClosedFormPrior
+from ..priors.conditional import ConditionalPrior
 from ..priors.diffusion import DiffusionPrior
 from ..priors.mixture import MixturePrior
 from .base import AbstractSampler
@@ -35,6 +36,8 @@ def best_sampler(prior: object, temperature: ArrayLike = 1.0) -> AbstractSampler
         ValueError: if a member of the prior is missing, or the temperature is not positive.
     """
     prior = as_prior(prior)
+    if isinstance(prior, ConditionalPrior):  # of the average task
+        prior = prior.residual
     closed = closed_form(prior)
     if closed is not None:
         return Exact(closed, temperature=temperature)
