@@ -352,6 +352,37 @@ def test_many_items_of_a_learned_prior_share_a_pool_of_draws() -> None:
     assert equal.max() < 0.2  # no two items have the same row of draws
 
 
+@pytest.mark.parametrize("case", [LINEAR, LOGISTIC], ids=lambda case: case.name)
+def test_attributes_move_the_prior_of_an_item(case: LikelihoodCase, tmp_path: Path) -> None:
+    prior = dp.ConditionalPrior(mixture(), np.array([[2.0, -1.0]]), np.zeros(1))
+    items = dp.Items(prior, case.make(), seed=1, num_draws=256)
+    items.add(["a", "b"], attributes=[[1.5], [np.nan]])
+    rows = history(case)
+    items.update("a", *rows["c"])
+    bandit = dp.Bandit(prior.given([1.5]), case.make(), seed=0)
+    bandit.update(*rows["c"])
+    one, other = items.posterior("a", 4000, seed=2), bandit.posterior(4000, seed=3)
+    spread = np.sqrt(np.diag(other.cov) * 2 / 4000)
+    assert np.all(np.abs(one.mean - other.mean) < Z * spread)
+    average = items.posterior("b", 4000, seed=2)
+    np.testing.assert_allclose(average.mean, WEIGHTS @ MEANS, atol=0.1)
+    items.save(tmp_path / "items.dprior")
+    loaded = dp.load(tmp_path / "items.dprior")
+    np.testing.assert_allclose(
+        loaded.posterior("a", 5, seed=0).draws, items.posterior("a", 5, seed=0).draws, rtol=1e-5
+    )
+    items.add("b", attributes=[1.5])  # known by now
+    assert abs(items.posterior("b", 4000, seed=2).mean[0] - average.mean[0] - 3.0) < 0.2
+    if case is LINEAR:
+        choice = items.choose(CONTEXT, propensity="exact")
+        counted = items.choose(CONTEXT, among=[choice.item, "a" if choice.item == "b" else "b"])
+        assert 0 < choice.propensity <= 1 and counted.propensity >= 0
+    with pytest.raises(ValueError, match="`attributes`: expected a row for each of 1 names, got 2"):
+        items.add("c", attributes=[[1.0], [2.0]])
+    with pytest.raises(ValueError, match="`attributes`: expected None with a prior that was not"):
+        filled(case).add("x", attributes=[1.0])
+
+
 def test_simulated_items_cost_less_from_a_prior_that_knows_them() -> None:
     problem = dp.ItemProblem(mixture(), dp.Linear(0.5), num_items=12, turnover=0.02)
     agents = {

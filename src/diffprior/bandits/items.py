@@ -22,6 +22,7 @@ from ..checks import default_float, positive_int, real_numbers
 from ..evidence.base import AbstractLikelihood
 from ..files.base import Serializable
 from ..files.cache import SavedArrays
+from ..priors.conditional import ConditionalPrior
 from ._dispatch import check_not_forked
 from .agents import (
     AbstractAgent,
@@ -88,6 +89,7 @@ class _Item:
     state: State | None = None
     num_rewards: int = 0
     num_redraws: int = 0
+    offset: Float[np.ndarray, " d"] | None = None  # of the prior, given the item's attributes
 
 
 class Items(Serializable):
@@ -102,8 +104,9 @@ class Items(Serializable):
     the other and draw before they make choices wait.
 
     Args:
-        prior: What past items say of the parameters, for which the best sampler is chosen; or a
-            sampler; or an agent, such as `LinUCB`, which brings its own likelihood.
+        prior: What past items say of the parameters, possibly given attributes, for which the best
+            sampler is chosen; or a sampler; or an agent, such as `LinUCB`, which brings its own
+            likelihood.
         likelihood: How rewards arise; None with an agent.
         num_draws: Joint draws in the panel, at least 2.
         seed: Integer from 0 to 2**63 - 1 that fixes the random numbers; None for a fresh one.
@@ -134,6 +137,7 @@ class Items(Serializable):
         unknown: str = "add",
     ) -> None:
         check_not_forked("Items")
+        self._conditional = prior if isinstance(prior, ConditionalPrior) else None
         self._agent = as_agent(prior, likelihood, temperature)
         self._dim = dim_of(self._agent)
         if positive_int("num_draws", num_draws) < MIN_DRAWS:
@@ -196,25 +200,53 @@ class Items(Serializable):
             f"dim={self._dim}, num_draws={self._num_draws}, num_decisions={self._num_decisions})"
         )
 
-    def add(self, names: Names) -> None:
+    def add(self, names: Names, attributes: ArrayLike | None = None) -> None:
         """Let items be chosen. New ones start at the prior, removed ones where they were.
 
         Args:
             names: One name or several, strings or integers.
+            attributes: What is known of them, (n, a) or (a,) of one, NaN where it is not; for a
+                prior given attributes. Without them, new items are average ones.
 
         Raises:
-            ValueError: A name is no string or integer, or occurs twice.
+            ValueError: A name is no string or integer, or occurs twice; or attributes do not fit.
         """
         wanted = _checked_names("names", names)
+        offsets = self._offsets(attributes, len(wanted))
         with self._updating:
-            self._add([name for name in wanted if name not in self])
+            self._add(wanted, offsets)
 
-    def _add(self, names: Sequence[Name]) -> None:
-        fresh = [name for name in names if name not in self._items]
-        items = [_Item(name, -1, self._num_added + i) for i, name in enumerate(fresh)]
-        items += [self._items[name] for name in names if name in self._items]
-        self._num_added += len(fresh)
-        self._show(items)
+    def _offsets(self, attributes: ArrayLike | None, count: int) -> Float[np.ndarray, "n d"] | None:
+        """What the attributes of so many items move the prior by."""
+        if attributes is None:
+            return None
+        if self._conditional is None:
+            raise ValueError(
+                "`attributes`: expected None with a prior that was not learned given attributes; "
+                "learn one by fit(samples, attributes=...)"
+            )
+        z = np.atleast_2d(np.asarray(attributes, np.float64))
+        if len(z) != count:
+            raise ValueError(
+                f"`attributes`: expected a row for each of {count} names, got {len(z)}"
+            )
+        return self._conditional.offsets(z)
+
+    def _add(self, names: Sequence[Name], offsets: Float[np.ndarray, "n d"] | None = None) -> None:
+        shown, again = [], []
+        for place, name in enumerate(names):
+            item = self._items.get(name)
+            if item is None:
+                item = _Item(name, -1, self._num_added)
+                self._num_added += 1
+            if offsets is not None:
+                item.offset = offsets[place]
+            if item.row < 0:
+                shown.append(item)
+            elif offsets is not None:
+                again.append(item)
+        self._show(shown)
+        self._redraw(again)
 
     def _show(self, items: Sequence[_Item]) -> None:
         """Draw for items and give them a row in the panel, some at a time."""
@@ -380,7 +412,8 @@ class Items(Serializable):
     def _redrawn(self, proposals: Sequence[tuple[_Item, State | None]]) -> PanelRows:
         """Rows of the panel for items that have shown this; a ValueError if a draw fails."""
         words = np.array([(i.number, i.num_redraws + 1) for i, _ in proposals], np.int64)
-        rows = self._draws([state for _, state in proposals], words.reshape(-1, 2))
+        offsets = self._stacked_offsets([item for item, _ in proposals])
+        rows = self._draws([state for _, state in proposals], words.reshape(-1, 2), offsets)
         if rows.failed.any():
             names = [proposals[place][0].name for place in np.flatnonzero(rows.failed).tolist()]
             raise ValueError(
@@ -389,6 +422,13 @@ class Items(Serializable):
                 "learned from this call"
             )
         return rows
+
+    def _stacked_offsets(self, items: Sequence[_Item]) -> Float[np.ndarray, "n d"] | None:
+        if self._conditional is None:
+            return None
+        none = np.zeros(self._dim)
+        found = [none if item.offset is None else item.offset for item in items]
+        return np.array(found).reshape(-1, self._dim)
 
     def _commit(self, proposals: Sequence[tuple[_Item, State | None]], rows: PanelRows) -> None:
         """Put evidence and draws in their places; the lock is held."""
@@ -433,14 +473,17 @@ class Items(Serializable):
                 items = list(self._active)
             else:
                 items = [self._known("names", n) for n in _checked_names("names", names)]
-            items = [item for item in items if item.row >= 0]
-            for start in range(0, len(items), AT_ONCE):
-                some = items[start : start + AT_ONCE]
-                states = [None if i.state is None else self._present(i.state) for i in some]
-                proposals = list(zip(some, states, strict=True))
-                rows = self._redrawn(proposals)
-                with self._lock:
-                    self._commit(proposals, rows)
+            self._redraw([item for item in items if item.row >= 0])
+
+    def _redraw(self, items: Sequence[_Item]) -> None:
+        """Draw anew for items, some at a time."""
+        for start in range(0, len(items), AT_ONCE):
+            some = items[start : start + AT_ONCE]
+            states = [None if i.state is None else self._present(i.state) for i in some]
+            proposals = list(zip(some, states, strict=True))
+            rows = self._redrawn(proposals)
+            with self._lock:
+                self._commit(proposals, rows)
 
     def posterior(self, name: Name, num_draws: int = 1000, *, seed: int | None = None) -> Posterior:
         """What is believed about the parameters of an item; no decision is changed by asking.
@@ -464,7 +507,7 @@ class Items(Serializable):
         state = item.state
         seed = fresh_seed() if seed is None else checked_seed(seed)
         state = None if state is None else self._present(state)
-        thetas = self._draws.parameters(state, num_draws, seed)
+        thetas = self._draws.parameters(state, num_draws, seed, item.offset)
         if not np.isfinite(thetas).all():
             raise RuntimeError("`posterior`: a draw failed; rescale features or set jax_enable_x64")
         return Posterior(thetas)
@@ -572,12 +615,12 @@ class Items(Serializable):
         empty = State.of(self.likelihood.empty(self._dim, 0), None)
         known, mixture = self._posteriors, self._draws.mixture
         assert mixture is not None
-        changed = [i for i in items if known.get(i.number, (i,))[0] is not i.state]
+        changed = [i for i in items if known.get(i.number, (-1,))[0] != i.num_redraws]
         for some in pieces(np.arange(len(changed))):
             states = [changed[place].state or empty for place in some]
-            parts = mixture.mixtures(states)
+            parts = mixture.mixtures(states, self._stacked_offsets([changed[i] for i in some]))
             for place, *own in zip(some, *parts, strict=True):
-                known[changed[place].number] = (changed[place].state, *own)
+                known[changed[place].number] = (changed[place].num_redraws, *own)
         found = [known[item.number][1:] for item in items]
         return [np.stack(column) for column in zip(*found, strict=True)]
 
@@ -585,6 +628,7 @@ class Items(Serializable):
     def file_hints(cls) -> dict[str, object]:
         return {
             "agent": AbstractAgent,
+            "conditional": ConditionalPrior | None,
             "about": SavedArrays,
             "evidence": tuple[SavedArrays, ...],
             "num_draws": int,
@@ -607,8 +651,12 @@ class Items(Serializable):
                 "counts": np.array(counts, np.int64).reshape(-1, 3),
                 "sizes": np.array([len(self._active), self._num_added], np.int64),
             }
+            offsets = self._stacked_offsets(items)
+            if offsets is not None:
+                about["offsets"] = offsets
             return {
                 "agent": self._agent,
+                "conditional": self._conditional,
                 "about": SavedArrays(about),
                 "evidence": tuple(_stacked(items)),
                 "num_draws": self._num_draws,
@@ -627,6 +675,7 @@ class Items(Serializable):
             half_life = datetime.timedelta(seconds=half_life)
         options = {name: fields[name] for name in ("num_draws", "seed", "max_rows", "unknown")}
         found = cls(fields["agent"], half_life=half_life, **options)
+        found._conditional = fields["conditional"]
         about = fields["about"].arrays
         names = _checked_names("names", json.loads(np.asarray(about["names"], np.uint8).tobytes()))
         counts = np.asarray(about["counts"], np.int64).reshape(len(names), 3)
@@ -641,6 +690,10 @@ class Items(Serializable):
             _Item(name, -1, int(number), None, int(rewards), int(redraws) - 1)
             for name, (number, rewards, redraws) in zip(names, counts, strict=True)
         ]
+        if found._conditional is not None:
+            offsets = np.asarray(about["offsets"], np.float64).reshape(len(names), found._dim)
+            for item, offset in zip(items, offsets, strict=True):
+                item.offset = offset
         for stack in fields["evidence"]:
             found._unstack(stack.arrays, items)
         found._num_decisions = fields["num_decisions"]

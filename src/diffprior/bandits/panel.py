@@ -111,10 +111,16 @@ class PanelDraws:
         thetas = np.empty((count, self._num_draws, self._dim), default_float())
         return PanelRows(thetas, np.empty((count, self._width, self._width), default_float()))
 
-    def __call__(self, states: Sequence[State | None], words: Int[np.ndarray, "n 2"]) -> PanelRows:
+    def __call__(
+        self,
+        states: Sequence[State | None],
+        words: Int[np.ndarray, "n 2"],
+        offsets: Float[np.ndarray, "n d"] | None = None,
+    ) -> PanelRows:
         """Rows for items that have shown this; not finite where a draw failed.
 
-        `words` tell the random numbers of one item, and of one time that it is drawn, from others.
+        `words` tell the random numbers of one item, and of one time that it is drawn, from others;
+        the prior of an item is moved by its offset.
         """
         found = self.empty(len(states))
         groups: dict[Any, list[int]] = {}
@@ -123,44 +129,54 @@ class PanelDraws:
         for kind, places in groups.items():
             for some in pieces(np.array(places)):
                 given = [] if kind is None else [state for i in some if (state := states[i])]
-                found.thetas[some], covs = self._rows(given, words[some])
+                by = None if offsets is None else offsets[some]
+                found.thetas[some], covs = self._rows(given, words[some], by)
                 found.covs[some] = covs[:, : self._width, : self._width]
         return found
 
     def _rows(
-        self, states: Sequence[State], words: Int[np.ndarray, "n 2"]
+        self,
+        states: Sequence[State],
+        words: Int[np.ndarray, "n 2"],
+        offsets: Float[np.ndarray, "n d"] | None,
     ) -> tuple[Float[np.ndarray, "n m d"], Float[np.ndarray, "n c c"]]:
         """As of a call, for new items if there are no states, else for states of one kind."""
         agent, count = self._agent, len(words)
         none = np.zeros((count, 0, 0))
         if self.mixture is not None:
-            return self.mixture.draws(states, words, self._num_draws, self._seed), none
+            return self.mixture.draws(states, words, self._num_draws, self._seed, offsets), none
         if not states and isinstance(agent, AbstractGaussianAgent):
             moments = agent.prior.moments()
             mean, cov = np.asarray(moments.mean), np.asarray(moments.cov)
             return np.tile(mean, (count, 1, 1)), np.tile(cov, (count, 1, 1))
         if not states:
-            return self._pooled(words), none
+            drawn = self._pooled(words)
+            return (drawn if offsets is None else drawn + offsets[:, None]), none
         size = next(size for size in reversed(SIZES) if size >= count)
         padded = np.zeros((size, 2), np.uint32)
         padded[:count] = words
         program = compiled(_program, self._structure, states[0].structure, self._num_draws)
-        leaves = side_by_side(states, size)
-        thetas, covs = program(self._leaves, self._key, leaves, padded)
+        leaves, by = side_by_side(states, size), _padded(offsets, size)
+        thetas, covs = program(self._leaves, self._key, leaves, padded, by)
         return np.asarray(thetas)[:count], np.asarray(covs)[:count]
 
     def parameters(
-        self, state: State | None, num_draws: int, seed: int
+        self,
+        state: State | None,
+        num_draws: int,
+        seed: int,
+        offset: Float[np.ndarray, " d"] | None = None,
     ) -> Float[np.ndarray, "n d"]:
         """Draws from the posterior of one item; NaN where they failed."""
         if state is None:
             state = State.of(self._agent.likelihood.empty(self._dim, 0), None)
         if self.mixture is not None:
             words = np.zeros((1, 2), np.int64)
-            return self.mixture.draws([state], words, num_draws, seed)[0]
+            by = None if offset is None else offset[None]
+            return self.mixture.draws([state], words, num_draws, seed, by)[0]
         program = compiled(_parameters_program, self._structure, state.structure, num_draws)
         key = jax.random.key_data(seed_key(seed))
-        return np.asarray(program(self._leaves, key, state.leaves))
+        return np.asarray(program(self._leaves, key, state.leaves, offset))
 
     def _pooled(self, words: Int[np.ndarray, "n 2"]) -> Float[np.ndarray, "n m d"]:
         """Draws of the prior: a new item takes the next ones of a pool; once all have been taken,
@@ -211,7 +227,7 @@ class ConditionedMixture:
         return ConditionedMixture(prior, float(sampler.temperature))
 
     def given(
-        self, states: Sequence[State]
+        self, states: Sequence[State], offsets: Float[np.ndarray, "n d"] | None = None
     ) -> tuple[Float[np.ndarray, "n k"], Float[np.ndarray, "n k d"], Float[np.ndarray, "n k d d"]]:
         """Log weights, halves and factors C of all items; of one that knows nothing if none."""
         dim = self.means.shape[1]
@@ -221,6 +237,8 @@ class ConditionedMixture:
             precision, shift = (
                 np.stack(column) / self.temperature for column in zip(*evidence, strict=True)
             )
+        if offsets is not None and states:
+            shift = shift - (precision @ offsets[:, :, None])[:, :, 0]
         curvature = self.transposed @ (precision[:, None] @ self.trils)
         inner = np.linalg.cholesky(curvature + np.eye(dim))
         # All is relative to a center, near which the terms that grow with the evidence cancel.
@@ -234,17 +252,23 @@ class ConditionedMixture:
         return self.log_weights + 0.5 * terms - log_dets, half, inner
 
     def mixtures(
-        self, states: Sequence[State]
+        self, states: Sequence[State], offsets: Float[np.ndarray, "n d"] | None = None
     ) -> tuple[Float[np.ndarray, "n k"], Float[np.ndarray, "n k d"], Float[np.ndarray, "n k d d"]]:
         """Weights, means, and F with covariances F' F, of all items."""
-        log_weights, half, inner = self.given(states)
+        log_weights, half, inner = self.given(states, offsets)
         weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
         factors = np.linalg.solve(inner, self.transposed)
         means = self.means + np.matmul(half[:, :, None], factors)[:, :, 0]
+        means = means if offsets is None else means + offsets[:, None]
         return weights / weights.sum(axis=1, keepdims=True), means, factors
 
     def draws(
-        self, states: Sequence[State], words: Int[np.ndarray, "n 2"], num_draws: int, seed: int
+        self,
+        states: Sequence[State],
+        words: Int[np.ndarray, "n 2"],
+        num_draws: int,
+        seed: int,
+        offsets: Float[np.ndarray, "n d"] | None = None,
     ) -> Float[np.ndarray, "n m d"]:
         """Draws of items, each from random numbers of its own; NaN where they cannot be made."""
         (num_components, dim), count = self.means.shape, len(words)
@@ -254,7 +278,7 @@ class ConditionedMixture:
             rng.random(out=uniforms[place])
             rng.standard_normal(out=noise[place])
         try:
-            log_weights, half, inner = self.given(states)
+            log_weights, half, inner = self.given(states, offsets)
         except np.linalg.LinAlgError:
             return np.full_like(noise, np.nan)
         cumulative = np.cumsum(np.exp(log_weights - log_weights.max(axis=1, keepdims=True)), axis=1)
@@ -263,9 +287,11 @@ class ConditionedMixture:
         own = np.arange(count) if states else np.zeros(count, np.int64)
         pairs = which + num_components * own[:, None]
         shifted = half.reshape(-1, dim)[pairs] + noise
-        return self.means[which] + self._times_factors(
+        moved = self._times_factors(
             shifted.reshape(-1, dim), pairs.reshape(-1), inner.reshape(-1, dim, dim)
-        ).reshape(noise.shape)
+        )
+        thetas = self.means[which] + moved.reshape(noise.shape)
+        return thetas if offsets is None else thetas + offsets[:, None]
 
     def _times_factors(
         self,
@@ -287,6 +313,12 @@ class ConditionedMixture:
         out = np.empty_like(moved)
         out[order] = moved
         return out
+
+
+def _padded(offsets: Float[np.ndarray, "n d"] | None, size: int) -> np.ndarray | None:
+    if offsets is None:
+        return None
+    return np.pad(offsets.astype(default_float()), [(0, size - len(offsets)), (0, 0)])
 
 
 def kind_of(state: State) -> tuple[object, ...]:
@@ -318,30 +350,44 @@ def _program(
 ) -> Callable[..., tuple[Array, Array]]:
     """Draws (n, m, d), NaN where they failed, and covariances if the agent asks for them."""
 
-    def one(agent: AbstractAgent, key: Array, leaves: list[Array], words: Array) -> Any:
+    def one(
+        agent: AbstractAgent, key: Array, leaves: list[Array], words: Array, offset: Array | None
+    ) -> Any:
         key = jax.random.fold_in(jax.random.fold_in(key, words[0]), words[1])
         evidence = evidence_structure.combine(leaves)
         if isinstance(agent, AbstractGaussianAgent):
             posterior, failed = agent.posterior(evidence)
             return jnp.where(failed, jnp.nan, posterior.mean)[None], posterior.cov
-        return _drawn(agent, jax.random.split(key, num_draws), evidence), jnp.zeros((0, 0))
+        keys = jax.random.split(key, num_draws)
+        return _drawn(agent, keys, evidence, offset), jnp.zeros((0, 0))
 
     @jax.jit
-    def panel(agent_leaves: list[Array], key_data: Array, leaves: list[Array], words: Array) -> Any:
+    def panel(
+        agent_leaves: list[Array],
+        key_data: Array,
+        leaves: list[Array],
+        words: Array,
+        offsets: Array | None,
+    ) -> Any:
         agent, key = agent_structure.combine(agent_leaves), jax.random.wrap_key_data(key_data)
-        return jax.vmap(functools.partial(one, agent, key))(leaves, words)
+        return jax.vmap(functools.partial(one, agent, key))(leaves, words, offsets)
 
     return panel
 
 
-def _drawn(agent: AbstractAgent, keys: Array, evidence: AbstractEvidence) -> Array:
-    """Parameters (m, d), NaN where they failed."""
+def _drawn(
+    agent: AbstractAgent, keys: Array, evidence: AbstractEvidence, offset: Array | None
+) -> Array:
+    """Parameters (m, d), NaN where they failed; the prior is moved by the offset."""
+    if offset is not None:
+        evidence = evidence.reparameterize(offset, jnp.eye(len(offset), dtype=offset.dtype))
 
     def one(key: Array) -> Array:
         theta, failed = agent.draw(key, evidence)
         return jnp.where(failed, jnp.nan, theta)
 
-    return jax.lax.map(one, keys, batch_size=SIZES[0])
+    thetas = jax.lax.map(one, keys, batch_size=SIZES[0])
+    return thetas if offset is None else thetas + offset[None]
 
 
 def _parameters_program(
@@ -352,9 +398,11 @@ def _parameters_program(
     """Draws (n, d) from the posterior of one item."""
 
     @jax.jit
-    def parameters(agent_leaves: list[Array], key_data: Array, leaves: list[Array]) -> Any:
+    def parameters(
+        agent_leaves: list[Array], key_data: Array, leaves: list[Array], offset: Array | None
+    ) -> Any:
         keys = jax.random.split(jax.random.wrap_key_data(key_data), num_draws)
         agent, evidence = agent_structure.combine(agent_leaves), evidence_structure.combine(leaves)
-        return _drawn(agent, keys, evidence)
+        return _drawn(agent, keys, evidence, offset)
 
     return parameters
