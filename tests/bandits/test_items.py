@@ -223,7 +223,7 @@ def test_calls_that_make_no_sense_say_why_and_change_nothing() -> None:
             ["a", "b"], np.zeros((3, 2)), np.zeros(3)
         ),
         "`rewards`: expected 0 or 1": lambda: items.update("a", CONTEXT, 2.0),
-        "`num_draws`: expected at least 2": lambda: dp.Items(
+        "`num_draws`: expected 2 to 65536": lambda: dp.Items(
             mixture(), dp.Linear(1.0), num_draws=1
         ),
     }

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.testing import assert_array_equal
 
 import diffprior as dp
-from cases import LIKELIHOODS, PRIORS, SAMPLERS, diffusion, network_denoiser, problem
+from cases import DIM, LIKELIHOODS, PRIORS, SAMPLERS, diffusion, network_denoiser, problem
 from diffprior.denoisers.corrected import CorrectedDenoiser, Correction
 from diffprior.denoisers.network import NetworkDenoiser
 from diffprior.denoisers.stagewise import StagewiseDenoiser
@@ -98,6 +98,18 @@ def _gaussian() -> dp.GaussianPrior:
     return PRIORS[0].make()
 
 
+def _conditional() -> dp.ConditionalPrior:
+    return dp.ConditionalPrior(_gaussian(), np.ones((2, DIM)), np.zeros(2))
+
+
+def _items(likelihood: dp.AbstractLikelihood) -> dp.Items:
+    items = dp.Items(_conditional(), likelihood, seed=3, num_draws=4)
+    items.add(["a", 7, "c"], attributes=np.arange(6.0).reshape(3, 2))
+    items.update(["a", 7, "a"], np.eye(DIM), np.array([1.0, 0.0, 1.0]))
+    items.remove("c")
+    return items
+
+
 # How an object of every kind is made, by a name.
 EXAMPLES: dict[str, Callable[[], Any]] = {
     **{case.name: case.make for case in (*LIKELIHOODS, *PRIORS)},
@@ -119,7 +131,14 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "uniform": lambda: dp.Uniform(dp.Poisson()),
     "arrays": lambda: SavedArrays({"a": np.arange(3), "b": np.zeros((2, 0))}),
     "bandit": lambda: bandit(dp.Exact(_gaussian())),
+<<<<<<< HEAD
     "encoder": encoder,
+=======
+    "moved": lambda: dp.AbstractPrior.moved(_gaussian(), np.ones(DIM)),
+    "conditional": _conditional,
+    "items": lambda: _items(dp.Linear(0.5)),
+    "logistic-items": lambda: _items(dp.Logistic()),
+>>>>>>> 00ec15d (Save items and priors given attributes; note them in the changelog)
 }
 
 

@@ -11,7 +11,7 @@ import functools
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -41,7 +41,9 @@ from .updates import Forgetting, Observations, State, checked_max_rows, num_axes
 
 Name = str | int
 Names = Name | Iterable[object]
-MIN_DRAWS = 2
+Chosen = Name | list[Name] | list[list[Name]]
+Numbers = float | Float[np.ndarray, "..."]
+MIN_DRAWS, MAX_DRAWS = 2, 2**16
 AT_ONCE = 512  # items that `refresh` draws for
 
 
@@ -53,15 +55,17 @@ class ItemChoice:
         score: Mean reward of each under the draw that decided.
     """
 
-    def __init__(self, item: Any, score: Any, propensity: Callable[[], tuple[Any, Any]]) -> None:
+    def __init__(
+        self, item: Chosen, score: Numbers, propensity: Callable[[], tuple[Numbers, Numbers]]
+    ) -> None:
         self.item, self.score, self._compute = item, score, propensity
 
     @functools.cached_property
-    def _share(self) -> tuple[Any, Any]:
+    def _share(self) -> tuple[Numbers, Numbers]:
         return self._compute()
 
     @property
-    def propensity(self) -> float | Float[np.ndarray, "..."]:
+    def propensity(self) -> Numbers:
         """Probability that the same evidence leads to this choice (has the item among its top k).
 
         It is computed when first read, which must be before the items change.
@@ -69,7 +73,7 @@ class ItemChoice:
         return self._share[0]
 
     @property
-    def propensity_se(self) -> float | Float[np.ndarray, "..."]:
+    def propensity_se(self) -> Numbers:
         """Standard error of `propensity`; 0 where it is exact."""
         return self._share[1]
 
@@ -108,7 +112,7 @@ class Items(Serializable):
             sampler is chosen; or a sampler; or an agent, such as `LinUCB`, which brings its own
             likelihood.
         likelihood: How rewards arise; None with an agent.
-        num_draws: Joint draws in the panel, at least 2.
+        num_draws: Joint draws in the panel, 2 to 65,536.
         seed: Integer from 0 to 2**63 - 1 that fixes the random numbers; None for a fresh one.
         temperature: As of `Bandit`.
         max_rows: As of `Bandit`, per item.
@@ -140,8 +144,8 @@ class Items(Serializable):
         self._conditional = prior if isinstance(prior, ConditionalPrior) else None
         self._agent = as_agent(prior, likelihood, temperature)
         self._dim = dim_of(self._agent)
-        if positive_int("num_draws", num_draws) < MIN_DRAWS:
-            raise ValueError(f"`num_draws`: expected at least 2, got {num_draws}; try 64")
+        if not MIN_DRAWS <= positive_int("num_draws", num_draws) <= MAX_DRAWS:
+            raise ValueError(f"`num_draws`: expected 2 to {MAX_DRAWS}, got {num_draws}; try 64")
         self._num_draws = int(num_draws)
         self._seed = fresh_seed() if seed is None else checked_seed(seed)
         self._max_rows = checked_max_rows(max_rows)
@@ -669,14 +673,15 @@ class Items(Serializable):
             }
 
     @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> "Items":
-        half_life: Any = fields["half_life"]
-        if half_life is not None and fields["in_seconds"]:
+    def from_fields(cls, fields: dict[str, object]) -> Self:
+        known: dict[str, Any] = fields  # checked against `file_hints`
+        half_life = known["half_life"]
+        if half_life is not None and known["in_seconds"]:
             half_life = datetime.timedelta(seconds=half_life)
-        options = {name: fields[name] for name in ("num_draws", "seed", "max_rows", "unknown")}
-        found = cls(fields["agent"], half_life=half_life, **options)
-        found._conditional = fields["conditional"]
-        about = fields["about"].arrays
+        options = {name: known[name] for name in ("num_draws", "seed", "max_rows", "unknown")}
+        found = cls(known["agent"], half_life=half_life, **options)
+        found._conditional = known["conditional"]
+        about = known["about"].arrays
         names = _checked_names("names", json.loads(np.asarray(about["names"], np.uint8).tobytes()))
         counts = np.asarray(about["counts"], np.int64).reshape(len(names), 3)
         num_active, found._num_added = (int(size) for size in about["sizes"])
@@ -684,7 +689,7 @@ class Items(Serializable):
         distinct = len(np.unique(numbers)) == len(numbers)
         if not (0 <= num_active <= len(names) and distinct and counts.min(initial=0) >= 0):
             raise ValueError("`items`: expected items with numbers of their own, got others")
-        if found._num_added <= numbers.max(initial=-1) or fields["num_decisions"] < 0:
+        if found._num_added <= numbers.max(initial=-1) or known["num_decisions"] < 0:
             raise ValueError("`items`: expected counts from 0, got others")
         items = [
             _Item(name, -1, int(number), None, int(rewards), int(redraws) - 1)
@@ -694,9 +699,9 @@ class Items(Serializable):
             offsets = np.asarray(about["offsets"], np.float64).reshape(len(names), found._dim)
             for item, offset in zip(items, offsets, strict=True):
                 item.offset = offset
-        for stack in fields["evidence"]:
+        for stack in known["evidence"]:
             found._unstack(stack.arrays, items)
-        found._num_decisions = fields["num_decisions"]
+        found._num_decisions = known["num_decisions"]
         found._items = {item.name: item for item in items}
         found._show(items[:num_active])
         for item in items[num_active:]:
@@ -707,6 +712,8 @@ class Items(Serializable):
         """Give items the evidence that `_stacked` wrote."""
         where, moments = arrays["items"], arrays["moments"]
         columns = [arrays[str(i)] for i in range(len(arrays) - 3)]
+        if int(arrays["capacity"]) > max(column.size for column in columns):
+            raise ValueError("`capacity`: expected room for the rows that there are, got more")
         empty = self.likelihood.empty(self._dim, int(arrays["capacity"]))
         like = State.of(empty, None)
         fits = [c.shape[1:] == leaf.shape for c, leaf in zip(columns, like.leaves, strict=True)]
