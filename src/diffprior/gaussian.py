@@ -194,22 +194,27 @@ class Tilted(NamedTuple):
 
 def tilted(
     mean: Float[AnyArray, "*k d"],
-    factor: Float[AnyArray, "*k d d"],
-    precision: Float[AnyArray, "d d"],
-    shift: Float[AnyArray, " d"],
+    factor: Float[AnyArray, "*f d d"],
+    precision: Float[AnyArray, "*n d d"],
+    shift: Float[AnyArray, "*n d"],
     *,
     with_factor: bool = False,
 ) -> Tilted:
-    """Condition Gaussians, given by factors of their covariances, on Gaussian evidence."""
+    """Condition Gaussians, given by factors of their covariances, on Gaussian evidence.
+
+    NumPy arrays of evidence may have a leading axis over tasks, as `mean` then has: (n, k, d).
+    """
     numpy = numpy_of(mean)
-    transposed, gradient = numpy.swapaxes(factor, -1, -2), shift - mean @ precision
-    identity = numpy.eye(shift.shape[0], dtype=shift.dtype)
-    tril = cholesky(transposed @ precision @ factor + identity)
+    own_precision = precision if precision.ndim == 2 else precision[:, None]
+    own_shift = shift if shift.ndim == 1 else shift[:, None]
+    transposed, gradient = numpy.swapaxes(factor, -1, -2), own_shift - mean @ precision
+    identity = numpy.eye(shift.shape[-1], dtype=shift.dtype)
+    tril = cholesky(transposed @ own_precision @ factor + identity)
     rhs = transposed @ gradient[..., None]
     if with_factor:
         rhs = numpy.concatenate([rhs, transposed], axis=-1)
     solved = solve_lower(tril, rhs)
-    return Tilted(mean, shift + gradient, tril, solved[..., 0], solved[..., 1:])
+    return Tilted(mean, own_shift + gradient, tril, solved[..., 0], solved[..., 1:])
 
 
 def normal_log_density(

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from ..checks import default_float
 from ..evidence.base import AbstractEvidence
+from ..gaussian import Tilted, tilted
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..samplers.exact import Exact
@@ -196,11 +197,7 @@ class PanelDraws:
 
 
 class ConditionedMixture:
-    """Gaussian mixtures under linear evidence, of many items side by side.
-
-    With a component's covariance L L', M = I + L' P L and its Cholesky factor C, the posterior mean
-    is mu + L C^-T half, half = C^-1 L' (q - P mu), and L C^-T a factor of the covariance.
-    """
+    """Gaussian mixtures under linear evidence, of many items side by side (see `Tilted`)."""
 
     def __init__(self, prior: GaussianPrior | MixturePrior, temperature: float) -> None:
         parts: tuple[ArrayLike, ...]
@@ -228,8 +225,8 @@ class ConditionedMixture:
 
     def given(
         self, states: Sequence[State], offsets: Float[np.ndarray, "n d"] | None = None
-    ) -> tuple[Float[np.ndarray, "n k"], Float[np.ndarray, "n k d"], Float[np.ndarray, "n k d d"]]:
-        """Log weights, halves and factors C of all items; of one that knows nothing if none."""
+    ) -> Tilted:
+        """All items given their evidence; one that knows nothing, if there are none."""
         dim = self.means.shape[1]
         precision, shift = np.zeros((1, dim, dim)), np.zeros((1, dim))
         if states:
@@ -239,26 +236,20 @@ class ConditionedMixture:
             )
         if offsets is not None and states:
             shift = shift - (precision @ offsets[:, :, None])[:, :, 0]
-        curvature = self.transposed @ (precision[:, None] @ self.trils)
-        inner = np.linalg.cholesky(curvature + np.eye(dim))
         # All is relative to a center, near which the terms that grow with the evidence cancel.
         center = np.linalg.solve(precision + np.eye(dim), shift[:, :, None])[:, :, 0]
-        away = self.means - center[:, None]
-        gradient = shift - (precision @ center[:, :, None])[:, :, 0]
-        pull = gradient[:, None] - away @ precision
-        half = np.linalg.solve(inner, self.transposed @ pull[..., None])[..., 0]
-        log_dets = np.log(np.diagonal(inner, axis1=2, axis2=3)).sum(axis=2)
-        terms = (away * (gradient[:, None] + pull)).sum(axis=2) + (half**2).sum(axis=2)
-        return self.log_weights + 0.5 * terms - log_dets, half, inner
+        local = shift - (precision @ center[:, :, None])[:, :, 0]
+        return tilted(self.means - center[:, None], self.trils, precision, local)
 
     def mixtures(
         self, states: Sequence[State], offsets: Float[np.ndarray, "n d"] | None = None
     ) -> tuple[Float[np.ndarray, "n k"], Float[np.ndarray, "n k d"], Float[np.ndarray, "n k d d"]]:
         """Weights, means, and F with covariances F' F, of all items."""
-        log_weights, half, inner = self.given(states, offsets)
+        given = self.given(states, offsets)
+        log_weights = self.log_weights + given.log_mass()
         weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
-        factors = np.linalg.solve(inner, self.transposed)
-        means = self.means + np.matmul(half[:, :, None], factors)[:, :, 0]
+        factors = np.linalg.solve(given.tril, self.transposed)
+        means = self.means + np.matmul(given.half_step[:, :, None], factors)[:, :, 0]
         means = means if offsets is None else means + offsets[:, None]
         return weights / weights.sum(axis=1, keepdims=True), means, factors
 
@@ -278,17 +269,18 @@ class ConditionedMixture:
             rng.random(out=uniforms[place])
             rng.standard_normal(out=noise[place])
         try:
-            log_weights, half, inner = self.given(states, offsets)
+            given = self.given(states, offsets)
         except np.linalg.LinAlgError:
             return np.full_like(noise, np.nan)
+        log_weights = self.log_weights + given.log_mass()
         cumulative = np.cumsum(np.exp(log_weights - log_weights.max(axis=1, keepdims=True)), axis=1)
         places = uniforms * cumulative[:, -1:]
         which = (places[:, :, None] >= cumulative[:, None, :-1]).sum(axis=2)
         own = np.arange(count) if states else np.zeros(count, np.int64)
         pairs = which + num_components * own[:, None]
-        shifted = half.reshape(-1, dim)[pairs] + noise
+        shifted = given.half_step.reshape(-1, dim)[pairs] + noise
         moved = self._times_factors(
-            shifted.reshape(-1, dim), pairs.reshape(-1), inner.reshape(-1, dim, dim)
+            shifted.reshape(-1, dim), pairs.reshape(-1), given.tril.reshape(-1, dim, dim)
         )
         thetas = self.means[which] + moved.reshape(noise.shape)
         return thetas if offsets is None else thetas + offsets[:, None]
