@@ -131,14 +131,11 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "uniform": lambda: dp.Uniform(dp.Poisson()),
     "arrays": lambda: SavedArrays({"a": np.arange(3), "b": np.zeros((2, 0))}),
     "bandit": lambda: bandit(dp.Exact(_gaussian())),
-<<<<<<< HEAD
     "encoder": encoder,
-=======
     "moved": lambda: dp.AbstractPrior.moved(_gaussian(), np.ones(DIM)),
     "conditional": _conditional,
     "items": lambda: _items(dp.Linear(0.5)),
     "logistic-items": lambda: _items(dp.Logistic()),
->>>>>>> 00ec15d (Save items and priors given attributes; note them in the changelog)
 }
 
 

@@ -1,5 +1,7 @@
 """Linear rewards with Gaussian noise: sufficient statistics and exact conditioning (Eq. 3)."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -208,9 +210,10 @@ class Linear(AbstractLikelihood):
     def empty(self, dim: int, capacity: int = 0) -> LinearEvidence:
         positive_int("dim", dim)
         noise_std = self._known_noise()
-        shapes = ((dim, dim), (dim,), (), ())
-        zeros = (jax.device_put(np.zeros(shape, noise_std.dtype)) for shape in shapes)
-        return LinearEvidence(*zeros, noise_std)  # compiles nothing
+        zeros = functools.partial(np.zeros, dtype=noise_std.dtype)
+        sums = map(jax.device_put, (zeros((dim, dim)), zeros(dim), zeros(()), zeros(())))
+        precision, shift, sum_squares, count = sums  # compiles nothing
+        return LinearEvidence(precision, shift, sum_squares, count, noise_std)
 
     def _known_noise(self) -> Float[Array, ""]:
         if self.noise_std is None:
