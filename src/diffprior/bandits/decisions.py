@@ -25,9 +25,18 @@ from numpy.typing import ArrayLike
 from ..checks import default_float, positive_int, real_numbers
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..executors import num_cores
+from ..samplers.exact import Exact
 from ..threefry import fold_in, host_fold_in, is_known_generator
 from ._dispatch import ONE_THREAD, QUICK_COMPILATION, Structure, awaited, compiled, partition
-from .agents import AbstractAgent, Index, LinearIndex, RandomIndex, key_words, random_numbers
+from .agents import (
+    AbstractAgent,
+    Index,
+    LinearIndex,
+    RandomIndex,
+    ThompsonSampling,
+    key_words,
+    random_numbers,
+)
 from .closed_form import ClosedForm
 from .updates import State, num_axes
 
@@ -494,13 +503,15 @@ class TaskPolicy:
         self._leaves, self._structure = partition(agent)
         self._shapes = [leaf.shape for leaf in partition(empty.with_capacity(max_rows))[0]]
         self._num_others = num_others
+        exact = isinstance(agent, ThompsonSampling) and isinstance(agent.sampler, Exact)
+        self._options = tuple(QUICK_COMPILATION.items()) if exact else ()
         self._num_cores = num_cores()
 
     def __call__(self, requests: Sequence[TaskRequest]) -> TaskDraws:
         """Draws for tasks of one likelihood, shared out among the processor's cores."""
         size = min(TASKS_PER_CALL, -(-len(requests) // self._num_cores))
         shares = [requests[start : start + size] for start in range(0, len(requests), size)]
-        about = (self._structure, requests[0].structure, self._num_others)
+        about = (self._structure, requests[0].structure, self._num_others, self._options)
         call = functools.partial(self._draws, compiled(_task_program, *about))
         parts = list(map(call, shares) if len(shares) == 1 else _threads().map(call, shares))
         return TaskDraws(*jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts))
@@ -541,8 +552,9 @@ def _task_program(
     agent_structure: Structure[AbstractAgent],
     evidence_structure: Structure[AbstractEvidence],
     num_others: int,
+    options: tuple[tuple[str, int], ...],
 ) -> Callable[..., Any]:
-    """The program for all agents and evidence of these structures."""
+    """The program for all agents and evidence of these structures, compiled with options."""
 
     @jax.jit  # so that it is traced once, though its shapes are asked for before
     def one(leaves: Any, own: Any) -> tuple[Index, Bool[Array, " draws"]]:
@@ -556,7 +568,7 @@ def _task_program(
         keys = jnp.concatenate([first[None], others])
         return jax.vmap(lambda key: agent.index(key, evidence))(keys)
 
-    @functools.partial(jax.jit, compiler_options=QUICK_COMPILATION)
+    @functools.partial(jax.jit, compiler_options=dict(options))
     def many(leaves: Any, columns: Any, count: Array) -> Any:
         def step(place: Array, found: Any) -> Any:
             new = one(leaves, jax.tree.map(lambda column: column[place], columns))
