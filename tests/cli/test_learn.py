@@ -13,7 +13,7 @@ from cli.helpers import run
 from worlds_of_tasks import blobs, rows
 
 NAMES = ("--task", "user", "--reward", "rating", "--features", "x*")
-GAUSSIAN = ("--families", "gaussian", "--no-simulate")
+GAUSSIAN = ("--families", "gaussian", "--quick")
 
 
 @pytest.fixture(scope="module")

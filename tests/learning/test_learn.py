@@ -107,6 +107,21 @@ def test_a_gaussian_is_chosen_where_tasks_are_gaussian() -> None:
     assert isinstance(alone.prior, dp.MixturePrior) and "mixture" in alone.report.chosen
 
 
+def test_the_gaussian_is_announced_first_and_closed_forms_can_be_all(
+    blob_logs: dp.Logs, learned: dp.Learned, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = dp.learn(blob_logs, dp.Linear(), quick=True, config=QUICK)
+    lines = capsys.readouterr().err.splitlines()
+    first, second = (line for line in lines if "of 5 after" not in line)  # how far a slow one is
+    assert first.startswith("Gaussian after") and "over naive estimates" in first
+    assert second.startswith("chosen: the mixture of 2")
+    assert list(found.families) == ["naive estimates", "Gaussian", "mixture of 2"]
+    assert found.report.simulation is None
+    assert found.prior.digest == learned.prior.digest
+    with pytest.raises(ValueError, match="`quick`: expected a Gaussian or mixtures"):
+        dp.learn(blob_logs, dp.Linear(), families=("diffusion",), quick=True)
+
+
 def test_few_tasks_give_the_mixed_model_of_lme4() -> None:
     with SLEEP.open() as file:
         table = list(csv.DictReader(file))
