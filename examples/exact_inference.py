@@ -17,7 +17,7 @@ import numpy as np
 
 import diffprior as dp
 
-NUM_PAST, NUM_ROWS, NUM_NEW, NUM_DRAWS = 2_000, 8, 100, 200
+NUM_PAST, NUM_ROWS, NUM_NEW, NUM_DRAWS = 2_000, 8, 50, 200
 CENTERS = np.array([[-1.5, 1.0], [1.5, 0.5]])
 SPREAD = 0.25
 NOISE_STD = 1.0

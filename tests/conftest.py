@@ -37,6 +37,7 @@ from jaxtyping import install_import_hook  # noqa: E402
 
 DOUBLE = os.environ.get("JAX_ENABLE_X64", "1") != "0"
 jax.config.update("jax_enable_x64", DOUBLE)
+jax.config.update("jax_disable_most_optimizations", True)  # programs run once or twice
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -49,25 +50,12 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.load_profile("repeatable")
 
 
-# Where programs run long, or are compared to the last bit with what a fixture of the session has
-# computed, which is made before a test says how to compile. Elsewhere they run once or twice, and
-# are compiled quickly, not well.
-RUN_LONG = (
-    "test_stress",
-    "test_training",
-    "_dps",
-    "_smc",
-    "_filter",
-)
-
-RUN_ONCE = "equal_the_twin"  # tests of single draws among them
-
 # The longest of all, with which two workers begin, so that neither waits for the other at the end.
 LONGEST = ("test_docs", "test_crashes", "test_walk", "test_compilation", "test_choose_base")
 
 # Every program holds some dozen memory maps, of which a process may have 65,530; they are counted
 # after every so many tests, and programs forgotten when most are taken.
-MOST_MAPS, COUNT_AFTER = 25_000, 10
+MOST_MAPS, COUNT_AFTER = 50_000, 10
 _tests_done = itertools.count(1)
 
 
@@ -102,12 +90,3 @@ def _memory_maps() -> int:
         return Path("/proc/self/maps").read_bytes().count(b"\n")
     except OSError:
         return MOST_MAPS + 1
-
-
-@pytest.fixture(autouse=True)
-def quick_compilation(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = jax.config.read("jax_disable_most_optimizations")
-    runs_long = request.path.stem.endswith(RUN_LONG) and RUN_ONCE not in request.node.name
-    jax.config.update("jax_disable_most_optimizations", not runs_long)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)

@@ -99,9 +99,8 @@ print("returned")
 
 PROGRAMS = (
     (LINEAR, 5, 30_000),
-    (LINEAR, 64, 2_000),
     (LOGISTIC, 5, 2_000),
-    (MIXTURE, 32, 64),
+    (MIXTURE, 16, 64),
     (FITS, 16, 4),
 )
 

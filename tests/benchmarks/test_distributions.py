@@ -78,7 +78,7 @@ def test_draws_on_a_sheet_have_the_moments_of_weighted_atoms() -> None:
     source = distribution("sheet-4")
     tasks = source.tasks(10, 2, 0)
     draws = source.posterior(1, tasks, DRAWS)
-    atoms = source.sample(99, 200_000)
+    atoms = source.sample(99, 100_000)
     for draw, precision, shift in zip(
         draws, tasks.evidence.precision, tasks.evidence.shift, strict=True
     ):
@@ -90,7 +90,7 @@ def test_draws_on_a_sheet_have_the_moments_of_weighted_atoms() -> None:
         assert_mean(draw[:, 0] ** 2, square[0])
 
 
-@pytest.mark.parametrize("likelihood", ["logistic", "negative-binomial"])
+@pytest.mark.parametrize("likelihood", ["negative-binomial"])
 def test_draws_of_a_wide_prior_have_the_moments_of_a_grid(
     likelihood: str,
 ) -> None:
@@ -115,7 +115,7 @@ def test_draws_of_a_wide_prior_have_the_moments_of_a_grid(
             assert_mean(draw[:, column] ** 2, square[column])
 
 
-@pytest.mark.parametrize("likelihood", ["linear", "logistic"])
+@pytest.mark.parametrize("likelihood", ["logistic"])
 def test_chains_over_blocks_have_the_moments_of_weighted_draws(likelihood: str) -> None:
     source = distribution("blocks-4", likelihood)
     tasks = source.tasks(8, 1, 0, likelihood)

@@ -13,7 +13,6 @@ import diffprior as dp
 import reference
 from cases import (
     GLMS,
-    LINEAR,
     LOGISTIC,
     NEGATIVE_BINOMIAL,
     POISSON,
@@ -28,7 +27,7 @@ both_precisions = pytest.mark.float32
 every_family = pytest.mark.parametrize("case", GLMS, ids=case_name)
 LINKS = (LOGISTIC, POISSON, NEGATIVE_BINOMIAL)
 every_link = pytest.mark.parametrize("case", LINKS, ids=case_name)
-SIZES = [(d, n) for d in (1, 3, 9) for n in sorted({0, d - 1, 10 * d})]
+SIZES = [(d, n) for d in (3, 9) for n in sorted({0, d - 1, 10 * d})]
 ETA = np.linspace(-30, 30, 61)
 
 
@@ -36,14 +35,15 @@ ETA = np.linspace(-30, 30, 61)
 @every_family
 def test_family_is_the_twins(case: LikelihoodCase) -> None:
     family, rtol = case.make(), tolerance(1e-12, 1e-4)
-    assert_allclose(
-        family.mean(jnp.asarray(ETA)), reference.family_mean(ETA, case.family), rtol=rtol
+    both = jax.jit(
+        lambda y, eta: (family.mean(eta), family.score(y, eta), family.curvature(y, eta))
     )
     for y in (0.0, 1.0):
-        arguments = jnp.full_like(jnp.asarray(ETA), y), jnp.asarray(ETA)
+        mean, *derivatives = both(np.full_like(ETA, y), ETA)
+        assert_allclose(mean, reference.family_mean(ETA, case.family), rtol=rtol)
         twins = reference.family_derivatives(y, ETA, case.family, case.dispersion)
-        for ours, twin in zip((family.score, family.curvature), twins, strict=True):
-            assert_allclose(ours(*arguments), twin, rtol=rtol, atol=tolerance(1e-12, 1e-5))
+        for ours, twin in zip(derivatives, twins, strict=True):
+            assert_allclose(ours, twin, rtol=rtol, atol=tolerance(1e-12, 1e-5))
 
 
 @every_family
@@ -54,8 +54,11 @@ def test_score_and_curvature_are_derivatives(case: LikelihoodCase) -> None:
         density = lambda eta, y=y: family.log_density(jnp.asarray(y), eta)  # noqa: E731
         score, curvature = jax.vmap(jax.grad(density)), jax.vmap(jax.grad(jax.grad(density)))
         rewards = jnp.full_like(eta, y)
-        assert_allclose(family.score(rewards, eta), score(eta), rtol=1e-12, atol=1e-14)
-        assert_allclose(family.curvature(rewards, eta), -curvature(eta), rtol=1e-12, atol=1e-14)
+        both = jax.jit(lambda y, x, s=score, c=curvature: (
+            (family.score(y, x), family.curvature(y, x)), (s(x), -c(x))
+        ))  # fmt: skip
+        for ours, theirs in zip(*both(rewards, eta), strict=True):
+            assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
 
 
 def test_curvature_may_depend_on_the_reward() -> None:
@@ -148,7 +151,7 @@ def test_identity_link_is_the_linear_model(noise_std: float, num_rows: int) -> N
 
 
 @every_link
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10**6), num_rows=st.integers(0, 60), dim=st.sampled_from([1, 3]))
 def test_mode_over_random_problems(
     case: LikelihoodCase, seed: int, num_rows: int, dim: int
@@ -176,14 +179,3 @@ def test_a_benign_problem_takes_few_steps() -> None:
     p = problem(6, 3, 30, LOGISTIC)
     result = irls(p.gaussian(), p.evidence(dp.Logistic()))
     assert result.converged and result.num_iterations <= 8
-
-
-@pytest.mark.parametrize("case", [LINEAR, LOGISTIC], ids=case_name)
-def test_jit_equals_eager(case: LikelihoodCase) -> None:
-    p = problem(0, 3, 30, case)
-    evidence = p.evidence(case.make())
-    with jax.disable_jit():
-        eager = jax.tree.leaves(evidence.condition(p.gaussian()))
-    compiled = jax.tree.leaves(evidence.condition(p.gaussian()))
-    for ours, theirs in zip(compiled, eager, strict=True):
-        assert_allclose(ours, theirs, rtol=1e-11, atol=1e-11)

@@ -1,6 +1,7 @@
 """The sampler that a prior gets by default."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +21,22 @@ VARIANCES = np.array([[0.2, 0.9], [0.05, 0.4]])
 
 def learned(base: GaussianMixture | None) -> dp.DiffusionPrior:
     """A prior whose network added nothing to its base."""
-    prior = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(2), np.eye(2)))
     denoiser = CorrectedDenoiser(base, None, None, 2)
     return dataclasses.replace(
-        prior, offset=jnp.asarray(OFFSET), scale=jnp.asarray(SCALE), denoiser=denoiser
+        closed(), offset=jnp.asarray(OFFSET), scale=jnp.asarray(SCALE), denoiser=denoiser
     )
+
+
+@functools.cache
+def closed() -> dp.DiffusionPrior:
+    """N(0, I) with its exact denoiser."""
+    return dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(2), np.eye(2)))
+
+
+def of_size(dim: int, denoiser: CorrectedDenoiser) -> dp.DiffusionPrior:
+    """A prior of so many parameters, whose residual is that of two."""
+    offset, scale = jnp.asarray(np.zeros(dim)), jnp.asarray(np.eye(dim))
+    return dataclasses.replace(closed(), offset=offset, scale=scale, denoiser=denoiser)
 
 
 def network(dim: int) -> Correction:
@@ -63,17 +75,15 @@ def test_a_gaussian_that_nothing_corrects_gives_bayes() -> None:
 
 def test_other_priors_get_what_is_exact_or_the_chain() -> None:
     assert isinstance(dp.best_sampler(dp.GaussianPrior(np.zeros(2), np.eye(2))), dp.Exact)
-    closed = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(2), np.eye(2)))
-    assert isinstance(dp.best_sampler(closed), dp.EvidenceDPS)
+    assert isinstance(dp.best_sampler(closed()), dp.EvidenceDPS)
 
 
 def test_a_mixture_that_a_network_corrects_a_little_gets_passes_from_four_parameters_on() -> None:
     for dim, kind in ((3, dp.EvidenceDPS), (4, dp.FewPasses)):
         denoiser = CorrectedDenoiser(unit_base(dim), network(dim), None, dim)
-        plain = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(dim), np.eye(dim)))
-        assert isinstance(dp.best_sampler(dataclasses.replace(plain, denoiser=denoiser)), kind)
+        assert isinstance(dp.best_sampler(of_size(dim, denoiser)), kind)
         much = dataclasses.replace(denoiser, negligible_correction=False)
-        chain = dp.best_sampler(dataclasses.replace(plain, denoiser=much))
+        chain = dp.best_sampler(of_size(dim, much))
         assert isinstance(chain, dp.EvidenceDPS)
 
 
@@ -83,10 +93,9 @@ def test_a_network_on_one_gaussian_gets_more_stages_past_eight_parameters(
 ) -> None:
     """Up to eight the covariance is the derivative of the mean, past that a table."""
     correction = network(dim)
-    plain = dp.DiffusionPrior.from_prior(dp.GaussianPrior(np.zeros(dim), np.eye(dim)))
     denoiser = CorrectedDenoiser(None, correction, jnp.ones(len(SPREAD_AT)), dim)
-    sampler = dp.best_sampler(dataclasses.replace(plain, denoiser=denoiser), 0.5)
+    sampler = dp.best_sampler(of_size(dim, denoiser), 0.5)
     assert isinstance(sampler, dp.EvidenceDPS) and float(sampler.temperature) == 0.5
     assert len(sampler.schedule.snr) == steps
     mixed = CorrectedDenoiser(unit_base(dim), correction, None, dim, negligible_correction=False)
-    assert len(dp.best_sampler(dataclasses.replace(plain, denoiser=mixed)).schedule.snr) == 20
+    assert len(dp.best_sampler(of_size(dim, mixed)).schedule.snr) == 20

@@ -31,7 +31,7 @@ from diffprior.denoisers.corrected import CorrectedDenoiser
 from diffprior.samplers.few_passes import PROPOSALS
 from statistic import assert_moments
 
-N = 20_480
+N = 8192
 DIM = 2
 KEY = jax.random.key(8)
 NOISE = {1: (), 2: (3.0,), 3: (1.5, 8.0), 4: (1.0, 4.0, 16.0)}  # precisions, of I + P
@@ -103,7 +103,7 @@ def test_linear_passes_equal_the_twin(passes: int) -> None:
 
 @pytest.mark.float32
 def test_a_gaussian_prior_gives_exact_bayes() -> None:
-    for num_rows in (0, 1, 5, 100):
+    for num_rows in (0, 5, 100):
         p = problem(num_rows, 3, num_rows)
         sampler = dp.FewPasses(gaussian(p.mean, p.cov), passes=4)
         draws, info = sampler.sample_many(KEY, p.evidence(LINEAR.make()), N)

@@ -23,7 +23,7 @@ from chains import (
 from diffprior.samplers.twisted_smc import systematic
 from statistic import assert_mean, assert_moments
 
-N = 20_480
+N = 4096
 DIM = 2
 KEY = jax.random.key(9)
 
@@ -31,7 +31,7 @@ KEY = jax.random.key(9)
 def test_a_gaussian_prior_gives_exact_bayes() -> None:
     """The law, and the expectation of the estimated evidence over the exact one, which is 1."""
     num_particles, steps, dim = 4, 8, 3
-    for num_rows in (0, 1, 5, 100):
+    for num_rows in (0, 5, 100):
         p = problem(num_rows, dim, num_rows)
         prior = dp.GaussianPrior(p.mean, p.cov)
         sampler = dp.TwistedSMC(prior, num_particles=num_particles, steps=steps)
@@ -91,7 +91,7 @@ def test_two_blobs_give_the_exact_mixture() -> None:
     sampler = dp.TwistedSMC(blob_prior(), num_particles=32, steps=40)
     for num_rows in (0, 5):
         p = problem(num_rows + 20, DIM, num_rows)
-        draws, info = sampler.sample_many(KEY, p.evidence(LINEAR.make()), 2048)
+        draws, info = sampler.sample_many(KEY, p.evidence(LINEAR.make()), 1024)
         posterior = reference.mixture_posterior(*BLOBS, p.features, p.rewards, NOISE_STD)
         expected = blob_posterior_features(posterior)
         assert_near(blob_features(np.asarray(draws), posterior), expected, allowance=0.005)
@@ -108,7 +108,7 @@ def test_resampling_corrects_a_poor_belief() -> None:
     evidence = dp.Linear(0.5).observe([[1.0, 0.0]], [0.1])
     exact = reference.mixture_posterior(*blobs, [[1.0, 0.0]], [0.1], 0.5)
     sampler = dp.TwistedSMC(dp.MixturePrior(*blobs), num_particles=32, steps=40)
-    draws, info = sampler.sample_many(KEY, evidence, 4096)
+    draws, info = sampler.sample_many(KEY, evidence, 1024)
     right = np.asarray(draws)[:, 0] > 0
     assert_near(right, exact[0][1], allowance=0.01)
     assert np.min(info.effective_sample_size) < 16
