@@ -90,11 +90,8 @@ def test_draws_on_a_sheet_have_the_moments_of_weighted_atoms() -> None:
         assert_mean(draw[:, 0] ** 2, square[0])
 
 
-@pytest.mark.parametrize("likelihood", ["negative-binomial"])
-def test_draws_of_a_wide_prior_have_the_moments_of_a_grid(
-    likelihood: str,
-) -> None:
-    num_observations = 3
+def test_draws_of_a_wide_prior_have_the_moments_of_a_grid() -> None:
+    num_observations, likelihood = 3, "negative-binomial"
     source = distribution("wide-2", likelihood)
     assert isinstance(source, MixtureDistribution)
     tasks = source.tasks(num_observations, 2, 0, likelihood)
@@ -115,10 +112,9 @@ def test_draws_of_a_wide_prior_have_the_moments_of_a_grid(
             assert_mean(draw[:, column] ** 2, square[column])
 
 
-@pytest.mark.parametrize("likelihood", ["logistic"])
-def test_chains_over_blocks_have_the_moments_of_weighted_draws(likelihood: str) -> None:
-    source = distribution("blocks-4", likelihood)
-    tasks = source.tasks(8, 1, 0, likelihood)
+def test_chains_over_blocks_have_the_moments_of_weighted_draws() -> None:
+    source = distribution("blocks-4", "logistic")
+    tasks = source.tasks(8, 1, 0, "logistic")
     draws = source.posterior(1, tasks, 500)
     atoms = source.sample(99, 100_000)
     for index, draw in enumerate(draws):

@@ -184,7 +184,7 @@ def test_a_component_without_tasks_stays_absent() -> None:
 
 
 def test_likelihood_is_that_of_scikit_learn() -> None:
-    x, fresh = draws(3000), draws(3000, seed=1)
+    x, fresh = draws(1500), draws(3000, seed=1)
     ours = of_prior(dp.MixturePrior.fit(x, num_components=3))
     theirs = TheirMixture(3, n_init=3, random_state=0, tol=1e-6).fit(x)
     assert_allclose(mean_log_density(ours, x), theirs.score(x), atol=2e-3)
@@ -192,7 +192,7 @@ def test_likelihood_is_that_of_scikit_learn() -> None:
 
 
 def test_as_many_components_as_the_samples_justify() -> None:
-    x = draws(3000)
+    x = draws(1500)
     found = search_samples(x / x.std(axis=0), seed=0)
     assert str(found.candidate) == "3" and found.gain > 1 and found.pays
     assert found.scores[MixtureCandidate(2, FREE)] < found.score
@@ -262,8 +262,8 @@ def test_weights_are_checked() -> None:
 def test_rows_of_weight_zero_are_as_if_not_there() -> None:
     """However many there are: they are no samples that justify components."""
     x = draws(400)
-    weights = np.r_[np.ones(400), np.zeros(30_000)]
-    with_others = np.concatenate([x, np.random.default_rng(1).standard_normal((30_000, 3)) + 9])
+    weights = np.r_[np.ones(400), np.zeros(6000)]
+    with_others = np.concatenate([x, np.random.default_rng(1).standard_normal((6000, 3)) + 9])
     got = dp.MixturePrior.fit(with_others, sample_weights=weights)
     assert_allclose(np.asarray(got.means), np.asarray(dp.MixturePrior.fit(x).means))
 
@@ -301,7 +301,7 @@ def test_samples_of_one_group_are_held_out_together() -> None:
 def test_a_sheet_is_given_flat_components_and_the_mean_of_two_runs() -> None:
     """New samples are likelier under it than under either run."""
     limits = SearchConfig(max_components=32, average_from=16)
-    x, fresh = sheet(1500, seed=1), sheet(4000, seed=2)
+    x, fresh = sheet(1500, seed=1), sheet(2000, seed=2)
     found = search_samples(x, config=limits)
     chosen, (free, *_) = found.candidate, [k for k in found.scores if str(k) == "32"]
     assert chosen.model.rank is not None and chosen.num_runs == 2
