@@ -102,7 +102,7 @@ def speed() -> None:
 
 def _learn(
     logs: Any, logistic: bool, up_to: str = "gaussian", *, executor: AbstractExecutor
-) -> dp.Learned:
+) -> dp.Model:
     rewards = dp.Logistic() if logistic else dp.Linear(noise_std=1.0)
     families = FAMILIES[: 1 + FAMILIES.index(up_to)]
     return dp.learn(

@@ -122,14 +122,14 @@ class Clusters:
         return dp.Logs(tasks, x, y)
 
 
-def learn(logs: dp.Logs, likelihood: Any, up_to: str = "mixture", **options: Any) -> dp.Learned:
+def learn(logs: dp.Logs, likelihood: Any, up_to: str = "mixture", **options: Any) -> dp.Model:
     """Learn quietly, without simulated regret."""
     families = FAMILIES[: 1 + FAMILIES.index(up_to)]
     options = {"simulate": False, "progress": False, **options}
     return dp.learn(logs, likelihood, families=families, **options)
 
 
-def log_evidence(learned: dp.Learned, new: dp.Logs) -> np.ndarray:
+def log_evidence(learned: dp.Model, new: dp.Logs) -> np.ndarray:
     """log p(h) of every new task under the prior that was chosen."""
     return dp.evaluate.log_evidence(learned.prior, new, learned.likelihood)
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:  # for type checkers, which read no table
     from .fitting.report import FitReport as FitReport
     from .fitting.report import FitWarning as FitWarning
     from .gaussian import Gaussian as Gaussian
-    from .learning.learn import Learned as Learned
     from .learning.learn import learn as learn
+    from .learning.model import Model as Model
     from .learning.report import LearningReport as LearningReport
     from .logs.logs import Logs as Logs
     from .logs.shards import ShardedLogs as ShardedLogs
@@ -90,7 +90,8 @@ _NAMES = {
     ".fitting.config": "FitConfig",
     ".fitting.report": "FitReport FitWarning",
     ".gaussian": "Gaussian",
-    ".learning.learn": "Learned learn",
+    ".learning.learn": "learn",
+    ".learning.model": "Model",
     ".learning.report": "LearningReport",
     ".logs.logs": "Logs",
     ".logs.shards": "ShardedLogs",

@@ -313,7 +313,7 @@ class AsyncClient:
 
         Args:
             model: Name of the model.
-            prior: The prior.
+            prior: The model, or the prior with its likelihood in `settings`.
             settings: Settings of the service: `likelihood`, `likelihood_options`, `sampler`, ...
             share: Share of the tasks that it serves, 0 to 1.
 

@@ -56,7 +56,8 @@ def test_what_is_missing_is_named_before_any_work(files: tuple[Path, Path], tmp_
     prior, logs = files
     columns = OPTIONS[:6]
     for arguments, message in [
-        ((prior, logs, *columns), "`noise-std`: expected a number with linear rewards"),
+        ((prior, logs, *columns), "`likelihood`: expected how rewards arise, which the prior in"),
+        ((prior, logs, *columns, "--likelihood", "linear"), "`noise-std`: expected a number"),
         ((prior, logs, *columns, "--likelihood", "bell"), "`likelihood`: expected one of"),
         ((prior, logs, *columns, "--likelihood", "logistic"), "`rewards`: expected 0 or 1"),
         ((tmp_path / "none", logs, *OPTIONS), "none"),

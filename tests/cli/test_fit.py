@@ -69,7 +69,10 @@ def test_refusals_come_before_any_work(
         (("sample", table, "-o", tmp_path / "out.txt"), "expected one of .npy, .csv, got out.txt"),
         (("sample", tmp_path / "absent", "-o", out), "error:"),
         (("sample", table, "-o", out), "error:"),
-        (("sample", evidence, "-o", out), "expected the file of a prior, got one of LinearEv"),
+        (
+            ("sample", evidence, "-o", out),
+            "expected the file of a prior or a model, got one of LinearEv",
+        ),
     ]
     for arguments, message in cases:
         assert message in run(*arguments, code=2)

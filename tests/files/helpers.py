@@ -20,6 +20,9 @@ from diffprior.denoisers.stagewise import StagewiseDenoiser
 from diffprior.files.base import Serializable
 from diffprior.files.cache import SavedArrays
 from diffprior.fitting.report import Candidate, FitReport, StageLoss
+from diffprior.learning.regret import Regret, Simulation
+from diffprior.learning.report import LearningReport
+from diffprior.learning.scoring import FamilyResult, Gain
 from diffprior.mixture import GaussianMixture
 from diffprior.priors.diffusion import Metadata
 
@@ -94,6 +97,21 @@ def encoder() -> dp.Encoder:
     return dp.Encoder.fit(rows, ["age", "genres", "age*genres"], min_count=5)
 
 
+def model() -> dp.Model:
+    """A model with an encoder and a report."""
+    gain = Gain(0.5, 0.1, 9)
+    families = (FamilyResult("Gaussian", -1.5, gain, (gain,), None, True),)
+    regrets = (Regret("Gaussian", 1.0, 3.0, 0.5, 0.0, 0.0),)
+    report = LearningReport(
+        *(9, 90, (10.0, 10.0, 10.0), ("a", "b"), "linear", 0.5, "given", 1, (0.9, 0.8), 9.0),
+        *(families, ("10",), 0.9, 0.01, Simulation(regrets, 50, 8, 1.0), "Gaussian", "chosen: it"),
+        *(0.003, ("few tasks",), {"Gaussian": 1.0}),
+    )
+    columns = dp.Encoder.fit([{"x": float(i), "y": i % 2 == 0} for i in range(9)], ["x", "y"])
+    prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
+    return dp.Model(prior, dp.Linear(0.5), columns, report=report)
+
+
 def _gaussian() -> dp.GaussianPrior:
     return PRIORS[0].make()
 
@@ -136,6 +154,7 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "conditional": _conditional,
     "items": lambda: _items(dp.Linear(0.5)),
     "logistic-items": lambda: _items(dp.Logistic()),
+    "model": model,
 }
 
 

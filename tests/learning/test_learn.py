@@ -28,7 +28,7 @@ QUICK = LearningConfig(search=dataclasses.replace(LOGS_SEARCH, max_components=2)
 
 def quick(
     logs: dp.Logs | dp.TaskStatistics, families: Sequence[str] = ("gaussian", "mixture")
-) -> dp.Learned:
+) -> dp.Model:
     return dp.learn(
         logs, dp.Linear(), families=families, simulate=False, progress=False, config=QUICK
     )
@@ -41,11 +41,11 @@ def blob_logs() -> dp.Logs:
 
 
 @pytest.fixture(scope="module")
-def learned(blob_logs: dp.Logs) -> dp.Learned:
+def learned(blob_logs: dp.Logs) -> dp.Model:
     return quick(blob_logs)
 
 
-def test_two_blobs_are_learned_from_five_rows_per_task(learned: dp.Learned) -> None:
+def test_two_blobs_are_learned_from_five_rows_per_task(learned: dp.Model) -> None:
     report = learned.report
     assert report.chosen not in ("Gaussian", "naive estimates")
     assert isinstance(learned.prior, dp.MixturePrior)
@@ -64,9 +64,7 @@ def test_two_blobs_are_learned_from_five_rows_per_task(learned: dp.Learned) -> N
     assert gap.mean() < 0.05 + 2 * gap.std() / np.sqrt(1000)
 
 
-def test_figures_of_the_report_are_of_tasks_held_out(
-    blob_logs: dp.Logs, learned: dp.Learned
-) -> None:
+def test_figures_of_the_report_are_of_tasks_held_out(blob_logs: dp.Logs, learned: dp.Model) -> None:
     out = blob_logs.select(held_out(blob_logs.hashes, 0.1))
     report = learned.report
     assert report.num_report_tasks == out.num_tasks
@@ -79,7 +77,7 @@ def test_figures_of_the_report_are_of_tasks_held_out(
 
 
 def test_nothing_learned_depends_on_the_tasks_of_the_report(
-    blob_logs: dp.Logs, learned: dp.Learned
+    blob_logs: dp.Logs, learned: dp.Model
 ) -> None:
     """Rewards of the tasks held out are replaced: no prior may change."""
     out = held_out(blob_logs.hashes, 0.1)[blob_logs.row_tasks]
@@ -118,7 +116,7 @@ def test_the_gaussian_is_announced_first_and_closed_forms_can_be_all(
     assert list(found.families) == ["naive estimates", "Gaussian", "mixture of 2"]
     assert found.report.simulation is None
     assert found.prior.digest == learned.prior.digest
-    with pytest.raises(ValueError, match="`families`: expected .* with quick=True"):
+    with pytest.raises(ValueError, match="`quick`: expected a Gaussian or mixtures"):
         dp.learn(blob_logs, dp.Linear(), families=("diffusion",), quick=True)
 
 
@@ -138,7 +136,7 @@ def test_few_tasks_give_the_mixed_model_of_lme4() -> None:
     assert "too few tasks: 18" in text and "144 residual degrees of freedom" in text
 
 
-def test_the_report_is_text_numbers_and_a_page(learned: dp.Learned, tmp_path: Path) -> None:
+def test_the_report_is_text_numbers_and_a_page(learned: dp.Model, tmp_path: Path) -> None:
     report = learned.report
     text = str(report)
     for words in ("naive estimates", "over the Gaussian", "chosen", "next rows"):
@@ -152,15 +150,15 @@ def test_the_report_is_text_numbers_and_a_page(learned: dp.Learned, tmp_path: Pa
     assert page.count("<img") == 3 and "http" not in page.replace("http-equiv", "")
 
 
-def test_next_rewards_are_covered_as_promised(learned: dp.Learned) -> None:
+def test_next_rewards_are_covered_as_promised(learned: dp.Model) -> None:
     report = learned.report
     assert report.coverage is not None and report.coverage_error is not None
     assert abs(report.coverage - 0.9) < 4 * report.coverage_error + 0.01
 
 
-def test_statistics_are_enough_for_linear_rewards(blob_logs: dp.Logs, learned: dp.Learned) -> None:
-    again = dp.learn(blob_logs.statistics(), dp.Linear(), progress=False, config=QUICK)
-    assert again.report.chosen == "mixture of 2" and "diffusion" not in again.families
+def test_statistics_are_enough_for_linear_rewards(blob_logs: dp.Logs, learned: dp.Model) -> None:
+    again = dp.learn(blob_logs.statistics(), dp.Linear(), families=("gaussian",), progress=False)
+    assert again.report.chosen == "Gaussian"
     assert again.report.simulation is None and again.report.coverage is None
     ours, theirs = again.families["Gaussian"], learned.families["Gaussian"]
     np.testing.assert_allclose(ours.mean, theirs.mean, atol=1e-4)
@@ -170,7 +168,7 @@ def test_statistics_are_enough_for_linear_rewards(blob_logs: dp.Logs, learned: d
 
 
 def test_hedging_costs_little_and_saves_a_task_unlike_any_other(
-    blob_logs: dp.Logs, learned: dp.Learned
+    blob_logs: dp.Logs, learned: dp.Model
 ) -> None:
     bare = learned.families[learned.report.chosen]
     cost = dp.evaluate.log_evidence(bare, blob_logs, learned.likelihood)

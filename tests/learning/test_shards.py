@@ -111,7 +111,7 @@ def test_a_run_that_was_killed_resumes(tmp_path: Path) -> None:
     def passes(folder: Path) -> dict[str, int]:
         return {path.name: path.stat().st_mtime_ns for path in folder.glob("pass-*.dprior")}
 
-    def learn(folder: Path) -> dp.Learned:
+    def learn(folder: Path) -> dp.Model:
         options = {"families": ("gaussian",), "simulate": False, "progress": False}
         return dp.learn(shards, dp.Linear(), checkpoint_dir=folder, **options)
 

@@ -21,7 +21,9 @@ from diffprior.service.store import Database
 from service.conftest import LINEAR, PRIOR, decide, features
 
 
-def put(client: TestClient, prior: dp.AbstractPrior, name: str = "shop", **body: object) -> dict:
+def put(
+    client: TestClient, prior: dp.AbstractPrior | dp.Model, name: str = "shop", **body: object
+) -> dict:
     """Put a version of a model."""
     text = base64.b64encode(prior.to_bytes()).decode()
     settings = LINEAR
@@ -135,6 +137,25 @@ def test_a_second_model_and_its_tasks(service: TestClient) -> None:
     assert [task["task"] for task in page] == ["a", "b"]
     page = service.get("/v1/models/shop/tasks", params={"after": "b"}).json()["tasks"]
     assert [task["task"] for task in page] == ["c"]
+
+
+def test_a_model_brings_its_likelihood_and_a_prior_needs_one(service: TestClient) -> None:
+    saved = dp.Model(PRIOR, dp.Linear(0.5), feature_names=("age", "price"))
+    about = put(service, saved, "priced", settings={})["versions"][0]
+    settings = about["settings"]
+    assert settings["likelihood"] == "linear" and settings["likelihood_options"] == {
+        "noise_std": 0.5
+    }
+    assert about["features"] == ["age", "price"]
+    decided = service.post("/v1/models/priced/tasks/a/decisions", json={"features": features(0)})
+    assert decided.status_code == 200
+    for content, given, words in (
+        (saved, {"likelihood": "logistic"}, "leave it out"),
+        (PRIOR, {}, "which a prior does not say"),
+    ):
+        text = base64.b64encode(content.to_bytes()).decode()
+        reply = service.put("/v1/models/other", json={"prior": text, "settings": given})
+        assert reply.status_code == 422 and words in reply.json()["error"]
 
 
 def test_files_that_are_not_priors_are_rejected(service: TestClient) -> None:

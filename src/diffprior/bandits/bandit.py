@@ -5,6 +5,7 @@ import datetime
 import math
 import threading
 import warnings
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,6 +13,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ..checks import choice, default_float, positive_int
+from ..encoders import Encoder
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..evidence.rows import capacity_for, small_room
 from ..files.atomic import AnyPath, write_atomic
@@ -113,6 +115,7 @@ class Bandit(Serializable):
         half_life: For tasks that drift: a number of decisions, or a `datetime.timedelta`, in which
             what a reward counts for halves, so that evidence fades to the prior. Age is counted
             from when the reward was learned. None, the default, forgets nothing.
+        encoder: How raw rows, which `decide` and `update` then take beside arrays, become features.
 
     Raises:
         ValueError: An argument is not what is said above.
@@ -122,7 +125,7 @@ class Bandit(Serializable):
         Algorithm 3 (Thompson sampling with a diffusion prior).
     """
 
-    file_version: ClassVar[int] = 2
+    file_version: ClassVar[int] = 3
 
     def __init__(
         self,
@@ -133,10 +136,17 @@ class Bandit(Serializable):
         temperature: ArrayLike | None = None,
         max_rows: int | None = 1024,
         half_life: ArrayLike | datetime.timedelta | None = None,
+        encoder: Encoder | None = None,
     ) -> None:
         check_not_forked("Bandit")
         self._agent = as_agent(prior, likelihood, temperature)
         self._dim = dim_of(self._agent)
+        self._encoder = encoder
+        if encoder is not None and encoder.dim != self._dim:
+            raise ValueError(
+                f"`encoder`: expected {self._dim} features, as many as there are parameters, got "
+                f"{encoder.dim}; pass the encoder of the logs that the prior was learned from"
+            )
         self._seed = fresh_seed() if seed is None else checked_seed(seed)
         self._max_rows = checked_max_rows(max_rows)
         self._forgetting = None if half_life is None else Forgetting.of(half_life)
@@ -195,7 +205,7 @@ class Bandit(Serializable):
 
     def decide(
         self,
-        features: ArrayLike,
+        features: object,
         *,
         mask: ArrayLike | None = None,
         top_k: int | None = None,
@@ -207,7 +217,8 @@ class Bandit(Serializable):
         Few programs are compiled, whatever the numbers of actions, decisions and draws.
 
         Args:
-            features: Features of each action (K, d), or of a batch of decisions (B, K, d).
+            features: Features of each action (K, d), or of a batch of decisions (B, K, d); with an
+                `encoder`, also K raw rows as a table or a list of dicts.
             mask: Booleans (K,) or (B, K), true where an action is allowed; None allows all.
             top_k: How many actions to choose, best first; None for one.
             propensity_draws: Draws from which to estimate propensities; None for none.
@@ -221,7 +232,7 @@ class Bandit(Serializable):
             RuntimeError: A draw failed (it counts as a decision), or the process was forked.
         """
         check_not_forked("decide")
-        request = Request(features, mask, top_k, propensity_draws, self._dim)
+        request = Request(self._encoded(features), mask, top_k, propensity_draws, self._dim)
         with self._lock:
             state, number = self._state, self._num_decisions
             self._num_decisions += request.size
@@ -231,14 +242,15 @@ class Bandit(Serializable):
             raise RuntimeError(_FAILURE.format("decide"))
         return decision
 
-    def update(self, features: ArrayLike, reward: ArrayLike) -> None:
+    def update(self, features: object, reward: ArrayLike) -> None:
         """Learn from rewards, which may come late, in any order, and in batches of any size.
 
         Linear rewards that contradict their `noise_std` beyond chance and by a factor of two draw a
         `NoiseWarning`, once.
 
         Args:
-            features: Features (d,) of the action that was taken, or (n, d) of many.
+            features: Features (d,) of the action that was taken, or (n, d) of many; with an
+                `encoder`, also a dict, or raw rows.
             reward: Its reward, or rewards (n,).
 
         Raises:
@@ -247,7 +259,7 @@ class Bandit(Serializable):
             RuntimeError: The process was forked.
         """
         check_not_forked("update")
-        new = Observations(features, reward, self._dim, self._dtype)
+        new = Observations(self._encoded(features), reward, self._dim, self._dtype)
         self._check_rewards(new.rewards)
         large = new.largest(self._stds) > self._limit
         with self._updating:
@@ -407,6 +419,7 @@ class Bandit(Serializable):
             "max_rows": int | None,
             "strained": bool,
             "half_life": float | None,
+            "encoder": Encoder | None,
             "in_seconds": bool,
             "moment": float,
         }
@@ -423,13 +436,15 @@ class Bandit(Serializable):
             "max_rows": self._max_rows,
             "strained": strained,
             "half_life": None if forgetting is None else forgetting.half_life,
+            "encoder": self._encoder,
             "in_seconds": forgetting is not None and forgetting.in_seconds,
             "moment": state.moment,
         }
 
     @classmethod
     def upgrade(cls, fields: dict[str, object], version: int) -> dict[str, object]:
-        return {"half_life": None, "in_seconds": False, "moment": 0.0} | fields
+        added = {"half_life": None, "in_seconds": False, "moment": 0.0, "encoder": None}
+        return added | fields
 
     @classmethod
     def from_fields(cls, fields: dict[str, object]) -> Self:
@@ -439,7 +454,7 @@ class Bandit(Serializable):
         if half_life is not None and known["in_seconds"]:
             half_life = datetime.timedelta(seconds=half_life)
         options = {name: known[name] for name in ("seed", "max_rows")}
-        bandit = cls(known["agent"], **options, half_life=half_life)
+        bandit = cls(known["agent"], **options, half_life=half_life, encoder=known["encoder"])
         evidence, num_decisions = known["evidence"], known["num_decisions"]
         if type(evidence) is not type(bandit.evidence) or evidence.dim != bandit.evidence.dim:
             raise ValueError("`evidence`: expected that of the agent's model, got another")
@@ -453,6 +468,20 @@ class Bandit(Serializable):
         bandit._num_decisions = num_decisions
         bandit._strained = known["strained"]
         return bandit
+
+    def _encoded(self, features: object) -> ArrayLike:
+        """Features as an array; raw rows become one by the encoder."""
+        is_raw = isinstance(features, Mapping) or hasattr(features, "columns")
+        if isinstance(features, list | tuple) and features:
+            is_raw = isinstance(features[0], Mapping)
+        if not is_raw:
+            return features  # type: ignore[return-value]
+        if self._encoder is None:
+            raise ValueError(
+                "`features`: expected arrays, because the bandit has no encoder, got raw rows; "
+                "make it by model.bandit() of a model that was learned from a table"
+            )
+        return self._encoder.encode(features)
 
     @property
     def _dtype(self) -> np.dtype:

@@ -18,11 +18,11 @@ from .options import (
     Task,
     Time,
     check_output,
-    feature_names,
     friendly_errors,
+    load_model,
     load_prior,
-    make_likelihood,
     say,
+    split_names,
     write_json,
 )
 
@@ -46,18 +46,18 @@ app = typer.Typer(
 
 @app.command("prior")
 def evaluate_prior(
-    prior: Annotated[Path, typer.Argument(help="File of a prior.")],
+    prior: Annotated[Path, typer.Argument(help="File of a model, or of a prior.")],
     logs: Annotated[Path, typer.Argument(help="Rows of tasks that it has not seen: .csv .parquet")],
     task: Task = "task",
     reward: Reward = "reward",
     features: Features = None,
-    likelihood: Likelihood = "linear",
+    likelihood: Likelihood = None,
     noise_std: NoiseStd = None,
     dispersion: Dispersion = None,
-    intercept: Intercept = False,
+    intercept: Intercept = None,
     time: Time = None,
     against: Annotated[
-        list[Path] | None, typer.Option(help="File of another prior; repeat for more.")
+        list[Path] | None, typer.Option(help="File of another model or prior; repeat for more.")
     ] = None,
     max_tasks: Annotated[
         int, typer.Option(min=2, help="Use at most this many tasks, chosen at random.")
@@ -79,14 +79,24 @@ def evaluate_prior(
         from ..logs.logs import Logs
         from ..progress import progress
 
-        model = make_likelihood(likelihood, noise_std, dispersion)
+        model = load_model(prior, likelihood, noise_std, dispersion)
         files = [prior, *(against or [])]
         same_names = len({path.stem for path in files}) < len(files)
         priors = {str(p) if same_names else p.stem: load_prior(p) for p in files}
         name, evaluated = next(iter(priors.items()))
-        names = feature_names(features)
+        if features and model.encoder is not None:
+            raise ValueError(
+                f"`features`: expected none, because the model in {prior} knows its columns, got "
+                f"{', '.join(features)}; leave out --features"
+            )
         table = Logs.read(
-            logs, task=task, reward=reward, features=names, time=time, intercept=intercept
+            logs,
+            task=task,
+            reward=reward,
+            features=split_names(features) or model.feature_names or None,
+            time=time,
+            intercept=intercept,
+            encoder=model.encoder,
         )
         say(f"{table.num_tasks} tasks, {table.num_rows} rows, {table.dim} features")
         if table.num_tasks > max_tasks:
@@ -95,10 +105,10 @@ def evaluate_prior(
             table = table.select(np.sort(chosen))
         with progress("log evidence", 2) as shown:
             samples = np.asarray(evaluated.sample(jax.random.key(seed), NUM_SAMPLES))
-            comparison = compare(priors, table, model, samples=samples, seed=seed)
+            comparison = compare(priors, table, model.likelihood, samples=samples, seed=seed)
             shown.advance()
             shown.describe("next rewards")
-            check = predictive_check(evaluated, table, model, seed=seed)
+            check = predictive_check(evaluated, table, model.likelihood, seed=seed)
             shown.advance()
         typer.echo(f"{comparison}\n\nnext reward under {name}\n{check}")
         results = {"log_evidence": comparison.to_dict(), "next_reward": check.to_dict()}
@@ -107,9 +117,9 @@ def evaluate_prior(
 
 @app.command("off-policy")
 def evaluate_policy(
-    prior: Annotated[Path, typer.Argument(help="File of a prior.")],
+    prior: Annotated[Path, typer.Argument(help="File of a model, or of a prior.")],
     log: Annotated[Path, typer.Argument(help="File written by `diffprior export`: .parquet")],
-    likelihood: Likelihood = "logistic",
+    likelihood: Likelihood = None,
     noise_std: NoiseStd = None,
     dispersion: Dispersion = None,
     num_draws: Annotated[int, typer.Option(min=1, help="Draws per decision.")] = 64,
@@ -122,11 +132,12 @@ def evaluate_policy(
         from ..evaluate import LoggedDecisions, off_policy
         from ..progress import progress
 
-        model = make_likelihood(likelihood, noise_std, dispersion)
+        model = load_model(prior, likelihood, noise_std, dispersion)
         decisions = LoggedDecisions.read(log)
-        candidate = load_prior(prior)
         with progress(f"replaying {len(decisions)} decisions", 1) as shown:
-            found = off_policy(candidate, decisions, model, num_draws=num_draws, seed=seed)
+            found = off_policy(
+                model.prior, decisions, model.likelihood, num_draws=num_draws, seed=seed
+            )
             shown.advance()
         typer.echo(str(found))
         write_json(json_file, found.to_dict())

@@ -1,13 +1,13 @@
 """`diffprior learn`, and `shard` and `statistics`, which prepare large logs for it."""
 
-import functools
-from collections.abc import Callable
+import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from .options import (
+    Attributes,
     Dispersion,
     Features,
     Intercept,
@@ -23,7 +23,6 @@ from .options import (
     check_cluster,
     check_output,
     executor_of,
-    feature_names,
     friendly_errors,
     make_likelihood,
     say,
@@ -39,14 +38,15 @@ def learn(
     task: Task = "task",
     reward: Reward = "reward",
     features: Features = None,
-    likelihood: Likelihood = "linear",
+    likelihood: Likelihood = None,
     noise_std: Annotated[
         float | None, typer.Option(help="Noise of linear rewards; estimated by default.")
     ] = None,
     dispersion: Dispersion = None,
     weight: Weight = None,
     time: Time = None,
-    intercept: Intercept = False,
+    attributes: Attributes = None,
+    intercept: Intercept = None,
     source: Annotated[
         str, typer.Option("--from", help="rows, or statistics (the result of the SQL).")
     ] = "rows",
@@ -77,12 +77,14 @@ def learn(
         typer.Option(help="Folder for finished passes over shards, from which a run resumes."),
     ] = None,
 ) -> None:
-    """Learn a prior from the logs of past tasks."""
+    """Learn a model from the logs of past tasks: a prior, with its likelihood and encoder."""
     with friendly_errors():
         check_cluster(ray)
-        for name, path in (("output", output), ("report", report), ("json", json_file)):
-            check_output(name, path, logs)
+        for option, path in (("output", output), ("report", report), ("json", json_file)):
+            check_output(option, path, logs)
         from ..checks import choice, require
+        from ..encoders import EncodingWarning
+        from ..learning.advice import likelihood_advice
         from ..learning.learn import learn as learn_prior
         from ..logs.logs import Logs
         from ..logs.shards import ShardedLogs, is_sharded
@@ -94,20 +96,39 @@ def learn(
         if choice("from", source, ("rows", "statistics")) == "statistics":
             table = TaskStatistics.read(logs, task=task)
         else:
-            read: Callable[..., Logs | ShardedLogs]
-            if is_sharded(logs) and max_rows is None:
-                read = ShardedLogs.read
-            else:
-                read = functools.partial(Logs.read, max_rows=max_rows)
-            table = read(
-                logs,
-                task=task,
-                reward=reward,
-                features=feature_names(features),
-                weight=weight,
-                time=time,
-                intercept=intercept,
-            )
+            chosen = split_names(features) or None
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", EncodingWarning)  # the report repeats them
+                if is_sharded(logs) and max_rows is None:
+                    table = ShardedLogs.read(
+                        logs,
+                        task=task,
+                        reward=reward,
+                        features=chosen,
+                        weight=weight,
+                        time=time,
+                        intercept=intercept,
+                    )
+                else:
+                    table = Logs.read(
+                        logs,
+                        task=task,
+                        reward=reward,
+                        features=chosen,
+                        attributes=split_names(attributes),
+                        weight=weight,
+                        time=time,
+                        intercept=intercept,
+                        max_rows=max_rows,
+                    )
+        if likelihood is None and noise_std is None and dispersion is None:
+            known = table.shards[0].read() if isinstance(table, ShardedLogs) else table
+            likelihood, why = likelihood_advice(known)
+            if isinstance(known, Logs):
+                raise ValueError(
+                    f"`likelihood`: expected how rewards arise, got none; {why}, so pass "
+                    f"--likelihood {likelihood}, or another that fits"
+                )
         with executor_of(ray) as executor:
             learned = learn_prior(
                 table,
@@ -120,7 +141,8 @@ def learn(
                 executor=executor,
                 checkpoint_dir=checkpoint_dir,
             )
-        learned.prior.save(output)
+        learned.save(output)
+        assert learned.report is not None
         say(f"{learned.report}\nwrote {output}")
         if report is not None:
             learned.report.to_html(report)
@@ -161,14 +183,20 @@ def statistics(
         str, typer.Option(help="duckdb, postgres, snowflake, bigquery or spark.")
     ] = "duckdb",
     weight: Weight = None,
-    intercept: Intercept = False,
+    intercept: Annotated[
+        bool, typer.Option("--intercept", help="Add a feature that is always 1.")
+    ] = False,
 ) -> None:
     """Print the SQL whose result `diffprior learn --from statistics` reads."""
     with friendly_errors():
         from ..logs.statistics import statistics_sql
         from ..tables import choose_columns, read_table
 
-        names = feature_names(features)
+        names = split_names(features)
+        if not names:
+            raise ValueError(
+                "`features`: expected columns, got none; pass --features 'x*' or their names"
+            )
         if columns is not None:
             reserved = [name for name in (task, reward, weight) if name]
             names = choose_columns(read_table(columns).columns, names, reserved)

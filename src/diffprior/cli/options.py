@@ -13,6 +13,7 @@ import typer
 if TYPE_CHECKING:
     from ..evidence.base import AbstractLikelihood
     from ..executors import AbstractExecutor
+    from ..learning.model import Model
     from ..priors.base import AbstractPrior
     from ..reporting.tables import Table
 
@@ -26,12 +27,30 @@ Task = Annotated[str, typer.Option(help="Column of task labels.")]
 Reward = Annotated[str, typer.Option(help="Column of rewards.")]
 Features = Annotated[
     list[str] | None,
-    typer.Option(help="Columns of features: names or patterns such as 'x*', separated by commas."),
+    typer.Option(
+        help="Columns of features: names, patterns such as 'x*' and interactions such as "
+        "'age*device', separated by commas; by default all columns without another role."
+    ),
+]
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option(help="Columns of what is known of a task before its first reward."),
 ]
 Weight = Annotated[str | None, typer.Option(help="Column with the number of observations per row.")]
 Time = Annotated[str | None, typer.Option(help="Column by which to sort the rows of a task.")]
-Intercept = Annotated[bool, typer.Option("--intercept", help="Add a feature that is always 1.")]
-Likelihood = Annotated[str, typer.Option(help="linear, logistic, poisson or negative-binomial.")]
+Intercept = Annotated[
+    bool | None,
+    typer.Option(
+        "--intercept/--no-intercept",
+        help="Add a feature that is always 1; by default, unless all columns are numbers.",
+    ),
+]
+Likelihood = Annotated[
+    str | None,
+    typer.Option(
+        help="linear, logistic, poisson or negative-binomial; of a model, its own by default."
+    ),
+]
 NoiseStd = Annotated[
     float | None, typer.Option(help="Standard deviation of the noise of linear rewards.")
 ]
@@ -82,23 +101,24 @@ def split_names(given: list[str] | None) -> list[str]:
     return [name.strip() for part in given or () for name in part.split(",") if name.strip()]
 
 
-def feature_names(given: list[str] | None) -> list[str]:
-    """Names and patterns of features, at least one."""
-    names = split_names(given)
-    if not names:
-        raise ValueError(
-            "`features`: expected columns, got none; pass --features 'x*' or the names of columns"
-        )
-    return names
-
-
 def make_likelihood(
-    name: str, noise_std: float | None, dispersion: float | None, *, estimate_noise: bool = False
+    name: str | None,
+    noise_std: float | None,
+    dispersion: float | None,
+    *,
+    estimate_noise: bool = False,
+    of: str = "a prior",
 ) -> "AbstractLikelihood":
-    """Make a likelihood from its name and options."""
+    """Make a likelihood from its name and options; `of` says what does not know it."""
     from ..checks import choice
-    from ..evidence.families import LIKELIHOODS
+    from ..evidence.families import LIKELIHOODS, missing_likelihood
 
+    if name is None and noise_std is not None:
+        name = "linear"  # alone has it
+    if name is None and dispersion is not None:
+        name = "negative-binomial"
+    if name is None:
+        raise missing_likelihood(of)
     kind = LIKELIHOODS[choice("likelihood", name, tuple(LIKELIHOODS))]
     options = {"linear": ("noise-std", noise_std), "negative-binomial": ("dispersion", dispersion)}
     if name not in options:
@@ -112,17 +132,38 @@ def make_likelihood(
 
 
 def load_prior(path: Path) -> "AbstractPrior":
-    """Load the file of a prior."""
+    """Load the prior in the file of a prior or a model."""
     from ..files.base import load
+    from ..learning.model import Model
     from ..priors.base import AbstractPrior
 
-    prior = load(path)
+    found = load(path)
+    prior = found.prior if isinstance(found, Model) else found
     if not isinstance(prior, AbstractPrior):
         raise ValueError(
-            f"`prior`: expected the file of a prior, got one of {type(prior).__name__} in {path}; "
-            "pass a file written by `diffprior learn`, `fit` or `prior.save`"
+            f"`prior`: expected the file of a prior or a model, got one of {type(prior).__name__} "
+            f"in {path}; pass a file written by `diffprior learn`, `fit` or `save`"
         )
     return prior
+
+
+def load_model(
+    path: Path, likelihood: str | None, noise_std: float | None, dispersion: float | None
+) -> "Model":
+    """Load a model, which knows its likelihood, or a prior, whose likelihood must be given."""
+    from ..files.base import load
+    from ..learning.model import Model
+
+    found = load(path)
+    if not isinstance(found, Model):
+        of = f"the prior in {path}"
+        return Model(load_prior(path), make_likelihood(likelihood, noise_std, dispersion, of=of))
+    if likelihood is not None or noise_std is not None or dispersion is not None:
+        raise ValueError(
+            f"`likelihood`: expected none, because the model in {path} has its own, "
+            f"{found.likelihood!r}; leave out --likelihood, --noise-std and --dispersion"
+        )
+    return found
 
 
 def check_cluster(ray: str | None) -> None:

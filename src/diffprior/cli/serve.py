@@ -28,8 +28,9 @@ def serve(
         list[str] | None, typer.Option(help="NAME=FILE of a prior; repeat for more.")
     ] = None,
     likelihood: Annotated[
-        str, typer.Option(help="logistic, poisson, linear:noise_std=0.5, ...")
-    ] = "logistic",
+        str | None,
+        typer.Option(help="logistic, linear:noise_std=0.5, ...; of a model, its own by default."),
+    ] = None,
     database: Database = DEFAULT_DATABASE,
     host: Annotated[str, typer.Option(help="Address; needs tokens if not loopback.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port.")] = 8000,
@@ -79,7 +80,7 @@ def serve(
             "half_life": half_life,
             "propensity_draws": propensity_draws,
         }
-        settings = checked_settings(parse_likelihood(likelihood) | about)
+        settings = checked_settings((parse_likelihood(likelihood) if likelihood else {}) | about)
         opened = OpenDatabase(database)
         check_access(opened, host, require_tokens)
         catalog = Catalog(opened)
@@ -87,7 +88,7 @@ def serve(
             say(line)
         if not catalog.names():
             raise ValueError(
-                "`model`: expected at least one, got none; pass --model shop=prior.dprior"
+                "`model`: expected at least one, got none; pass --model shop=shop.model"
             )
         if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
             keep_compiled(compiled)
@@ -190,9 +191,7 @@ def _check_database(database: str) -> None:
 def _named_file(text: str) -> tuple[str, Path]:
     name, _, path = text.partition("=")
     if not name or not path:
-        raise ValueError(
-            f"`model`: expected NAME=PRIOR_FILE, got {text!r}; write shop=prior.dprior"
-        )
+        raise ValueError(f"`model`: expected NAME=FILE, got {text!r}; write shop=shop.model")
     if not Path(path).is_file():
         raise ValueError(f"`model`: expected a file, found none at {path}; check the name")
     return name, Path(path)

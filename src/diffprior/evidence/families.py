@@ -186,3 +186,12 @@ LIKELIHOODS: dict[str, type[AbstractLikelihood]] = {
     "poisson": Poisson,
     "negative-binomial": NegativeBinomial,
 }
+
+
+def missing_likelihood(of: str) -> ValueError:
+    """Error for a likelihood that nothing says; `of` is what does not know it."""
+    return ValueError(
+        f"`likelihood`: expected how rewards arise, which {of} does not say, got none; pass "
+        "logistic (0 or 1), linear with its noise_std (any number), poisson (counts) or "
+        "negative-binomial with its dispersion (scattered counts), or a model of `learn`"
+    )

@@ -545,10 +545,11 @@ def _node(
             f"holds a {cls.__name__} of version {version!r:.20}, this program knows versions up to "
             f"{cls.file_version}; upgrade diffprior"
         )
-    missing = dataclasses.MISSING
-    added = {f.name: f.default for f in _dataclass_fields(cls) if f.default is not missing}
+    hints, missing = cls.file_hints(), dataclasses.MISSING
+    saved = (f for f in _dataclass_fields(cls) if f.name in hints)
+    added = {f.name: f.default for f in saved if f.default is not missing}
     if version == cls.file_version:  # of an older one, after it is upgraded
-        check_fields(cls, cls.file_hints(), added | fields)
+        check_fields(cls, hints, added | fields)
     return Node(cls, version, added | fields)
 
 

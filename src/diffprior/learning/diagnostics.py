@@ -13,6 +13,7 @@ from ..executors import AbstractExecutor
 from ..fitting.em import HERE, AbstractBlock
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
+from .advice import missing_intercept
 from .scoring import TaskMoments, first_halves
 from .tasks import AnyLogs, Noise, blocks_of
 from .triangles import symmetric
@@ -103,6 +104,7 @@ def data_warnings(
 ) -> tuple[str, ...]:
     """Warnings about data that may mislead whatever is learned."""
     found = [
+        missing_intercept(logs, likelihood),
         _unseen(seen, logs.feature_names),
         _survivors(logs),
         _informative_lengths(logs),

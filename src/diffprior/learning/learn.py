@@ -3,7 +3,6 @@
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +20,10 @@ from ..logs.logs import Logs
 from ..logs.shards import ShardedLogs
 from ..logs.statistics import TaskStatistics
 from ..mixture import GaussianMixture
-from ..priors.base import AbstractPrior
 from ..priors.diffusion import DiffusionPrior
 from ..progress import Progress
 from ..progress import progress as progress_bar
+from .advice import likelihood_advice
 from .config import LearningConfig
 from .diagnostics import (
     Calibration,
@@ -35,6 +34,7 @@ from .diagnostics import (
 )
 from .distill import FOLD_SALT, distill, em_round, learning_tasks
 from .figures import Pictures
+from .model import Model
 from .regret import simulate_regret
 from .report import LearningReport
 from .scoring import (
@@ -63,23 +63,6 @@ NOISE_FROM = {
 }
 
 
-@dataclass(frozen=True)
-class Learned:
-    """Result of `learn`.
-
-    Attributes:
-        prior: The chosen prior, hedged.
-        likelihood: The likelihood, with the noise that was estimated.
-        report: Whether the prior pays off, with warnings about the data.
-        families: Every prior that was learned, without hedge, by the names of the report.
-    """
-
-    prior: AbstractPrior
-    likelihood: AbstractLikelihood
-    report: LearningReport
-    families: dict[str, AbstractPrior]
-
-
 def learn(
     logs: Logs | ShardedLogs | TaskStatistics,
     likelihood: AbstractLikelihood,
@@ -93,7 +76,7 @@ def learn(
     checkpoint_dir: str | Path | None = None,
     progress: bool | None = None,
     config: LearningConfig | None = None,
-) -> Learned:
+) -> Model:
     """Learn a prior from the logs of past tasks, and score it on held-out tasks.
 
     A tenth of the tasks, chosen by their labels, is held out for the report. The others are used,
@@ -114,7 +97,7 @@ def learn(
         hedge: Weight of a wide Gaussian mixed into the prior, so that tasks unlike any before can
             be learned.
         quick: Whether to stop after the closed forms, a Gaussian and mixtures, and to simulate
-            nothing: seconds instead of minutes. `TaskStatistics` allow no more.
+            nothing: seconds instead of minutes.
         simulate: Whether to simulate the regret of the families for the report; by default if a
             diffusion model was fitted, which takes longer.
         executor: Where passes over the tasks run: `executors.Processes()`, `executors.Ray(...)`;
@@ -125,7 +108,8 @@ def learn(
         config: Settings that few users change.
 
     Returns:
-        The prior, the likelihood with its noise, and the report.
+        The model: the prior, the likelihood with its noise, the encoder of the logs, and the
+        report.
 
     Raises:
         ValueError: The logs have fewer than ten tasks, rewards that the likelihood cannot produce,
@@ -142,12 +126,12 @@ def learn(
             "only passes over shards are saved, so write some with dp.ShardedLogs.write"
         )
     allowed = frozenset(choice("families", name, FAMILIES) for name in families or FAMILIES)
-    if quick or isinstance(logs, TaskStatistics):
+    if quick:
         allowed, simulate = allowed - {"diffusion"}, bool(simulate)
     if not allowed:
         raise ValueError(
-            "`families`: expected 'gaussian' or 'mixture' with quick=True or TaskStatistics, got "
-            "'diffusion' alone, which takes minutes and rows; name another, or pass dp.Logs"
+            "`quick`: expected a Gaussian or mixtures among `families`, got 'diffusion' alone; "
+            "leave out one of the two arguments"
         )
     if not 0.0 <= hedge < 1.0:
         raise ValueError(f"`hedge`: expected a share in [0, 1), got {hedge:g}; 0.01 is usual")
@@ -198,7 +182,7 @@ class _Run:
         self.held_out = self.rest if self.few else sample.select(out)
         self.likelihood, self.noise = resolve(self.rest, likelihood)
 
-    def learn(self, allowed: frozenset[str], simulate: bool | None) -> Learned:
+    def learn(self, allowed: frozenset[str], simulate: bool | None) -> Model:
         """Fit all families, choose one and write the report."""
         forced = "gaussian" not in allowed
         if forced and self.few:
@@ -234,13 +218,22 @@ class _Run:
             elif "diffusion" in allowed:
                 sentence += "; no diffusion model was fitted, as more components explain no more"
         warnings = data_warnings(self.source.sample, self.likelihood, gaussian, seen, self.noise)
+        if self.source.encoder is not None:
+            warnings += self.source.encoder.warnings
         with self._phase("report"):
             report = self._report(families, chosen, sentence, seen, warnings, simulate)
         final = next(f for f in families if f.name == chosen)
         prior = final.prior  # a diffusion model has had the hedge since it was distilled
         if final.components is not None and self.hedge:
             prior = as_prior(hedged(final.components, self.hedge))
-        return Learned(prior, self.likelihood, report, {f.name: f.prior for f in families})
+        return Model(
+            prior,
+            self.likelihood,
+            self.source.encoder,
+            feature_names=self.source.sample.feature_names,
+            report=report,
+            families={f.name: f.prior for f in families},
+        )
 
     def _note_gaussian(self, families: list[Family]) -> None:
         """The first answer, long before the last."""
@@ -284,6 +277,9 @@ class _Run:
         assert base.components is not None
         config, rest = self.config, self.rest
         family = Family("diffusion", distill(base.components, self.hedge))
+        if not isinstance(rest, Logs):
+            about = "the diffusion model distilled from it was not trained or scored: there are no "
+            return family, False, about + "rows"
         fold = rest.select(folds(rest.hashes, config.num_folds, FOLD_SALT) == 0)
         scoring = first_tasks(fold, config.scoring_tasks)
 
@@ -367,6 +363,7 @@ class _Run:
             hedge=self.hedge,
             warnings=warnings,
             seconds=self.seconds,
+            likelihood_advice=", because ".join(likelihood_advice(self.source.sample)),
             pictures=self._pictures(families, basis, places),
         )
 

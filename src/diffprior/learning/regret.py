@@ -8,6 +8,7 @@ import numpy as np
 from ..bandits.simulate import simulate
 from ..evidence.base import AbstractLikelihood
 from ..evidence.linear import Linear
+from ..files.base import Serializable
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from ..problems.rows import RowProblem
@@ -21,7 +22,7 @@ ACTIONS_PER_ROUND = 10
 
 
 @dataclass(frozen=True)
-class Regret:
+class Regret(Serializable):
     """Expected regret of one family at one temperature, and its standard error.
 
     `over_gaussian` is the paired difference to the Gaussian at the same temperature.
@@ -36,7 +37,7 @@ class Regret:
 
 
 @dataclass(frozen=True)
-class Simulation:
+class Simulation(Serializable):
     """Regrets of all families at equal temperatures, and what follows for the chosen one."""
 
     regrets: tuple[Regret, ...]

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..checks import require
 from ..files.atomic import write_atomic
+from ..files.base import Serializable
 from ..reporting.figures import picture
 from ..reporting.page import Block, Callout, Heading, Text, page
 from ..reporting.tables import Table, plus_minus
@@ -19,7 +20,7 @@ from .scoring import FamilyResult, Gain
 
 
 @dataclass(frozen=True)
-class LearningReport:
+class LearningReport(Serializable):
     """Whether a learned prior pays off on these tasks, with warnings about the data.
 
     Attributes:
@@ -43,6 +44,7 @@ class LearningReport:
         hedge: Weight of a wide Gaussian mixed in.
         warnings: Warnings about the data.
         seconds: Duration of each part.
+        likelihood_advice: The likelihood that the rewards suggest, and why.
     """
 
     num_tasks: int
@@ -65,7 +67,12 @@ class LearningReport:
     hedge: float
     warnings: tuple[str, ...]
     seconds: dict[str, float]
+    likelihood_advice: str = ""
     pictures: Pictures | None = dataclasses.field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def file_hints(cls) -> dict[str, object]:
+        return {name: hint for name, hint in super().file_hints().items() if name != "pictures"}
 
     def to_dict(self) -> dict[str, object]:
         """Return the report as plain numbers and text, without the pictures."""
@@ -109,6 +116,8 @@ def _about_logs(report: LearningReport) -> str:
     ]
     if report.noise_std is not None:
         lines.append(f"noise {report.noise_std:.4g} ({report.noise_from})")
+    if report.likelihood_advice:
+        lines.append(f"the likelihood to choose is {report.likelihood_advice}")
     shares = " ".join(f"{value:.2f}" for value in report.reliability[:12])
     lines.append(f"information of one task about theta, by direction (0 to 1): {shares}")
     return "\n".join(lines)

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from ..evaluate.comparison import estimate_log_evidence
 from ..evidence.base import AbstractLikelihood
 from ..executors import AbstractExecutor
+from ..files.base import Serializable
 from ..fitting.em import (
     HERE,
     AbstractBlock,
@@ -130,7 +131,7 @@ def naive(blocks: Sequence[AbstractBlock], executor: AbstractExecutor = HERE) ->
 
 
 @dataclass(frozen=True)
-class Gain:
+class Gain(Serializable):
     """Mean difference in nats per task, its paired standard error, and the number of tasks."""
 
     mean: float
@@ -139,7 +140,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class FamilyResult:
+class FamilyResult(Serializable):
     """Scores of one family on tasks held out.
 
     `log_evidence` is the mean log p(h) per task. Differences from the Gaussian are over all tasks,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, UInt64
 
+from ..encoders import Encoder
 from ..evidence.base import AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..evidence.linear import Linear
@@ -99,6 +100,7 @@ class Source:
     num_rows: int
     rows_per_task: tuple[float, float, float]
     shards: tuple[Shard, ...] | None = None
+    encoder: Encoder | None = None
 
     @staticmethod
     def of(
@@ -108,7 +110,9 @@ class Source:
         if not isinstance(logs, ShardedLogs):
             counts = np.asarray(logs.counts, float)
             rows = float(counts.min()), float(np.median(counts)), float(counts.max())
-            return Source(logs, logs.num_tasks, logs.num_rows, rows)
+            return Source(
+                logs, logs.num_tasks, logs.num_rows, rows, encoder=getattr(logs, "encoder", None)
+            )
         names = logs.feature_names
         numbers = logs.num_rows * (len(names) + 2)
         share = min(1.0, config.sample_tasks / logs.num_tasks, config.sample_numbers / numbers)
@@ -127,7 +131,7 @@ class Source:
             found.times if len(found.times) else None,
             names,
         )
-        return Source(sample, num_tasks, num_rows, found.rows_per_task(), logs.shards)
+        return Source(sample, num_tasks, num_rows, found.rows_per_task(), logs.shards, logs.encoder)
 
     def blocks(
         self, likelihood: AbstractLikelihood, selection: Selection

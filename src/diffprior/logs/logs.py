@@ -125,6 +125,7 @@ class Logs:
         intercept: bool | None = None,
         standardize: bool | None = None,
         max_rows: int | None = None,
+        encoder: Encoder | None = None,
     ) -> "Logs":
         """Read logs from a table with columns of any type.
 
@@ -147,6 +148,8 @@ class Logs:
             standardize: Whether numbers get mean 0 and standard deviation 1; by default likewise.
             max_rows: From a Parquet file, read whole tasks, chosen by their labels, up to this
                 number of rows; the file is never in memory as a whole. By default, all rows.
+            encoder: Encoder of a model, by which features become those of its prior, instead of
+                `features`, `intercept` and `standardize`.
 
         Returns:
             The logs. For files of any size, see `read_statistics` (linear rewards) and
@@ -163,11 +166,14 @@ class Logs:
             frame = sample_tasks(Path(str(source)), task, positive_int("max_rows", max_rows))
         named = choose_columns(frame.columns, attributes, argument="attributes")
         roles = (task, reward, features, weight, time, named)
-        columns = LogColumns.fit(frame, *roles, intercept=intercept, standardize=standardize)
-        columns.encoder.warn()
+        if encoder is not None:
+            columns = LogColumns(task, reward, encoder, weight, time)
+        else:
+            columns = LogColumns.fit(frame, *roles, intercept=intercept, standardize=standardize)
+            columns.encoder.warn()
         rows = columns.arrays(frame)
         names = columns.encoder.names
-        logs = Logs(**rows, feature_names=names, intercept=False, check_features=True)
+        logs = Logs(**rows, feature_names=names, intercept=False, check_features=encoder is None)
         logs.encoder = columns.encoder
         if named:
             logs._add_attributes(frame, named, rows["tasks"])

@@ -126,7 +126,7 @@ class RewardBody(Body):
 
 
 class ModelBody(Body):
-    """A version of a model: its settings, and its prior's file in base64."""
+    """A version of a model: its settings, and the file of its model or prior in base64."""
 
     prior: Annotated[str, pydantic.StringConstraints(max_length=64 * 2**20)]
     settings: Settings = pydantic.Field(default_factory=lambda: Settings.model_validate({}))
@@ -311,11 +311,11 @@ def _models(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.APIRouter
     def put_model(model: ModelName, body: ModelBody) -> JSONResponse:
         """Add a model, or a version of it that serves a share of the tasks."""
         try:
-            prior = load_bytes(base64.b64decode(body.prior, validate=True))
-            catalog.candidate(model, body.settings, prior).warm_up()
+            saved = load_bytes(base64.b64decode(body.prior, validate=True))
+            catalog.candidate(model, body.settings, saved).warm_up()
         except (ValueError, binascii.Error) as error:
             raise ServiceError(422, f"`prior`: {error}") from error
-        catalog.put(model, body.settings, prior, body.share)
+        catalog.put(model, body.settings, saved, body.share)
         return prepared(model)
 
     @router.put("/versions/{number}")

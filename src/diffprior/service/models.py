@@ -18,6 +18,7 @@ from ..bandits.updates import LARGE, MIN_ROWS, Forgetting, Observations, State
 from ..evidence.base import AbstractLikelihood
 from ..files.base import load_bytes
 from ..gaussian import Gaussian
+from ..learning.model import Model
 from ..priors.base import AbstractPrior
 from .requests import ServiceError, not_found
 from .settings import Settings, check_rewards
@@ -30,7 +31,8 @@ REFRESH_SECONDS = 1.0  # until a version that another process has added is seen
 class Version:
     """One version of a model: its prior, its settings and its share of the tasks.
 
-    `ready` is whether its programs are compiled in this process.
+    `ready` is whether its programs are compiled in this process; `saved` is the file that it was
+    added from, of a model or a prior.
     """
 
     model: str
@@ -41,6 +43,12 @@ class Version:
     share: float
     created: float
     ready: bool = False
+    saved: Model | AbstractPrior | None = None
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features; none if they are not known."""
+        return self.saved.feature_names if isinstance(self.saved, Model) else ()
 
     @cached_property
     def likelihood(self) -> AbstractLikelihood:
@@ -243,13 +251,15 @@ class Catalog:
                 return version
         return next(version for version, share in found[::-1] if share > 0)
 
-    def candidate(self, model: str, settings: Settings, prior: object) -> Version:
+    def candidate(self, model: str, settings: Settings, saved: object) -> Version:
         """A version that serves no tasks, for compiling its programs before it is added."""
-        return Version(model, 0, 0, settings, _checked_prior(settings, prior), 0.0, 0.0)
+        settings = settings.with_likelihood_of(saved)
+        return Version(model, 0, 0, settings, _checked(settings, saved)[1], 0.0, 0.0)
 
-    def put(self, model: str, settings: Settings, prior: object, share: float) -> Version:
+    def put(self, model: str, settings: Settings, saved: object, share: float) -> Version:
         """Add a version, and a model if it is the first; others lose `share` of their tasks."""
-        content = _checked_prior(settings, prior).to_bytes()
+        settings = settings.with_likelihood_of(saved)
+        content = _checked(settings, saved)[0].to_bytes()
         with self._database.transaction() as connection:
             now = time.time()
             new: Row = {"name": model, "seed": secrets.randbits(62), "created": now}
@@ -300,9 +310,8 @@ def _read_version(connection: sa.Connection, key: tuple[str, int], seed: int) ->
     where = (versions.c.model == key[0]) & (versions.c.version == key[1])
     row = connection.execute(sa.select(versions).where(where)).one()
     settings = Settings(**json.loads(row.settings))
-    prior = load_bytes(row.prior)
-    assert isinstance(prior, AbstractPrior)
-    return Version(key[0], seed, key[1], settings, prior, row.share, row.created)
+    saved, prior = _checked(settings, load_bytes(row.prior))
+    return Version(key[0], seed, key[1], settings, prior, row.share, row.created, saved=saved)
 
 
 def _place(model: str, task: str) -> float:
@@ -317,11 +326,13 @@ def task_seed(model_seed: int, task: str) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
-def _checked_prior(settings: Settings, prior: object) -> AbstractPrior:
-    if not isinstance(prior, AbstractPrior):
+def _checked(settings: Settings, saved: object) -> tuple[Model | AbstractPrior, AbstractPrior]:
+    """What a file holds, a model or a prior, and its prior."""
+    prior = saved.prior if isinstance(saved, Model) else saved
+    if not isinstance(prior, AbstractPrior) or not isinstance(saved, Model | AbstractPrior):
         raise ValueError(
-            f"`prior`: expected the file of a prior, got one of a {type(prior).__name__}; "
-            "`diffprior fit` or `diffprior learn` writes one"
+            f"`prior`: expected the file of a model or a prior, got one of a "
+            f"{type(saved).__name__}; `diffprior learn` or `diffprior fit` writes one"
         )
     settings.make_agent(prior)
-    return prior
+    return saved, prior

@@ -100,6 +100,7 @@ def _about(version: Version) -> Reply:
         "created": version.created,
         "prior": repr(version.prior),
         "dim": version.dim,
+        "features": list(version.feature_names),
         "settings": json.loads(version.settings.model_dump_json()),
     }
 

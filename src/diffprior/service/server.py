@@ -44,13 +44,15 @@ def add_models(catalog: Catalog, models: dict[str, Path], settings: Settings) ->
     """Add each model of the command line that is not in the database, or that has changed."""
     lines = []
     for name, path in models.items():
-        prior = load(path)
+        saved = load(path)
+        own = settings.with_likelihood_of(saved)
         if name in catalog.names():
             newest = catalog.versions_of(name)[0]
-            if newest.prior.digest == prior.digest and newest.settings == settings:
+            known = newest.saved
+            if known is not None and known.digest == saved.digest and newest.settings == own:
                 lines.append(f"{name}: version {newest.version}, as in the database")
                 continue
-        version = catalog.put(name, settings, prior, share=1.0)
+        version = catalog.put(name, own, saved, share=1.0)
         lines.append(f"{name}: version {version.version}, from {path}")
     return lines
 

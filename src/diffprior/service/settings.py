@@ -9,8 +9,10 @@ import pydantic
 
 from ..bandits.agents import AbstractAgent, EpsilonGreedy, LinUCB, ThompsonSampling, Uniform
 from ..bandits.updates import Forgetting
+from ..checks import settings as likelihood_options
 from ..evidence.base import AbstractLikelihood
-from ..evidence.families import LIKELIHOODS
+from ..evidence.families import LIKELIHOODS, missing_likelihood
+from ..learning.model import Model
 from ..priors.base import AbstractPrior
 from ..samplers.base import AbstractSampler
 from ..samplers.choose import best_sampler
@@ -37,7 +39,9 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     all if that is None. With a `half_life`, evidence fades and the posterior returns to the prior.
     """
 
-    likelihood: str = pydantic.Field("logistic", description="linear, logistic, poisson, ...")
+    likelihood: str | None = pydantic.Field(
+        None, description="linear, logistic, poisson, ...; null for that of the model"
+    )
     likelihood_options: dict[str, float] = pydantic.Field(
         default_factory=dict, description="options of the likelihood, such as noise_std"
     )
@@ -69,7 +73,7 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> "Settings":
-        if self.likelihood not in LIKELIHOODS:
+        if self.likelihood is not None and self.likelihood not in LIKELIHOODS:
             raise ValueError(
                 f"`likelihood`: expected one of {', '.join(LIKELIHOODS)}, got {self.likelihood!r}"
             )
@@ -84,13 +88,15 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
                 "set it"
             )
         self.make_forgetting()
-        likelihood = self.make_likelihood()
-        if self.default_reward is not None:
+        likelihood = None if self.likelihood is None else self.make_likelihood()
+        if self.default_reward is not None and likelihood is not None:
             check_rewards(likelihood, np.asarray([self.default_reward]))
         return self
 
     def make_likelihood(self) -> AbstractLikelihood:
         """The likelihood with its options."""
+        if self.likelihood is None:
+            raise missing_likelihood("a prior")
         try:
             return LIKELIHOODS[self.likelihood](**self.likelihood_options)
         except TypeError as error:
@@ -98,6 +104,27 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
                 f"`likelihood_options`: expected those of {self.likelihood}, got "
                 f"{self.likelihood_options} ({error})"
             ) from error
+
+    def with_likelihood_of(self, saved: object) -> "Settings":
+        """These settings with the likelihood of a model; a prior has none."""
+        if not isinstance(saved, Model):
+            self.make_likelihood()
+            return self
+        own = saved.likelihood
+        name = next((name for name, kind in LIKELIHOODS.items() if type(own) is kind), None)
+        if name is None:
+            raise ValueError(
+                f"`likelihood`: expected one of {', '.join(LIKELIHOODS)}, got "
+                f"{type(own).__name__} in the model; the service knows no others"
+            )
+        options = {key: float(np.asarray(value)) for key, value in likelihood_options(own).items()}
+        found = self.model_copy(update={"likelihood": name, "likelihood_options": options})
+        if self.likelihood is not None and found != self:
+            raise ValueError(
+                f"`likelihood`: expected none, because the model has its own, {own!r}, got "
+                f"{self.likelihood} {self.likelihood_options}; leave it out"
+            )
+        return Settings.model_validate(found.model_dump())
 
     def make_forgetting(self) -> Forgetting | None:
         """How fast evidence fades; None if it does not."""

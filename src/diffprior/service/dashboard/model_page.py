@@ -119,7 +119,7 @@ def _versions_table(
             {
                 "version": str(version.version),
                 "prior": type(version.prior).__name__,
-                "likelihood": version.settings.likelihood,
+                "likelihood": str(version.settings.likelihood),
                 "sampler": version.settings.sampler,
                 "share of tasks": f"{version.share:.0%}",
                 "decisions": f"{len(own):,}",

@@ -19,6 +19,7 @@ from .model_page import Content, model_address
 MIN_DRAWS = 256  # from prior and posterior
 MAX_HISTORY, MAX_LISTED = 200, 25  # decisions in the chart and in the table
 MAX_ACTIONS, MAX_PARAMETERS = 12, 24  # in the charts; all are in their numbers
+MAX_NAME = 24  # letters of a parameter in the chart
 ROWS_AT_ONCE = 128  # actions are padded to it, so that one program serves any number of them
 GRID = 64  # points of a density
 HALF = 0.42  # height of the highest density, in rows
@@ -40,7 +41,7 @@ def task_content(database: Database, reader: Reader, model: str, name: str) -> C
         f"{utc(row['created'])} UTC. Version {version.version} of the model serves it.",
         "charts": [
             next_decision_chart(version, posterior, last),
-            parameters_chart(prior, posterior, state.num_learned),
+            parameters_chart(prior, posterior, state.num_learned, version.feature_names),
             history_chart(history),
         ],
         "history": _history_table(history[: -MAX_LISTED - 1 : -1]),
@@ -157,16 +158,21 @@ def _reason(actions: Sequence[Action]) -> str:
 
 
 def parameters_chart(
-    prior: Float[np.ndarray, "n d"], posterior: Float[np.ndarray, "m d"], num_rewards: int
+    prior: Float[np.ndarray, "n d"],
+    posterior: Float[np.ndarray, "m d"],
+    num_rewards: int,
+    names: Sequence[str],
 ) -> Chart:
     """Densities and 90 % intervals of every parameter: prior above, posterior below its line."""
     shown = min(prior.shape[1], MAX_PARAMETERS)
     before, after = (np.quantile(draws, [0.05, 0.5, 0.95], axis=0) for draws in (prior, posterior))
     both = np.concatenate([prior[:, :shown], posterior[:, :shown]])
     ends = padded(np.quantile(both, [0.002, 0.998]).tolist(), 0.04)
-    names = [f"θ{i + 1}" for i in range(prior.shape[1])]
+    names = names or [f"θ{i + 1}" for i in range(prior.shape[1])]
     title, height = "value of the parameter", 56.0 + 40.0 * shown
-    plot = rows_plot(ends, names[:shown], title, height=height, left=46.0)
+    left = max(46.0, *(20.0 + 7.0 * min(len(name), MAX_NAME) for name in names[:shown]))
+    labels = [name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…" for name in names]
+    plot = rows_plot(ends, labels[:shown], title, height=height, left=left)
     for i in range(shown):
         _half_density(plot, prior[:, i], -i, 1.0, "c3")
         _half_density(plot, posterior[:, i], -i, -1.0, "c0")

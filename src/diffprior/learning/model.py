@@ -1,0 +1,176 @@
+"""A model: a prior with its likelihood and the encoders of raw columns, in one file."""
+
+import dataclasses
+import datetime
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike
+
+from ..bandits.bandit import Bandit
+from ..encoders import Encoder
+from ..evidence.base import AbstractLikelihood
+from ..evidence.linear import Linear
+from ..files.base import Serializable
+from ..priors.base import AbstractPrior
+from .report import LearningReport
+
+
+@runtime_checkable
+class GivenAttributes(Protocol):
+    """A prior that depends on what is known of a task."""
+
+    def given(self, attributes: Float[Array, " a"]) -> AbstractPrior:
+        """The prior of tasks with these attributes."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Model(Serializable):
+    """All that a new task needs: the prior, the likelihood, and how raw columns are encoded.
+
+    `learn` returns one, `save` writes it to one file, and `load` reads it.
+
+    Args:
+        prior: Prior of the parameters.
+        likelihood: Distribution of rewards, with its noise or dispersion.
+        encoder: How raw columns become features; None if the prior was learned from arrays.
+        attribute_encoder: How raw columns become attributes of a task, or None.
+        feature_names: Names of the features; those of `encoder` if there is one.
+        report: Report of learning, or None.
+        families: Every prior that was learned, without hedge, by its name in the report. They are
+            not saved.
+
+    Example:
+        >>> import diffprior as dp
+        >>> prior = dp.GaussianPrior([0.0, 0.0], [[1.0, 0.5], [0.5, 1.0]])
+        >>> model = dp.Model(prior, dp.Logistic())
+        >>> bandit = model.bandit(seed=0)
+    """
+
+    max_bytes: ClassVar[int] = 2**30
+
+    prior: AbstractPrior
+    likelihood: AbstractLikelihood
+    encoder: Encoder | None = None
+    attribute_encoder: Encoder | None = None
+    feature_names: tuple[str, ...] = ()
+    report: LearningReport | None = dataclasses.field(default=None, compare=False)
+    families: dict[str, AbstractPrior] = dataclasses.field(
+        default_factory=dict, compare=False, repr=False
+    )
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prior, AbstractPrior):
+            raise ValueError(
+                f"`prior`: expected a prior, got {type(self.prior).__name__}; learn one from logs "
+                "with dp.learn, or fit one to parameters"
+            )
+        if not isinstance(self.likelihood, AbstractLikelihood):
+            raise ValueError(
+                f"`likelihood`: expected how rewards arise, got {type(self.likelihood).__name__}; "
+                "pass dp.Linear(noise_std), dp.Logistic(), dp.Poisson() or another"
+            )
+        if isinstance(self.likelihood, Linear) and self.likelihood.noise_std is None:
+            raise ValueError(
+                "`likelihood`: expected the noise of linear rewards, got none; pass "
+                "dp.Linear(noise_std), or learn it with dp.learn"
+            )
+        names = self.feature_names
+        if self.encoder is not None:
+            names = self.encoder.names
+            object.__setattr__(self, "feature_names", names)
+        dim = self.prior.dim
+        if names and len(names) != dim:
+            raise ValueError(
+                f"`feature_names`: expected {dim} names, as many as the prior has parameters, got "
+                f"{len(names)}; pass the names, or the encoder, of the logs it was learned from"
+            )
+
+    def encode(self, rows: object) -> Float[np.ndarray, "..."]:
+        """Features of raw rows: a table, a list of dicts, or one dict.
+
+        Args:
+            rows: As of `Encoder.encode`.
+
+        Returns:
+            Features (n, d), or (d,) of one dict.
+
+        Raises:
+            ValueError: The prior was learned from arrays, or as for `Encoder.encode`.
+        """
+        if self.encoder is None:
+            raise ValueError(
+                "`rows`: expected a model with an encoder, got one that was learned from arrays; "
+                "pass arrays of features, or learn from a table with dp.Logs.read"
+            )
+        return self.encoder.encode(rows)
+
+    def prior_given(self, attributes: object = None) -> AbstractPrior:
+        """The prior of a task with these attributes.
+
+        Args:
+            attributes: What is known of the task: a dict of raw columns, or an array (a,); None
+                for the average task.
+
+        Returns:
+            The prior.
+
+        Raises:
+            ValueError: The prior does not depend on attributes, or a column is missing or wrong.
+        """
+        if not isinstance(self.prior, GivenAttributes):
+            if attributes is not None:
+                raise ValueError(
+                    "`attributes`: expected none, because the prior was learned without, got "
+                    f"{attributes!r:.60}; learn it from logs with attributes, or leave them out"
+                )
+            return self.prior
+        if self.attribute_encoder is None:
+            return self.prior.given(attributes)  # type: ignore[arg-type]
+        numbers = attributes if attributes is None else self.attribute_encoder.encode(attributes)
+        return self.prior.given(numbers)  # type: ignore[arg-type]
+
+    def bandit(
+        self,
+        attributes: object = None,
+        *,
+        seed: int | None = None,
+        temperature: ArrayLike | None = None,
+        max_rows: int | None = 1024,
+        half_life: ArrayLike | datetime.timedelta | None = None,
+    ) -> Bandit:
+        """Start a new task.
+
+        Args:
+            attributes: As of `prior_given`.
+            seed: As of `Bandit`.
+            temperature: As of `Bandit`.
+            max_rows: As of `Bandit`.
+            half_life: As of `Bandit`.
+
+        Returns:
+            A bandit that has seen nothing yet, and takes raw rows as well as arrays of features.
+
+        Raises:
+            ValueError: As for `prior_given` and `Bandit`.
+        """
+        return Bandit(
+            self.prior_given(attributes),
+            self.likelihood,
+            seed=seed,
+            temperature=temperature,
+            max_rows=max_rows,
+            half_life=half_life,
+            encoder=self.encoder,
+        )
+
+    @classmethod
+    def file_hints(cls) -> dict[str, object]:
+        return {name: hint for name, hint in super().file_hints().items() if name != "families"}
+
+    def __repr__(self) -> str:
+        names = f", features={list(self.feature_names)}" if self.feature_names else ""
+        return f"Model({self.prior!r}, {self.likelihood!r}{names})"
