@@ -11,7 +11,9 @@ from scipy import special
 import diffprior as dp
 import reference
 from bandits.helpers import STANDARD, Ball, Counting, FailingLater, standard_prior
+from diffprior.bandits._dispatch import partition
 from diffprior.bandits.bandit import Bandit
+from diffprior.bandits.decisions import TaskPolicy, TaskRequest
 from diffprior.bandits.simulate import Environment, simulate
 
 RNG = np.random.default_rng(2)
@@ -54,6 +56,10 @@ def test_a_batch_is_decided_as_one_by_one() -> None:
     np.testing.assert_array_equal(together.action, [decision.action for decision in apart])
     np.testing.assert_allclose(together.scores, [decision.scores for decision in apart])
     assert isinstance(apart[0].action, int) and apart[0].propensity is None
+    both = taught()
+    both.decide(BATCH)
+    assert both.num_decisions == bandit.num_decisions == 11
+    np.testing.assert_allclose(both.decide(FEATURES).scores, bandit.decide(FEATURES).scores)
 
 
 @pytest.mark.parametrize("name", LIKELIHOODS)
@@ -109,6 +115,23 @@ def test_propensities_match_frequencies() -> None:
     error = np.hypot(decision.propensity_se, np.sqrt(np.multiply(share, np.subtract(1, share)) / n))
     assert np.max(np.abs(decision.propensity - share) / error) < 5
     assert decision.propensity.shape == (2,) and np.all(decision.propensity_se > 0)
+
+
+def test_every_decision_has_draws_of_its_own_for_propensities() -> None:
+    bandit, pair = taught(), np.array([[1.0, 0.3], [-1.0, -0.3]])
+    found = [bandit.decide(pair, propensity_draws=63) for _ in range(6)]
+    first = [d.propensity if d.action == 0 else 1 - d.propensity for d in found]
+    assert len(set(np.round(first, 6))) > 1 and 0 < min(first) <= max(first) < 1
+    agent, evidence = (
+        dp.ThompsonSampling(dp.Exact(standard_prior()), dp.Linear(0.5)),
+        bandit.evidence,
+    )
+    policy = TaskPolicy(agent, dp.Linear(0.5).empty(2), 128, 63)
+    leaves, structure = partition(evidence)
+    leaves = [np.asarray(leaf) for leaf in leaves]
+    requests = [TaskRequest(leaves, structure, 5, number) for number in range(3)]
+    theta = policy(requests).index.theta  # of the same task
+    assert len(np.unique(theta.reshape(-1, 2), axis=0)) == 3 * 64
 
 
 def test_asking_for_propensities_changes_no_decision() -> None:

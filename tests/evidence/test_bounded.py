@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import diffprior as dp
+from diffprior.bandits.updates import Observations, State
 
 DIM = 3
 PRIOR = dp.Gaussian(jnp.zeros(DIM), jnp.eye(DIM))
@@ -75,6 +76,22 @@ def test_a_bounded_bandit_keeps_few_rows_and_stays_near_the_full_history() -> No
         bandit.evidence, dp.Logistic().observe(features, rewards)
     )
     assert distance < 0.3 and np.all((ratios > 0.9) & (ratios < 1.1))
+
+
+def test_rows_are_folded_from_the_one_beyond_the_bound() -> None:
+    features, rewards = history(129)
+    bandit = dp.Bandit(dp.GaussianPrior(PRIOR.mean, PRIOR.cov), dp.Logistic(), max_rows=128)
+    bandit.update(features[:127], rewards[:127])
+    bandit.update(features[127], rewards[127])
+    assert_allclose(bandit.evidence.features[:128], features[:128])
+    bandit.update(features[128], rewards[128])
+    assert 0 < int(bandit.evidence.num_rows) < 128 and bandit.evidence.capacity == 128
+    growing, (features, rewards) = State.of(dp.Logistic().empty(DIM), 256), history(256)
+    for half in (slice(128), slice(128, None)):
+        new = Observations(features[half], rewards[half], DIM, features.dtype)
+        growing = growing.add(new, 256, PRIOR)
+    assert_allclose(growing.evidence.features, features)
+    assert not np.allclose(bandit.evidence.features[:64], features[:64])
 
 
 def test_none_keeps_every_row() -> None:

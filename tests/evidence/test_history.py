@@ -9,6 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import diffprior as dp
 from cases import DIM, GLMS, LIKELIHOODS, LOGISTIC, LikelihoodCase, case_name, problem
+from diffprior.evidence.rows import sum_over_rows
 
 every_likelihood = pytest.mark.parametrize("case", LIKELIHOODS, ids=case_name)
 BAD_ROWS = {
@@ -86,6 +87,17 @@ def test_a_full_history_raises_inside_a_compiled_program(case: LikelihoodCase) -
     with pytest.raises(eqx.EquinoxRuntimeError, match=message):
         append(full, jnp.ones(DIM))
     assert append(evidence, jnp.ones(DIM)).num_rows == 1
+
+
+def test_rows_are_summed_once_each_up_to_the_last_of_a_full_history() -> None:
+    columns = jnp.arange(1.0, 193.0), jnp.arange(192)
+    program = jax.jit(
+        lambda n: sum_over_rows(lambda x, i: jnp.sum(jnp.where(i < n, x, 0.0)), columns, n)
+    )
+    for n in (0, 1, 63, 64, 65, 128, 191, 192):
+        assert float(program(n)) == n * (n + 1) / 2
+    whole = jax.jit(lambda n: sum_over_rows(lambda x, _: jnp.sum(x), columns, n))
+    assert float(whole(192)) == 192 * 193 / 2  # no block is added again
 
 
 def test_outside_a_compiled_program_a_full_history_grows() -> None:

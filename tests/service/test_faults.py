@@ -10,9 +10,10 @@ from starlette.testclient import TestClient
 
 import diffprior as dp
 import diffprior.service.store as schema
+from diffprior.service.settings import Settings
 from diffprior.service.store import Database
 from diffprior.service.tasks import rebuild
-from service.conftest import LINEAR, MakeService, decide, features, reward
+from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward
 
 
 def test_a_restart_and_a_rebuild_read_the_log(
@@ -35,6 +36,20 @@ def test_a_restart_and_a_rebuild_read_the_log(
     found = rebuild(database)
     assert found.different == ["shop/a"]
     assert len(found.problems) == 1
+
+
+def test_observations_that_a_new_version_cannot_learn_from_are_passed_over(
+    make_service: MakeService,
+) -> None:
+    """And counted, so that they are read from the log once."""
+    client = make_service(**LINEAR)
+    for i in range(3):
+        reward(client, decide(client, features=features(i))["decision_id"], 0.5)
+    client.engine.catalog.put("shop", Settings(likelihood="logistic"), PRIOR, 1.0)
+    client.engine.prepare()
+    reward(client, decide(client, features=features(3))["decision_id"], 1.0)
+    (state,) = (s for s in client.engine.task_cache.values() if s.version.version == 2)
+    assert state.num_learned == 4 and int(state.arrays.evidence.num_rows) == 1
 
 
 def test_a_failing_database_is_reported_and_nothing_is_half_done(
