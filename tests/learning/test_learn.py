@@ -106,7 +106,7 @@ def test_a_gaussian_is_chosen_where_tasks_are_gaussian() -> None:
 
 
 def test_the_gaussian_is_announced_first_and_closed_forms_can_be_all(
-    blob_logs: dp.Logs, learned: dp.Learned, capsys: pytest.CaptureFixture[str]
+    blob_logs: dp.Logs, learned: dp.Model, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = dp.learn(blob_logs, dp.Linear(), quick=True, config=QUICK)
     lines = capsys.readouterr().err.splitlines()

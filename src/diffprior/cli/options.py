@@ -158,10 +158,13 @@ def load_model(
     if not isinstance(found, Model):
         of = f"the prior in {path}"
         return Model(load_prior(path), make_likelihood(likelihood, noise_std, dispersion, of=of))
-    if likelihood is not None or noise_std is not None or dispersion is not None:
+    if likelihood is None and noise_std is None and dispersion is None:
+        return found
+    given = make_likelihood(likelihood, noise_std, dispersion, estimate_noise=True)
+    if given.digest != found.likelihood.digest:
         raise ValueError(
-            f"`likelihood`: expected none, because the model in {path} has its own, "
-            f"{found.likelihood!r}; leave out --likelihood, --noise-std and --dispersion"
+            f"`likelihood`: expected that of the model in {path}, {found.likelihood!r}, got "
+            f"{given!r}; leave out --likelihood, --noise-std and --dispersion"
         )
     return found
 
