@@ -32,7 +32,7 @@ def test_an_e_step_with_half_the_variance_shrinks_the_prior() -> None:
     prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
     draws = posterior_draws(dp.Exact(prior), logs, likelihood, 0)
     np.testing.assert_allclose(np.cov(draws.T), np.eye(2), atol=0.1)
-    from diffprior.learning.tasks import block_order, blocks_of
+    from diffprior.fitting.rows import block_order, blocks_of
     from diffprior.mixture import GaussianMixture
 
     block = blocks_of(logs, likelihood)

@@ -5,7 +5,7 @@ import pytest
 
 import diffprior as dp
 from diffprior.fitting.em import expectations, log_evidence, maximize
-from diffprior.learning.tasks import row_blocks
+from diffprior.fitting.rows import row_blocks
 from diffprior.mixture import GaussianMixture
 
 MIXTURE = GaussianMixture.from_covs(

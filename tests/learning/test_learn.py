@@ -13,9 +13,9 @@ import pytest
 
 import diffprior as dp
 from diffprior.fitting.em import log_evidence
+from diffprior.fitting.rows import blocks_of
 from diffprior.learning.config import LOGS_SEARCH, LearningConfig
 from diffprior.learning.scoring import as_prior, naive
-from diffprior.learning.tasks import blocks_of
 from diffprior.logs.labels import held_out
 from diffprior.mixture import GaussianMixture
 from worlds_of_tasks import blobs, rows

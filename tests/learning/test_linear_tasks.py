@@ -17,6 +17,7 @@ from diffprior.fitting.em import (
     log_evidence,
     maximize,
 )
+from diffprior.fitting.rows import blocks_of, linear_blocks
 from diffprior.fitting.samples import with_hedge
 from diffprior.fitting.search import (
     MixtureCandidate,
@@ -24,7 +25,7 @@ from diffprior.fitting.search import (
     fit_candidate,
     gaussian_of,
 )
-from diffprior.learning.tasks import blocks_of, estimate_noise, linear_blocks, resolve, search_logs
+from diffprior.learning.tasks import estimate_noise, resolve, search_logs
 from diffprior.logs.labels import folds
 from diffprior.mixture import GaussianMixture
 from worlds_of_tasks import blobs, deconvolution_step, marginal_log_density, rows

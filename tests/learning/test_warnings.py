@@ -3,9 +3,10 @@
 import numpy as np
 
 import diffprior as dp
+from diffprior.fitting.rows import blocks_of
 from diffprior.fitting.search import gaussian_of
 from diffprior.learning.diagnostics import data_warnings, reliability
-from diffprior.learning.tasks import blocks_of, resolve
+from diffprior.learning.tasks import resolve
 from worlds_of_tasks import rows
 
 

@@ -1,7 +1,7 @@
 """Expectation maximization of Gaussian mixtures, from samples or from what tasks have shown.
 
 One E-step and one M-step over the contract `AbstractTasks`. Parameters that are known are tasks
-whose evidence leaves no doubt (`Samples`); tasks with rows are in `learning.tasks`. All of it is
+whose evidence leaves no doubt (`Samples`); tasks with rows are in `rows`. All of it is
 NumPy: nothing is compiled, and sums over samples are matrix products of sufficient statistics.
 """
 

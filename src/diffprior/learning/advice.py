@@ -4,9 +4,9 @@ import numpy as np
 
 from ..evidence.base import AbstractLikelihood
 from ..evidence.linear import Linear
+from ..fitting.rows import AnyLogs
 from ..logs.logs import Logs
 from ..logs.statistics import segment_sums
-from .tasks import AnyLogs
 
 MAX_RATINGS = 11  # different whole numbers that look like ratings
 MIN_ZEROS = 0.1  # share of zeros among positive numbers that linear rewards do not produce

@@ -11,12 +11,13 @@ from jaxtyping import Float
 from ..evidence.base import AbstractLikelihood
 from ..executors import AbstractExecutor
 from ..fitting.em import HERE, AbstractBlock
+from ..fitting.rows import AnyLogs, blocks_of
+from ..fitting.triangles import symmetric
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from .advice import missing_intercept
 from .scoring import TaskMoments, first_halves
-from .tasks import AnyLogs, Noise, blocks_of
-from .triangles import symmetric
+from .tasks import Noise
 
 PREDICTIVE_DRAWS = 99
 MIN_RELIABILITY = 0.1  # below which a direction counts as unseen

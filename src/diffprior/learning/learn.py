@@ -13,6 +13,7 @@ from ..evidence.glm import AbstractFamily
 from ..executors import AbstractExecutor, InProcess
 from ..files.cache import Checkpoints
 from ..fitting.em import AbstractBlock, one_thread
+from ..fitting.rows import AnyLogs, blocks_of
 from ..fitting.search import GAUSSIAN as GAUSSIAN_ALONE
 from ..fitting.search import Search, gaussian_of
 from ..logs.labels import Selection, folds
@@ -50,7 +51,7 @@ from .scoring import (
     task_log_evidence,
 )
 from .source import LOADED, Passes, Source
-from .tasks import AnyLogs, blocks_of, resolve, search_logs
+from .tasks import resolve, search_logs
 
 FAMILIES = ("gaussian", "mixture", "diffusion")
 GAUSSIAN, NAIVE = "Gaussian", "naive estimates"  # their names in the report

@@ -9,12 +9,12 @@ from ..bandits.simulate import simulate
 from ..evidence.base import AbstractLikelihood
 from ..evidence.linear import Linear
 from ..files.base import Serializable
+from ..fitting.rows import blocks_of
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from ..problems.rows import RowProblem
 from ..samplers.choose import best_sampler
 from .scoring import Family
-from .tasks import blocks_of
 
 TEMPERATURES = (1.0, 0.5, 0.25)
 MAX_ACTIONS = 4000  # rows of the logs that serve as actions

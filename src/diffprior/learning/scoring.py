@@ -22,13 +22,13 @@ from ..fitting.em import (
     log_evidence,
     well_conditioned,
 )
+from ..fitting.rows import AnyLogs, RowTasks, block_order, blocks_of
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from ..priors.base import AbstractPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..reporting.tables import standard_error
-from .tasks import AnyLogs, RowTasks, block_order, blocks_of
 
 NUM_ESTIMATES = 8
 RIDGE = 0.1  # of plug-in estimates, relative to the information of an average task
