@@ -42,8 +42,7 @@ _FULL = (
     "`likelihood.empty(dim, capacity=...)`"
 )
 
-_places, _masses = np.polynomial.hermite_e.hermegauss(NODES)
-_RULE = list(zip(_places.tolist(), (_masses / _masses.sum()).tolist(), strict=True))
+_PLACES, _MASSES = np.polynomial.hermite_e.hermegauss(NODES)
 
 
 def average(
@@ -51,53 +50,71 @@ def average(
 ) -> Any:
     """The mean of `function(eta)` over independent eta ~ N(mean, variance), each on its own."""
     std = jnp.sqrt(jnp.maximum(variance, 0.0))
-    values = [(mass, function(mean + place * std)) for place, mass in _RULE]
-    parts = [jax.tree.map(lambda leaf, m=mass: m * leaf, value) for mass, value in values]
-    return jax.tree.map(lambda *leaves: sum(leaves[1:], leaves[0]), *parts)
+    places, masses = (jnp.asarray(a, std.dtype) for a in (_PLACES, _MASSES / _MASSES.sum()))
+    values = jax.vmap(lambda place: function(mean + place * std))(places)
+    return jax.tree.map(lambda leaf: masses @ leaf, values)
+
+
+class Expansion(NamedTuple):
+    """Log p(h | theta) at a point, minus its second derivative there, and the first."""
+
+    value: Float[Array, ""]
+    precision: Float[Array, "d d"]
+    score: Float[Array, " d"]
 
 
 class ModeSearch(eqx.Module):
     """State of the damped Newton search for the mode, in units of the prior: theta = mean + L z."""
 
     z: Float[Array, " d"]
-    objective: Float[Array, ""]
+    at: Expansion  # of log p(h | z)
     damping: Float[Array, ""]
     converged: Bool[Array, ""]
     num_iterations: Int[Array, ""]
 
+    @property
+    def objective(self) -> Float[Array, ""]:
+        """What is minimized."""
+        return 0.5 * self.z @ self.z - self.at.value
+
+    def hessian_tril(self) -> Float[Array, "d d"]:
+        """The Cholesky factor of the second derivative of the objective."""
+        return cholesky(jnp.eye(self.z.shape[0], dtype=self.z.dtype) + self.at.precision)
+
+    def found(self, hessian_tril: Float[Array, "d d"]) -> Bool[Array, ""]:
+        """Whether this is the mode, or within a few posterior deviations' rounding of it."""
+        left = solve_lower(hessian_tril, (self.z - self.at.score)[:, None])
+        return self.converged | (jnp.max(jnp.abs(left)) <= 8 * small_step(self.z.dtype))
+
 
 def find_mode(
-    log_likelihood: Callable[[Array], Array],
-    precision_and_score: Callable[[Array], tuple[Array, Array]],
-    start: Float[Array, " d"],
+    expand: Callable[[Array], Expansion],
+    starts: Float[Array, "m d"],
     max_steps: int = MAX_NEWTON_STEPS,
 ) -> ModeSearch:
-    """Minimize |z|^2 / 2 - log p(h | z); `precision_and_score` are minus the second derivative of
-    log p(h | .), and the first.
-    """
-    identity = jnp.eye(start.shape[0], dtype=start.dtype)
-    eps = jnp.finfo(start.dtype).eps
-
-    def objective(z: Float[Array, " d"]) -> Float[Array, ""]:
-        return 0.5 * z @ z - log_likelihood(z)
+    """Minimize |z|^2 / 2 - log p(h | z) from the best of the starts."""
+    dtype, identity = starts.dtype, jnp.eye(starts.shape[1], dtype=starts.dtype)
+    eps = jnp.finfo(dtype).eps
 
     def step(search: ModeSearch) -> ModeSearch:
-        precision, score = precision_and_score(search.z)
-        tril = cholesky(precision + (1.0 + search.damping) * identity)
+        tril = cholesky(search.at.precision + (1.0 + search.damping) * identity)
         inverse_tril = solve_lower(tril, identity)
-        move = inverse_tril @ (search.z - score)  # in posterior standard deviations
+        move = inverse_tril @ (search.z - search.at.score)  # in posterior standard deviations
         z = search.z - inverse_tril.T @ move
-        new = objective(z)
+        new = expand(z)
         rounding = 4 * eps * (1.0 + jnp.abs(search.objective))
-        accept = new <= search.objective + rounding
+        accept = 0.5 * z @ z - new.value <= search.objective + rounding
         no_gain = 0.5 * jnp.sum(move**2) <= rounding
-        small = jnp.max(jnp.abs(move)) <= small_step(z.dtype) + 64 * eps * jnp.max(jnp.abs(z))
+        small = jnp.max(jnp.abs(move)) <= small_step(dtype) + 64 * eps * jnp.max(jnp.abs(z))
         undamped = search.damping == 0
         lower = jnp.where(search.damping < 1e-2, 0.0, search.damping * 0.05)
         higher = jnp.maximum(search.damping * 10.0, 1.0)
+        z, at = jax.tree.map(
+            lambda ours, theirs: jnp.where(accept, ours, theirs), (z, new), (search.z, search.at)
+        )
         return ModeSearch(
-            jnp.where(accept, z, search.z),
-            jnp.where(accept, new, search.objective),
+            z,
+            at,
             jnp.where(accept, lower, higher),
             undamped & (small | no_gain),
             search.num_iterations + 1,
@@ -106,9 +123,12 @@ def find_mode(
     def going_on(search: ModeSearch) -> Bool[Array, ""]:
         return ~search.converged & (search.num_iterations < max_steps)
 
-    zero = jnp.zeros((), start.dtype)
-    first = ModeSearch(start, objective(start), zero, jnp.array(False), jnp.zeros((), jnp.int32))
-    return jax.lax.while_loop(going_on, step, first)
+    first = jax.vmap(expand)(starts)
+    gains = first.value - 0.5 * jnp.sum(starts**2, axis=1)
+    best = jnp.argmax(jnp.where(jnp.isfinite(gains), gains, -jnp.inf))
+    z, at = jax.tree.map(lambda leaf: leaf[best], (starts, first))
+    zero, none = jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
+    return jax.lax.while_loop(going_on, step, ModeSearch(z, at, zero, jnp.array(False), none))
 
 
 class Laplace(eqx.Module):
@@ -120,24 +140,13 @@ class Laplace(eqx.Module):
     num_iterations: Int[Array, ""]
 
 
-def laplace(
-    mean: Float[Array, " d"],
-    tril: Float[Array, "d d"],
-    search: ModeSearch,
-    precision: Float[Array, "d d"],
-    score: Float[Array, " d"],
-) -> Laplace:
-    """The approximation about the mode that was found, where theta = mean + tril z; `precision` and
-    `score` are those at the mode, of z.
-    """
-    z = search.z
-    hessian_tril = cholesky(jnp.eye(z.shape[0], dtype=z.dtype) + precision)
-    left = solve_lower(hessian_tril, (z - score)[:, None])  # in posterior deviations
-    converged = search.converged | (jnp.max(jnp.abs(left)) <= 8 * small_step(z.dtype))
+def laplace(mean: Float[Array, " d"], tril: Float[Array, "d d"], search: ModeSearch) -> Laplace:
+    """The approximation about the mode that was found, where theta = mean + tril z."""
+    hessian_tril = search.hessian_tril()
     half_cov = solve_lower(hessian_tril, tril.T)
-    posterior = Gaussian(mean + tril @ z, half_cov.T @ half_cov)
+    posterior = Gaussian(mean + tril @ search.z, half_cov.T @ half_cov)
     log_evidence = -search.objective - 0.5 * log_det_from_tril(hessian_tril)
-    return Laplace(posterior, log_evidence, converged, search.num_iterations)
+    return Laplace(posterior, log_evidence, search.found(hessian_tril), search.num_iterations)
 
 
 def small_step(dtype: jnp.dtype) -> float:
@@ -230,18 +239,19 @@ class GLMEvidence(AbstractEvidence):
         folded_score = self.folded.shift - self.folded.precision @ belief.mean
         return precision, precision @ belief.mean + score + folded_score
 
-    def precision_and_score(
-        self, theta: Float[Array, " d"]
-    ) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
-        """Minus the second derivative of log p(h | `theta`), and the first."""
+    def expand_at(self, theta: Float[Array, " d"]) -> Expansion:
+        """The second-order expansion of log p(h | .) at a point."""
 
-        def rows(x: Array, y: Array, offset: Array) -> tuple[Array, Array]:
+        def rows(x: Array, y: Array, w: Array, offset: Array) -> Expansion:
             eta = x @ theta + offset
-            return self.family.curvature(y, eta), self.family.score(y, eta)
+            log_densities = jnp.where(w > 0, self.family.log_density(y, eta), 0.0)
+            curvature, score = self.family.curvature(y, eta), self.family.score(y, eta)
+            return Expansion(w @ log_densities, (w * curvature) @ products(x), (w * score) @ x)
 
-        precision, score = self._sum_moments(rows)
-        folded_score = self.folded.shift - self.folded.precision @ theta
-        return precision + self.folded.precision, score + folded_score
+        found, folded = self._sum(rows), self.folded
+        precision = found.precision.reshape(self.dim, self.dim) + folded.precision
+        score = found.score + folded.shift - folded.precision @ theta
+        return Expansion(found.value + folded.log_likelihood(theta), precision, score)
 
     @eqx.filter_jit
     def log_likelihood(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
@@ -431,9 +441,9 @@ def _put(evidence: GLMEvidence, start: Int[Array, ""], new: tuple[Rows, Rows, Ro
 @eqx.filter_jit
 def _as_linear(evidence: GLMEvidence, theta: Float[Array, " d"]) -> LinearEvidence:
     """The second-order expansion at `theta`, as evidence of a linear model."""
-    precision, score = evidence.precision_and_score(theta)
+    value, precision, score = evidence.expand_at(theta)
     shift = precision @ theta + score
-    at_zero = evidence.log_likelihood(theta) - theta @ (shift - 0.5 * precision @ theta)
+    at_zero = value - theta @ (shift - 0.5 * precision @ theta)
     zero = jnp.zeros_like(at_zero)
     return LinearEvidence(precision, shift, -2.0 * at_zero, zero, jnp.ones_like(at_zero))
 
@@ -455,16 +465,16 @@ def irls(
     tril = cholesky(prior.cov)
     local = evidence.reparameterize(prior.mean, tril)
     if start is None:
-        z = _first_guess(local)
+        starts = _first_guesses(local)
     else:
         z = jnp.clip(solve_lower(tril, (start - prior.mean)[:, None])[:, 0], -30.0, 30.0)
-    search = find_mode(local.log_likelihood, local.precision_and_score, z, max_steps)
-    return laplace(prior.mean, tril, search, *local.precision_and_score(search.z))
+        starts = z[None]
+    return laplace(prior.mean, tril, find_mode(local.expand_at, starts, max_steps))
 
 
-def _first_guess(local: GLMEvidence) -> Float[Array, " d"]:
-    """The prior mean, or if that is likelier, the mode of the expansion about a predictor of zero
-    in every row; where features are large, the prior mean can be far from any mode.
+def _first_guesses(local: GLMEvidence) -> Float[Array, "2 d"]:
+    """The prior mean, and the mode of the expansion about a predictor of zero in every row: where
+    features are large, the prior mean can be far from any mode.
     """
     family = local.family
 
@@ -479,9 +489,8 @@ def _first_guess(local: GLMEvidence) -> Float[Array, " d"]:
     tril = cholesky(jnp.eye(local.dim, dtype=precision.dtype) + precision)
     half = solve_lower(tril, pull[:, None])
     guess = solve_lower(tril, jnp.eye(local.dim, dtype=tril.dtype)).T @ half[:, 0]
-    gain = local.log_likelihood(guess) - 0.5 * guess @ guess
-    better = gain > local.log_likelihood(jnp.zeros_like(guess))
-    return jnp.where(better & jnp.all(jnp.isfinite(guess)), guess, 0.0)
+    nowhere = jnp.zeros_like(guess)
+    return jnp.stack([nowhere, jnp.where(jnp.all(jnp.isfinite(guess)), guess, nowhere)])
 
 
 def _derivative(
@@ -516,10 +525,8 @@ def variational(evidence: AbstractEvidence) -> Variational:
         Opper and Archambeau, The variational Gaussian approximation revisited (2009), Eqs. 8, 9;
         here the averages are by quadrature over each row's linear predictor.
     """
-    laplace, log_evidence = evidence.condition(
-        Gaussian.standard(evidence.dim, jnp.result_type(float))
-    )
-    identity = jnp.eye(evidence.dim, dtype=laplace.mean.dtype)
+    mode, failed = _mode_in_prior_units(evidence)
+    identity = jnp.eye(evidence.dim, dtype=mode.dtype)
     State = tuple[Variational, tuple[Array, Array]]
 
     def step(number: Int[Array, ""], state: State) -> State:
@@ -532,12 +539,25 @@ def variational(evidence: AbstractEvidence) -> Variational:
         mean = half.T @ (half @ shift)
         return Variational(mean, half.T, -log_det_from_tril(tril), q.bound), (precision, shift)
 
-    nothing = jnp.zeros_like(log_evidence)
-    first = Variational(laplace.mean, jnp.zeros_like(identity), nothing, log_evidence)
-    start = (first, (jnp.zeros_like(identity), jnp.zeros_like(laplace.mean)))
+    nothing = jnp.zeros((), mode.dtype)
+    first = Variational(mode, jnp.zeros_like(identity), nothing, nothing)
+    start = (first, (jnp.zeros_like(identity), jnp.zeros_like(mode)))
     q = jax.lax.fori_loop(0, VARIATIONAL_STEPS, step, start)[0]
     divergence = 0.5 * (
         q.mean @ q.mean + jnp.sum(q.factor**2) - q.log_det - jnp.asarray(q.mean.shape[0])
     )
     bound = evidence.expected_log_likelihood(Gaussian(q.mean, q.cov)) - divergence
-    return q._replace(bound=jnp.where(jnp.isnan(log_evidence), jnp.nan, bound))
+    return q._replace(bound=jnp.where(failed, jnp.nan, bound))
+
+
+def _mode_in_prior_units(
+    evidence: AbstractEvidence,
+) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
+    """The mode under the prior N(0, I), and whether it was not found."""
+    if isinstance(evidence, GLMEvidence):
+        search = find_mode(evidence.expand_at, _first_guesses(evidence))
+        return search.z, ~search.found(search.hessian_tril())
+    posterior, log_evidence = evidence.condition(
+        Gaussian.standard(evidence.dim, jnp.result_type(float))
+    )
+    return posterior.mean, jnp.isnan(log_evidence)

@@ -1,9 +1,10 @@
 """Exact posterior sampling under a closed-form prior: TS, TunedTS and MixTS."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int, Key
 from numpy.typing import ArrayLike
 
@@ -121,6 +122,6 @@ def _heavy_tailed(
     noise = normal[:, :d] * jnp.sqrt(freedom / chi_square)[:, None]
     draws = fitted.mean[which] + jnp.einsum("mij,mj->mi", fitted.factor[which], noise)
     log_scale = 0.5 * (fitted.log_det[which] + d * jnp.log(freedom * jnp.pi))
-    log_norm = gammaln((freedom + d) / 2.0) - gammaln(freedom / 2.0) - log_scale
+    log_norm = math.lgamma(d + 2.0) - math.lgamma(0.5 * d + 2.0) - log_scale
     tails = 0.5 * (freedom + d) * jnp.log1p(jnp.sum(noise**2, axis=1) / freedom)
     return draws, log_norm - tails
