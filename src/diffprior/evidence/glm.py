@@ -240,7 +240,7 @@ class GLMEvidence(AbstractEvidence):
         return precision, precision @ belief.mean + score + folded_score
 
     def expand_at(self, theta: Float[Array, " d"]) -> Expansion:
-        """The second-order expansion of log p(h | .) at a point."""
+        """The second-order expansion of log p(h | .) at `theta`."""
 
         def rows(x: Array, y: Array, w: Array, offset: Array) -> Expansion:
             eta = x @ theta + offset
