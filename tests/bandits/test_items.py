@@ -11,7 +11,7 @@ import diffprior as dp
 import reference
 from cases import GLMS, LINEAR, LOGISTIC, POISSON, LikelihoodCase
 from diffprior.bandits.best import Mixtures, best_probabilities
-from statistic import Z
+from statistic import Z, assert_moments
 
 WEIGHTS = np.array([0.6, 0.4])
 MEANS = np.array([[1.0, 0.0], [-1.0, 0.5]])
@@ -172,6 +172,15 @@ def test_contexts_of_their_own_masks_and_rankings() -> None:
     assert len(batch.item) == 5 and batch.score.shape == batch.propensity.shape == (5,)
 
 
+def test_a_batch_is_its_decisions_one_by_one() -> None:
+    contexts = np.random.default_rng(0).standard_normal((6, 2))
+    batch = filled(LINEAR).choose(contexts[:, None])
+    items = filled(LINEAR)
+    alone = [items.choose(context) for context in contexts]
+    assert batch.item == [choice.item for choice in alone]
+    np.testing.assert_allclose(batch.propensity, [choice.propensity for choice in alone])
+
+
 def test_removed_items_are_not_chosen_and_return_with_their_evidence() -> None:
     items = filled(LINEAR)
     before = items.posterior("c", 5, seed=0).draws
@@ -282,6 +291,25 @@ def test_evidence_fades_to_the_prior() -> None:
     items.refresh()
     shares = [items.choose(CONTEXT).item for _ in range(200)].count("a") / 200
     assert 0.2 < shares < 0.8
+
+
+def test_temperature_and_age_count_rewards_less_or_more() -> None:
+    """Two rewards four decisions apart, at a half-life of two: the first counts a quarter."""
+    other = np.array([0.3, 1.0])
+    items = dp.Items(mixture(), dp.Linear(0.7), seed=0, half_life=2, temperature=0.5)
+    items.update("a", CONTEXT, 2.0)
+    for _ in range(4):
+        items.choose(CONTEXT)
+    items.update("a", other, -1.0)
+    scales = np.sqrt([2.0 * 0.25, 2.0])  # of features and rewards, for the noise of weight one
+    weights, means, covs, _ = reference.mixture_posterior(
+        WEIGHTS, MEANS, COVS, np.stack([CONTEXT, other]) * scales[:, None], [2, -1] * scales, 0.7
+    )
+    mean, cov = reference.mixture_moments(weights, means, covs)
+    draws = items.posterior("a", 8000, seed=1).draws
+    assert_moments(draws, mean, cov)
+    panel = np.stack([draw[0] for draw in items._panel.draws])
+    assert np.all(np.abs(panel.mean(axis=0) - mean) < Z * np.sqrt(np.diag(cov) / 64))
 
 
 @pytest.mark.parametrize("case", GLMS[1:2], ids=lambda case: case.name)

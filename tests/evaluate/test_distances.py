@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment
 
-from diffprior.evaluate import distance_over_floor, earth_movers_distance
+from diffprior.evaluate import Distance, distance_over_floor, earth_movers_distance
 
 RNG = np.random.default_rng(0)
 
@@ -52,3 +52,13 @@ def test_a_missing_library_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "ot", None)
     with pytest.raises(ImportError, match="expected ot to be installed.*pip install"):
         earth_movers_distance(np.zeros((2, 1)), np.ones((2, 1)))
+
+
+def test_the_error_of_a_ratio_is_the_spread_of_ratios() -> None:
+    rng = np.random.default_rng(0)
+    floors = 1.0 + rng.exponential(1.0, (3000, 40))
+    distances = 2.0 * floors + 0.1 * rng.standard_normal(floors.shape)
+    found = [Distance(d, f) for d, f in zip(distances, floors, strict=True)]
+    spread = np.std([one.ratio for one in found])
+    mean = np.mean([one.standard_error for one in found])
+    assert abs(mean / spread - 1) < 5 / np.sqrt(2 * 3000) + 0.03

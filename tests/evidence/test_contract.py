@@ -159,6 +159,9 @@ def test_squared_error_and_its_gradient(case: LikelihoodCase) -> None:
     value, gradient = evidence.squared_error(theta)
     assert_same(value, np.sum(residuals**2), double=1e-10)
     assert_same(gradient, jax.jacfwd(lambda t: evidence.squared_error(t)[0])(theta), double=1e-9)
+    twice = evidence.temper(0.5)  # every row counted twice, in the gradient too
+    for found, once in zip(twice.squared_error(theta), (value, gradient), strict=True):
+        assert_same(found, 2.0 * np.asarray(once), double=1e-9)
 
 
 def test_rewards_are_drawn_from_the_log_density(case: LikelihoodCase) -> None:

@@ -105,3 +105,15 @@ def test_outside_a_compiled_program_a_full_history_grows() -> None:
     rows = np.random.default_rng(0).standard_normal((evidence.capacity, DIM))
     full = evidence.extend(rows, np.ones(evidence.capacity))
     assert full.append(np.ones(DIM), 0.0).capacity == 2 * evidence.capacity
+
+
+def test_histories_of_different_lengths_are_summed_side_by_side() -> None:
+    features = np.random.default_rng(0).standard_normal((200, DIM))
+    rewards = np.arange(200) % 2
+    short, long = (
+        dp.Logistic().observe(features[:n], rewards[:n]).with_capacity(256) for n in (10, 200)
+    )
+    theta = jnp.asarray(features[0])
+    both = jax.tree.map(lambda *leaves: jnp.stack(leaves), short, long)
+    found = eqx.filter_vmap(lambda evidence: evidence.log_likelihood(theta))(both)
+    assert_allclose(found, [e.log_likelihood(theta) for e in (short, long)], rtol=1e-5)
