@@ -190,7 +190,7 @@ def corrected(prior: dp.DiffusionPrior, size: float = 0.3) -> dp.DiffusionPrior:
     denoiser: Any = prior.denoiser
     dtype = jnp.result_type(float)
     net = Correction.initialize(
-        jax.random.key(1), prior.dim, denoiser.base.num_components, width=16, depth=3
+        np.random.default_rng(1), prior.dim, denoiser.base.num_components, width=16, depth=3
     )
     out = size * jax.random.normal(jax.random.key(2), net.weights_out.shape)
     net = eqx.tree_at(lambda n: n.weights_out, net, out)

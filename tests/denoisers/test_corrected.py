@@ -43,7 +43,7 @@ def base(dim: int) -> GaussianMixture:
 
 
 def correction(dim: int, k: int = 3, size: float = 0.3) -> Correction:
-    start = Correction.initialize(jax.random.key(0), dim, k, width=8, depth=3)
+    start = Correction.initialize(np.random.default_rng(0), dim, k, width=8, depth=3)
     rng = np.random.default_rng(dim)
     return jax.tree.map(
         lambda leaf: jax.device_put(floats(size * rng.standard_normal(leaf.shape))), start
@@ -165,7 +165,7 @@ def test_the_posterior_to_draw_from_has_the_denoised_moments(dim: int, mixed: bo
 
 
 def test_an_untrained_correction_is_the_base_alone() -> None:
-    start = Correction.initialize(jax.random.key(0), 3, 3, width=8, depth=3)
+    start = Correction.initialize(np.random.default_rng(0), 3, 3, width=8, depth=3)
     start = jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), start)
     precision, shift = spectral(4, [0.5, 3.0, 1.0]), np.array([1.0, -2.0, 0.3])
     got = denoise(CorrectedDenoiser(base(3), start, None, 3), precision, shift)

@@ -42,7 +42,7 @@ def network(isotropic: bool = False) -> NetworkDenoiser:
 
 def corrected(mixed: bool) -> CorrectedDenoiser:
     """A small network of random weights on a mixture, or on one Gaussian."""
-    net = Correction.initialize(jax.random.key(0), 3, 2 if mixed else 1, width=4, depth=2)
+    net = Correction.initialize(np.random.default_rng(0), 3, 2 if mixed else 1, width=4, depth=2)
     net = jax.tree.map(lambda leaf: leaf.astype(jnp.result_type(float)), net)
     if not mixed:
         return CorrectedDenoiser(None, net, jnp.linspace(0.5, 1.0, 9), 3)

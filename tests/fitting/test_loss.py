@@ -13,10 +13,10 @@ import reference
 from diffprior.denoisers.corrected import LOG_PRECISION, CorrectedDenoiser, Correction
 from diffprior.fitting.loss import (
     CorrectionLoss,
+    Draws,
     Neighbors,
+    RandomEvidence,
     posterior_means,
-    random_evidence,
-    random_rotations,
 )
 from diffprior.fitting.samples import Rows
 from diffprior.linalg import Spectral
@@ -25,16 +25,28 @@ from statistic import assert_mean
 
 PRECISIONS = np.exp([-2.0, 1.0, 3.0, 5.0])  # from where all samples are likely to where few are
 FEW = 8  # other samples, so that leaving a sample out of its own target would show
-KEY = jax.random.key(3)
-compute_batch = eqx.filter_jit(lambda loss, key, rows, size: loss.batch(key, rows, size))
+SEED = 4
+batch_of = eqx.filter_jit(lambda loss, drawn, rows: loss.batch(drawn, rows))
 compute_means = jax.jit(posterior_means)
 
 
-@eqx.filter_jit
-def compute_errors(
-    loss: CorrectionLoss, net: Correction, key: jax.Array, rows: Rows, size: int
-) -> Any:
-    return loss.errors(net, *loss.batch(key, rows, size))
+def draws(loss: CorrectionLoss, seed: int, rows: Rows, size: int) -> Draws:
+    drawn = loss.draw(np.random.default_rng(seed), rows, size, 1)
+    return jax.tree.map(lambda leaf: leaf[0], drawn)
+
+
+def compute_batch(loss: CorrectionLoss, seed: int, rows: Rows, size: int) -> Any:
+    return batch_of(loss, draws(loss, seed, rows, size), rows)
+
+
+def compute_errors(loss: CorrectionLoss, net: Correction, rows: Rows, size: int) -> Any:
+    errors = eqx.filter_jit(lambda loss, *given: loss.errors(*given))
+    return errors(loss, net, *compute_batch(loss, SEED, rows, size))
+
+
+def create(dim: int, target_samples: int, pool_size: int) -> CorrectionLoss:
+    rng, evidence = np.random.default_rng(SEED), RandomEvidence.of(dim, 0)
+    return CorrectionLoss.create(rng, None, evidence, target_samples, pool_size)
 
 
 def scattered(dim: int, weighted: bool) -> Rows:
@@ -96,10 +108,10 @@ def test_among_few_rows_each_counts_as_often_as_it_should(
 ) -> None:
     """Of no more rows than are asked for, all take part: what remains is the posterior over them,
     without the noise of which were drawn."""
-    rows, key = scattered(3, weighted), jax.random.key(0)
+    rows = scattered(3, weighted)
     rows = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), rows)
-    made = CorrectionLoss.create(key, None, random_rotations(3, 0), target_samples, 8)
-    pool, batch = compute_batch(made, key, rows, 64)
+    made = create(3, target_samples, 8)
+    pool, batch = compute_batch(made, 0, rows, 64)
     for vectors, logs, x, target in zip(
         *pool[:2], np.asarray(batch.x, float), np.asarray(batch.target, float), strict=True
     ):
@@ -114,12 +126,12 @@ def test_targets_over_samples_of_a_gaussian_are_its_means_on_average() -> None:
     """E[s_0 | u] = (I + P)^-1 P u, with many more draws than rows. The slope of targets on u is
     within five of its errors over sets of rows; counting a row once beside copies of the others
     puts it 20 errors below."""
-    made = CorrectionLoss.create(KEY, None, random_rotations(9, 0), 1024, 1)
+    made = create(9, 1024, 1)
     made = eqx.tree_at(lambda one: one.pool.log_precision, made, jnp.zeros((1, 9), jnp.float32))
     slopes = []
     for seed in range(64):
         samples = np.random.default_rng(seed).standard_normal((100, 9))
-        _, batch = compute_batch(made, jax.random.key(seed), Rows.of(samples, None), 512)
+        _, batch = compute_batch(made, seed, Rows.of(samples, None), 512)
         x = np.asarray(batch.x, np.float64).ravel()  # u / 2
         target = x + np.asarray(batch.target, np.float64).ravel() / np.sqrt(2.0)
         slopes.append(target @ x / (x @ x))
@@ -129,14 +141,14 @@ def test_targets_over_samples_of_a_gaussian_are_its_means_on_average() -> None:
 
 def under_one_piece(base: GaussianMixture | None) -> CorrectionLoss:
     """The loss in double precision, under one piece of evidence."""
-    made = CorrectionLoss.create(KEY, None, random_rotations(2, 0), FEW, 1)
+    made = create(2, FEW, 1)
     made = jax.tree.map(lambda leaf: leaf.astype(float), made)
     if base is None:
         return made
     precision, _ = evidence(made)
     factored = jax.tree.map(lambda leaf: leaf[None], base.factor(precision.matrix()))
     pool = made.pool._replace(factored=factored)
-    return CorrectionLoss(base, made.rotations, pool, made.log_precision_range, FEW)
+    return CorrectionLoss(base, pool, FEW, made.evidence)
 
 
 def blob_rows(blobs: Any, num: int) -> Rows:
@@ -156,7 +168,7 @@ def noisy(x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
 
 
 def random_net(num_components: int, size: float) -> Correction:
-    start = Correction.initialize(jax.random.key(0), 2, num_components, width=5, depth=2)
+    start = Correction.initialize(np.random.default_rng(0), 2, num_components, width=5, depth=2)
     rng = np.random.default_rng(0)
     return jax.tree.map(lambda leaf: jnp.asarray(size * rng.standard_normal(leaf.shape)), start)
 
@@ -172,14 +184,14 @@ def test_error_is_that_of_the_denoised_mean(blobs: Any, mixed: bool) -> None:
     )
     own, data = mixture if mixed else None, blob_rows(blobs, 50)
     net, made = random_net(2 if mixed else 1, 0.5), under_one_piece(own)
-    (precision, matrix), (_, batch) = evidence(made), compute_batch(made, KEY, data, 16)
-    got = compute_errors(made, net, KEY, data, 16).on_host().shrunk(1.0)
+    (precision, matrix), (_, batch) = evidence(made), compute_batch(made, SEED, data, 16)
+    got = compute_errors(made, net, data, 16).on_host().shrunk(1.0)
     denoiser = CorrectedDenoiser(own, net, None, 2)
     u = noisy(np.asarray(batch.x[0]), matrix)
     denoise = jax.jit(jax.vmap(lambda shift: denoiser.denoise(precision, shift).mean))
     means = denoise(jnp.asarray(u @ matrix))
     half = np.asarray(precision.apply(lambda p: jnp.sqrt(1 + p)))
-    others = np.asarray(data.indices(jax.random.split(KEY, 4)[1], FEW))
+    others = draws(made, SEED, data, 16).others
     samples, drawn = np.asarray(data.samples), np.asarray(batch.drawn)[0]
     assert np.isin(drawn, others).any()
     for index, row in enumerate(drawn):
@@ -195,8 +207,8 @@ def test_mean_of_the_target_is_what_the_base_leaves(blobs: Any) -> None:
     Over many batches, since the samples of one share their others."""
     made, data = under_one_piece(None), blob_rows(blobs, 100_000)
     precision, matrix = evidence(made)
-    keys = jax.random.split(jax.random.key(4), 300)
-    batches = eqx.filter_jit(jax.vmap(lambda key: made.batch(key, data, 16)[1]))(keys)
+    drawn = made.draw(np.random.default_rng(4), data, 16, 300)
+    batches = eqx.filter_jit(jax.vmap(lambda one: made.batch(one, data)[1]))(drawn)
     x, target = (np.asarray(part).reshape(-1, 2) for part in (batches.x, batches.target))
     u = noisy(x, matrix)
     mixture = (blobs.weights, blobs.means, blobs.covs)
@@ -213,20 +225,17 @@ def test_shrinking_is_towards_the_base() -> None:
     made = under_one_piece(None)
     data = Rows(jnp.asarray(np.random.default_rng(0).normal(size=(40, 2))), None)
     net = random_net(1, 0.3)
-    errors = compute_errors(made, net, KEY, data, 160).on_host()
+    errors = compute_errors(made, net, data, 160).on_host()
     grid = np.linspace(0, 1, 101)
     losses = [np.mean(errors.shrunk(factor)) for factor in grid]
     assert_allclose(errors.best_factor(), grid[np.argmin(losses)], atol=0.01)
     for factor in (0.0, 0.4):
-        own = compute_errors(made, net.shrunk(factor), KEY, data, 160).on_host()
+        own = compute_errors(made, net.shrunk(factor), data, 160).on_host()
         assert_allclose(own.shrunk(1.0), errors.shrunk(factor), rtol=1e-6)
 
 
 def test_training_evidence_spans_the_range() -> None:
-    rotations = random_rotations(3, 0)
-    in_range = jnp.asarray([-4.0, 4.5], jnp.float32)
-    draw = jax.jit(random_evidence, static_argnums=2)
-    basis, log_precision = map(np.asarray, draw(jax.random.key(0), rotations, 2000, in_range))
+    basis, log_precision = RandomEvidence.of(3, 0).draw(np.random.default_rng(0), 2000)
     assert_allclose(basis @ np.swapaxes(basis, 1, 2), np.stack([np.eye(3)] * 2000), atol=1e-5)
     low, high = LOG_PRECISION
     assert log_precision.dtype == basis.dtype == np.float32

@@ -22,22 +22,27 @@ CONFIG = dataclasses.replace(dp.FitConfig.tiny(), batch_size=1, warm_up_steps=10
 class Sum(AbstractLoss):
     """A gradient of one."""
 
-    def __call__(self, params: Any, key: Any, rows: Rows, size: int) -> jax.Array:
+    def draw(self, rng: np.random.Generator, rows: Rows, size: int, num_steps: int) -> None:
+        return None
+
+    def __call__(self, params: Any, drawn: None, rows: Rows) -> jax.Array:
         return jnp.sum(params)
 
 
 class Pull(AbstractLoss):
     """Least where all numbers are those of the first sample."""
 
-    def __call__(self, params: Any, key: Any, rows: Rows, size: int) -> jax.Array:
+    def draw(self, rng: np.random.Generator, rows: Rows, size: int, num_steps: int) -> None:
+        return None
+
+    def __call__(self, params: Any, drawn: None, rows: Rows) -> jax.Array:
         return jnp.sum((params - rows.samples[:1]) ** 2)
 
 
 def descend(loss: AbstractLoss, config: dp.FitConfig, evaluate: Callable[[Any], Any]) -> Any:
     """Descent of one number from 0."""
-    keys = (jax.random.key(0), jax.random.key(1))
     rows, start = Rows.of(np.full((4, 1), 1.0), None), jnp.zeros((1, 1), jnp.float32)
-    return optimize(start, loss, rows, config.training(1), keys, False, evaluate)
+    return optimize(start, loss, rows, config.training(1), 0, False, evaluate)
 
 
 @pytest.mark.parametrize("num_steps", [1, 249, 250, 251])

@@ -41,7 +41,7 @@ def of_size(dim: int, denoiser: CorrectedDenoiser) -> dp.DiffusionPrior:
 
 def network(dim: int) -> Correction:
     """One of zeros, for whose shapes nothing is compiled."""
-    make = lambda: Correction.initialize(jax.random.key(0), dim, 1, width=4, depth=2)  # noqa: E731
+    make = lambda: Correction.initialize(np.random.default_rng(0), dim, 1, width=4, depth=2)  # noqa: E731
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), jax.eval_shape(make))
 
 

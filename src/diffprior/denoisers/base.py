@@ -12,13 +12,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree, UInt32
+from jaxtyping import Array, Float, PyTree
 
 from ..files.base import Serializable
 from ..gaussian import Gaussian
-from ..linalg import Spectral, bounded_factor, cholesky, eigh, symmetrize
+from ..linalg import AnyArray, Spectral, bounded_factor, cholesky, eigh, symmetrize
 from ..schedule import Schedule, Stages
-from ..threefry import unrolled
 
 MIN_VARIANCE_RATIO = 1e-3  # smallest variance allowed, over that under a Gaussian prior
 MAX_VARIANCE = 16.0  # largest variance allowed, over the prior's
@@ -160,33 +159,36 @@ def held_out_residual(
     repeats = -(-num_draws // len(held_out))
     share = np.ones(len(held_out)) if weights is None else np.asarray(weights)
     tiled = (np.tile(held_out, (repeats, 1)), np.tile(share / np.sum(share), repeats) / repeats)
-    s_0, shares = (jax.device_put(part.astype(np.float32)) for part in tiled)
-    return np.asarray(_residual(denoiser, grid, s_0, shares, jax.device_put(np.uint32(seed))))
+    s_0, shares = (part.astype(np.float32) for part in tiled)
+    return np.asarray(_residual(denoiser, grid, s_0, shares, _noise(seed, grid, s_0)))
 
 
 def exact_residual(
     denoiser: AbstractDenoiser, grid: Schedule, s_0: Float[Array, "m d"]
 ) -> Float[Array, " r"]:
     """Mean variance of s_0 given s_t per coordinate at each stage of the grid."""
-    return _residual(denoiser, grid, s_0, None, jax.device_put(np.uint32(0)))
+    return _residual(denoiser, grid, s_0, None, _noise(0, grid, s_0))
+
+
+def _noise(seed: int, grid: Schedule, s_0: Float[AnyArray, "m d"]) -> Float[np.ndarray, "t m d"]:
+    shape = (grid.num_stages, *np.shape(s_0))
+    return np.random.default_rng(seed).standard_normal(shape, np.float32).astype(s_0.dtype)
 
 
 @eqx.filter_jit
 def _residual(
     denoiser: AbstractDenoiser,
     grid: Schedule,
-    s_0: Float[Array, "m d"],
-    shares: Float[Array, " m"] | None,
-    seed: UInt32[Array, ""],
+    s_0: Float[AnyArray, "m d"],
+    shares: Float[AnyArray, " m"] | None,
+    noise: Float[AnyArray, "r m d"],
 ) -> Float[Array, " r"]:
     """Over s_t given s_0, Eq. (4): errors of the mean by these shares, or variances."""
     dtype = s_0.dtype
-    keys = jax.random.split(unrolled(jax.random.key(seed)), grid.num_stages)
     stage_inputs = jax.tree.map(lambda leaf: leaf.astype(dtype), denoiser.stages(grid))
 
     def one(inputs: PyTree) -> Float[Array, ""]:
-        stage, snr, key = inputs
-        noise = jax.random.normal(key, s_0.shape, dtype)
+        stage, snr, noise = inputs
         alpha_bar = snr / (1.0 + snr)
         s_t = jnp.sqrt(alpha_bar) * s_0 + jnp.sqrt(1.0 - alpha_bar) * noise
         if shares is None:
@@ -195,4 +197,4 @@ def _residual(
         means = jax.vmap(lambda s: denoiser.mean_at(stage, s))(s_t)
         return shares @ jnp.mean((means - s_0) ** 2, axis=1)
 
-    return jax.lax.map(one, (stage_inputs, grid.stages(dtype).snr, keys))
+    return jax.lax.map(one, (stage_inputs, grid.stages(dtype).snr, noise))

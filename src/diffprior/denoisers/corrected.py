@@ -13,14 +13,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 
 from ..files.base import Serializable
 from ..gaussian import Gaussian
 from ..linalg import Spectral, cholesky, eigh
 from ..mixture import Conditioned, GaussianMixture, gaussian_mean, pick
 from ..schedule import Schedule, Stages
-from ..threefry import unrolled
 from .base import AbstractDenoiser, derivative_moments
 
 LOG_PRECISION = (-7.0, 9.0)  # the evidence that a network is trained on
@@ -53,26 +52,28 @@ class Correction(eqx.Module, Serializable):
     bias_out: Float[Array, " d"]
 
     @staticmethod
-    @eqx.filter_jit
     def initialize(
-        key: Key[Array, ""], dim: int, num_components: int, *, width: int, depth: int
+        rng: np.random.Generator, dim: int, num_components: int, *, width: int, depth: int
     ) -> "Correction":
         """Random weights, and F = 0: the base alone."""
-        keys = jax.random.split(unrolled(key), 5)
 
-        def normal(index: int, *shape: int, scale: float) -> Array:
-            return scale * jax.random.normal(keys[index], shape, jnp.float32)
+        def normal(scale: float, *shape: int) -> Array:
+            weights = scale * rng.standard_normal(shape)
+            return jax.device_put(weights.astype(np.float32))
+
+        def zeros(*shape: int) -> Array:
+            return jax.device_put(np.zeros(shape, np.float32))
 
         return Correction(
-            normal(0, dim, width, scale=dim**-0.5),
-            normal(1, dim, width, scale=dim**-0.5),
-            normal(2, num_components, width, scale=1.0),
-            normal(3, dim * (dim + 1), width, scale=(2 * dim) ** -0.5),
-            jnp.zeros(width, jnp.float32),
-            normal(4, depth - 1, width, width, scale=width**-0.5),
-            jnp.zeros((depth - 1, width), jnp.float32),
-            jnp.zeros((width, dim), jnp.float32),
-            jnp.zeros(dim, jnp.float32),
+            normal(dim**-0.5, dim, width),
+            normal(dim**-0.5, dim, width),
+            normal(1.0, num_components, width),
+            normal((2 * dim) ** -0.5, dim * (dim + 1), width),
+            zeros(width),
+            normal(width**-0.5, depth - 1, width, width),
+            zeros(depth - 1, width),
+            zeros(width, dim),
+            zeros(dim),
         )
 
     def evidence_bias(self, precision: Spectral) -> Float[Array, " width"]:

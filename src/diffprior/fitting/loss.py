@@ -4,18 +4,18 @@ Evidence is random, of the kinds that chains meet. Targets are posterior means o
 could have given the noisy one: the same regression as on the samples themselves, with less noise.
 """
 
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int
 
 from ..denoisers.corrected import LOG_PRECISION, Correction
 from ..linalg import AnyArray, Spectral
 from ..mixture import Factored, GaussianMixture
-from ..threefry import unrolled
 from .config import FitConfig
 from .samples import Rows, to_device
 from .training import AbstractLoss
@@ -34,6 +34,15 @@ class Pool(NamedTuple):
     vectors: Float[Array, "e d d"]
     log_precision: Float[Array, "e d"]
     factored: Factored | None
+
+
+class Draws(NamedTuple):
+    """The random numbers of a batch; with an axis more in front, of several."""
+
+    rows: Int[AnyArray, "*t g s"]
+    others: Int[AnyArray, "*t m"]  # rows that may share in every target
+    evidence: Int[AnyArray, "*t g"]  # of the pool
+    noise: Float[AnyArray, "*t g s d"]
 
 
 class TrainingBatch(NamedTuple):
@@ -71,25 +80,22 @@ class CorrectionLoss(AbstractLoss):
     """Mean squared error of F over random evidence, with `GROUP` noisy samples of each piece."""
 
     base: GaussianMixture | None
-    rotations: Float[Array, "r d d"]
     pool: Pool
-    log_precision_range: Float[Array, " 2"]
     target_samples: int = eqx.field(static=True)
+    evidence: "RandomEvidence" = eqx.field(static=True)
     neighbors: "Neighbors | None" = None  # of each row, to share in its target
 
     @staticmethod
     def create(
-        key: Key[Array, ""],
+        rng: np.random.Generator,
         base: GaussianMixture | None,
-        rotations: Float[Array, "r d d"],
+        evidence: "RandomEvidence",
         target_samples: int,
         pool_size: int,
-        log_precision_range: tuple[float, float] = LOG_PRECISION_RANGE,
     ) -> "CorrectionLoss":
-        """With a pool of evidence whose log precisions are mostly in this range."""
-        in_range = to_device(log_precision_range)
-        pool = _random_pool(base, rotations, key, pool_size, in_range)
-        return CorrectionLoss(base, rotations, pool, in_range, target_samples)
+        """With a pool of evidence."""
+        pool = _pool(base, *evidence.draw(rng, pool_size))
+        return CorrectionLoss(base, pool, target_samples, evidence)
 
     def first(self, pool_size: int) -> "CorrectionLoss":
         """The same under the first pieces of evidence only."""
@@ -101,21 +107,23 @@ class CorrectionLoss(AbstractLoss):
         found = Neighbors.of(rows, count, self.target_samples)
         return eqx.tree_at(lambda loss: loss.neighbors, self, found, is_leaf=lambda x: x is None)
 
-    def refreshed(self, key: Key[Array, ""]) -> "CorrectionLoss":
+    def refreshed(self, rng: np.random.Generator) -> "CorrectionLoss":
         """The same with another pool of evidence."""
-        size = self.pool.log_precision.shape[0]
-        pool = _random_pool(self.base, self.rotations, key, size, self.log_precision_range)
+        pool = _pool(self.base, *self.evidence.draw(rng, self.pool.log_precision.shape[0]))
         return eqx.tree_at(lambda loss: loss.pool, self, pool)
 
-    def __call__(
-        self, params: Correction, key: Key[Array, ""], rows: Rows, size: int
-    ) -> Float[Array, ""]:
-        """For a batch of `size` samples.
+    def draw(self, rng: np.random.Generator, rows: Rows, size: int, num_steps: int) -> Draws:
+        groups = size // GROUP
+        shape = (num_steps, groups, GROUP)
+        evidence = rng.integers(0, self.pool.log_precision.shape[0], shape[:2], np.int32)
+        noise = rng.standard_normal((*shape, rows.dim), np.float32)
+        others = 0 if self._takes_all(rows) else self.target_samples
+        return Draws(
+            rows.indices(rng, shape), rows.indices(rng, (num_steps, others)), evidence, noise
+        )
 
-        An unrolled key takes three times as long to compile, which only the many steps of training
-        are worth: `errors` takes keys as they are.
-        """
-        pool, batch = self.batch(unrolled(key), rows, size)
+    def __call__(self, params: Correction, drawn: Draws, rows: Rows) -> Float[Array, ""]:
+        pool, batch = self.batch(drawn, rows)
         return jnp.mean(self.errors(params, pool, batch).shrunk(1.0))
 
     def errors(self, correction: Correction, pool: Pool, batch: TrainingBatch) -> Errors:
@@ -141,18 +149,14 @@ class CorrectionLoss(AbstractLoss):
         logs = jnp.broadcast_to(pool.log_precision[:, None], gap.shape)
         return logs, gap, rotate(f)
 
-    def batch(self, key: Key[Array, ""], rows: Rows, size: int) -> tuple[Pool, TrainingBatch]:
+    def batch(self, drawn: Draws, rows: Rows) -> tuple[Pool, TrainingBatch]:
         """Samples hidden in noise, in groups under one piece of evidence each."""
-        rows_key, others_key, pool_key, noise_key = jax.random.split(key, 4)
-        groups = size // GROUP
-        index = jax.random.randint(pool_key, (groups,), 0, self.pool.log_precision.shape[0])
-        pool = jax.tree.map(lambda leaf: leaf[index], self.pool)
-        drawn = rows.indices(rows_key, groups * GROUP).reshape(groups, GROUP)
-        s_0 = rows.samples[drawn]
-        near = None if self.neighbors is None else self.neighbors.pick(drawn)
-        others, log_counts = self._others(others_key, rows, drawn)
-        noise = jax.random.normal(noise_key, s_0.shape, s_0.dtype)
+        pool = jax.tree.map(lambda leaf: leaf[drawn.evidence], self.pool)
+        s_0 = rows.samples[drawn.rows]
+        near = None if self.neighbors is None else self.neighbors.pick(drawn.rows)
+        others, log_counts = self._others(drawn, rows)
         precisions = jnp.exp(pool.log_precision)
+        noise = jnp.asarray(drawn.noise, s_0.dtype)
         u = s_0 + jnp.einsum("gij,gj,gsj->gsi", pool.vectors, precisions**-0.5, noise)
         precision = _matrices(pool.vectors, precisions)
         target = posterior_means(u, precision, s_0, rows.samples[others], log_counts, near)
@@ -160,24 +164,24 @@ class CorrectionLoss(AbstractLoss):
         responsibilities, mean = self._base_means(pool, x)
         root = _matrices(pool.vectors, jnp.sqrt(1.0 + precisions))
         y, target = (jnp.einsum("gij,gsj->gsi", root, a) for a in (mean - x, target - mean))
-        return pool, TrainingBatch(drawn, x, y, responsibilities, target)
+        return pool, TrainingBatch(drawn.rows, x, y, responsibilities, target)
 
-    def _others(
-        self, key: Key[Array, ""], rows: Rows, drawn: Int[Array, "g s"]
-    ) -> tuple[Int[Array, " m"], Float[Array, "g s m"]]:
-        """Random rows, and the log of how many times each counts beside those drawn.
-
-        Where there are no more rows than asked for, all of them as they are: drawn at random each
-        would come several times, and those drawn would seem less likely than they are.
+    def _takes_all(self, rows: Rows) -> bool:
+        """Whether there are no more rows than asked for: then all take part as they are. Drawn at
+        random each would come several times, and those drawn would seem less likely than they are.
         """
-        few = self.neighbors is None and self.target_samples >= len(rows.samples)
-        every = jnp.arange(len(rows.samples), dtype=drawn.dtype)
-        others = every if few else rows.indices(key, self.target_samples)
+        return self.neighbors is None and self.target_samples >= len(rows.samples)
+
+    def _others(self, drawn: Draws, rows: Rows) -> tuple[Int[Array, " m"], Float[Array, "g s m"]]:
+        """Random rows, and the log of how many times each counts beside those drawn."""
+        few = self._takes_all(rows)
+        every = jnp.arange(len(rows.samples), dtype=drawn.rows.dtype)
+        others = every if few else drawn.others
         times = jnp.zeros((), rows.samples.dtype)
         if few and rows.weights is not None:
             logs = jnp.log(rows.weights)
-            times = logs[others][None, None] - logs[drawn][..., None]
-        itself = drawn[..., None] == others[None, None]
+            times = logs[others][None, None] - logs[drawn.rows][..., None]
+        itself = drawn.rows[..., None] == others[None, None]
         return others, jnp.where(itself, -jnp.inf, times)
 
     def _base_means(
@@ -216,14 +220,12 @@ def pool_size(base: GaussianMixture | None, config: FitConfig) -> int:
 
 
 @eqx.filter_jit
-def _random_pool(
+def _pool(
     base: GaussianMixture | None,
-    rotations: Float[Array, "r d d"],
-    key: Key[Array, ""],
-    size: int,
-    log_precision_range: Float[Array, " 2"],
+    vectors: Float[AnyArray, "e d d"],
+    log_precision: Float[AnyArray, "e d"],
 ) -> Pool:
-    vectors, log_precision = random_evidence(key, rotations, size, log_precision_range)
+    """The base factored under each piece of evidence."""
     if base is None:
         return Pool(vectors, log_precision, None)
 
@@ -234,47 +236,46 @@ def _random_pool(
     return Pool(vectors, log_precision, jax.lax.map(factor, matrices, batch_size=64))
 
 
-def random_evidence(
-    key: Key[Array, ""],
-    rotations: Float[Array, "r d d"],
-    size: int,
-    log_precision_range: Float[Array, " 2"],
-) -> tuple[Float[Array, "b d d"], Float[Array, "b d"]]:
-    """Eigenvectors and log precisions of evidence of all strengths and ranks.
+@dataclass(frozen=True)
+class RandomEvidence:
+    """Evidence of all strengths and ranks, with log precisions mostly in a range.
 
     That is what a chain meets: precision snr I + Lam, where the eigenvalues of Lam are of about one
-    size (how many observations) or zero (directions not seen yet).
+    size (how many observations) or zero (directions not seen yet). Not compared, so that a program
+    compiled for one loss serves every other.
     """
-    keys = jax.random.split(key, 6)
-    dim = rotations.shape[-1]
-    noisy, strength = (_log_strength(k, size, log_precision_range) for k in keys[:2])
-    spread = jax.random.uniform(keys[2], (size, 1), jnp.float32, maxval=2.0)
-    task = strength + spread * jax.random.normal(keys[3], (size, dim), jnp.float32)
-    num_seen = jax.random.randint(keys[4], (size, 1), 0, dim + 1)
-    seen = jnp.arange(dim)[None, :] < num_seen
-    log_precision = jnp.where(seen, jnp.logaddexp(noisy, task), noisy)
-    which = jax.random.randint(keys[5], (size,), 0, rotations.shape[0])
-    return rotations[which], jnp.clip(log_precision, *LOG_PRECISION)
 
+    rotations: Float[np.ndarray, "r d d"] = field(compare=False)
+    log_precision_range: tuple[float, float] = field(default=LOG_PRECISION_RANGE, compare=False)
 
-def _log_strength(
-    key: Key[Array, ""], size: int, log_precision_range: Float[Array, " 2"]
-) -> Float[Array, "b 1"]:
-    """Log precisions: most of them where neither the prior nor the evidence decides alone."""
-    which_key, key = jax.random.split(key)
-    unit = jax.random.uniform(key, (size, 1), jnp.float32)
-    inside = jax.random.bernoulli(which_key, SHARE_IN_RANGE, (size, 1))
-    (low, high), (start, end) = LOG_PRECISION, log_precision_range
-    return jnp.where(inside, start + (end - start) * unit, low + (high - low) * unit)
+    @staticmethod
+    def of(dim: int, seed: int) -> "RandomEvidence":
+        """With orthogonal matrices, uniformly at random: as many as there is memory for."""
+        number = int(np.clip(ROTATION_NUMBERS // dim**2, MIN_ROTATIONS, MAX_ROTATIONS))
+        normal = np.random.default_rng(seed).standard_normal((number, dim, dim))
+        q, r = np.linalg.qr(normal)
+        signs = np.sign(np.diagonal(r, axis1=1, axis2=2))
+        return RandomEvidence((q * signs[:, None, :]).astype(np.float32))
 
+    def draw(
+        self, rng: np.random.Generator, size: int
+    ) -> tuple[Float[np.ndarray, "b d d"], Float[np.ndarray, "b d"]]:
+        """Eigenvectors and log precisions. Draws of any size begin alike."""
+        uniform_rng, normal_rng = rng.spawn(2)
+        dim = self.rotations.shape[-1]
+        uniform = uniform_rng.random((size, 7))
+        noisy, strength = (self._log_strength(uniform[:, i : i + 2]) for i in (0, 2))
+        spread = 2.0 * uniform[:, 4:5] * normal_rng.standard_normal((size, dim))
+        seen = np.arange(dim) < np.floor((dim + 1) * uniform[:, 5:6])
+        log_precision = np.where(seen, np.logaddexp(noisy, strength + spread), noisy)
+        which = (len(self.rotations) * uniform[:, 6]).astype(np.int32)
+        return self.rotations[which], np.clip(log_precision, *LOG_PRECISION).astype(np.float32)
 
-def random_rotations(dim: int, seed: int) -> Float[Array, "r d d"]:
-    """Orthogonal matrices, uniformly at random: as many as there is memory for."""
-    number = int(np.clip(ROTATION_NUMBERS // dim**2, MIN_ROTATIONS, MAX_ROTATIONS))
-    normal = np.random.default_rng(seed).standard_normal((number, dim, dim))
-    q, r = np.linalg.qr(normal)
-    signs = np.sign(np.diagonal(r, axis1=1, axis2=2))
-    return to_device(q * signs[:, None, :])
+    def _log_strength(self, uniform: Float[np.ndarray, "b 2"]) -> Float[np.ndarray, "b 1"]:
+        """Log precisions: most of them where neither the prior nor the evidence decides alone."""
+        (low, high), (start, end) = LOG_PRECISION, self.log_precision_range
+        inside, unit = uniform[:, :1] < SHARE_IN_RANGE, uniform[:, 1:]
+        return np.where(inside, start + (end - start) * unit, low + (high - low) * unit)
 
 
 class Neighbors(NamedTuple):

@@ -6,13 +6,11 @@ All of it in double precision on the host, whatever precision draws are made in.
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike, DTypeLike
 
 from ..checks import real_numbers
-from ..mixture import pick
 
 ROUNDING = 8 * np.finfo(np.float64).eps  # a column that varies by less than this is constant
 CONSTANT_STD = 1e-6  # of a constant column, relative to its size
@@ -44,11 +42,14 @@ class Rows(NamedTuple):
         """The first `number` rows."""
         return jax.tree.map(lambda leaf: to_device(np.asarray(leaf)[:number]), self)
 
-    def indices(self, key: Key[Array, ""], size: int) -> Int[Array, " b"]:
+    def indices(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Int[np.ndarray, "..."]:
         """Indices of rows drawn by their weights."""
         if self.weights is None:
-            return jax.random.randint(key, (size,), 0, self.samples.shape[0])
-        return pick(self.weights, jax.random.uniform(key, (size,), jnp.float32))
+            return rng.integers(0, len(self.samples), shape, np.int32)
+        cumulative = np.cumsum(np.asarray(self.weights, np.float64))
+        found = np.searchsorted(cumulative, rng.random(shape) * cumulative[-1], side="right")
+        last = np.flatnonzero(np.asarray(self.weights))[-1]  # rounding must not draw a weight of 0
+        return np.minimum(found, last).astype(np.int32)
 
 
 def checked_samples(samples: ArrayLike, at_least: int) -> Float[np.ndarray, "n d"]:

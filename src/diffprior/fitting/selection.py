@@ -4,8 +4,9 @@ import dataclasses
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int
 
 from ..denoisers.base import AbstractDenoiser
 from ..denoisers.corrected import SPREAD_AT, CorrectedDenoiser, Correction
@@ -15,14 +16,17 @@ from .loss import (
     NEIGHBORS_MAX_DIM,
     NEIGHBORS_MAX_ROWS,
     CorrectionLoss,
+    Draws,
     Errors,
+    Pool,
+    RandomEvidence,
+    TrainingBatch,
     pool_size,
-    random_rotations,
 )
 from .report import Candidate
 from .samples import Rows, to_device
 from .search import Search, fit_samples, search_samples
-from .training import TrainingResult, as_good, optimize, three_keys
+from .training import TRAINING, VALIDATION, WEIGHTS, TrainingResult, as_good, optimize
 
 MIN_BASE_VARIANCE = 1e-6  # of a base in unit coordinates, which single precision can divide by
 MAX_COMPONENTS, MAX_COMPONENTS_2D = 256, 64  # of a mixture, unless a config says otherwise
@@ -74,11 +78,11 @@ def select_denoiser(
     tasks = np.arange(len(held_out.samples)) if groups is None else groups[len(train.samples) :]
     trainer = _Trainer(
         config,
-        random_rotations(train.dim, seed),
+        RandomEvidence.of(train.dim, seed),
         train,
         held_out,
         np.unique(tasks, return_inverse=True)[1],
-        three_keys(to_device(seed, np.uint32)),
+        seed,
         progress,
         min(config.validation_evidence, *(pool_size(base, config) for base in bases)),
     )
@@ -165,11 +169,19 @@ def _on_device(mixture: GaussianMixture) -> GaussianMixture:
     return dataclasses.replace(mixture, variances=variances).on_device(np.float32)
 
 
+class _Validation(NamedTuple):
+    """Held-out samples hidden in noise, under which a base and its corrections are scored."""
+
+    loss: CorrectionLoss
+    pool: Pool
+    batch: TrainingBatch
+
+
 class _Scores(NamedTuple):
     """Errors of held-out draws, the rows that they are, and their spread under a Gaussian base."""
 
     errors: Errors
-    drawn: Int[Array, "g s"]
+    drawn: Int[np.ndarray, "g s"]
     spread: tuple[Array, ...] | None
 
 
@@ -179,11 +191,11 @@ class _Trainer(NamedTuple):
     """
 
     config: FitConfig
-    rotations: Float[Array, "r d d"]
+    random_evidence: RandomEvidence
     train: Rows
     held_out: Rows
     tasks: Int[np.ndarray, " m"]  # that the held-out rows belong to, numbered from 0
-    keys: tuple[Key[Array, ""], ...]  # of weights, of validation and of training
+    seed: int
     progress: bool | None
     evidence: int  # pieces that candidates are scored under
 
@@ -199,16 +211,12 @@ class _Trainer(NamedTuple):
         """The base with a correction trained on it, if held-out samples justify one, and as much of
         it as they do.
         """
-        training, rows = self._training(base), self.train
-        _, held_out_key, key = self.keys
-        loss = CorrectionLoss.create(
-            key,
-            base,
-            self.rotations,
-            training.target_samples,
-            pool_size(base, self.config),
-            training.log_precision_range,
+        training, rows, pieces = self._training(base), self.train, pool_size(base, self.config)
+        own = dataclasses.replace(
+            self.random_evidence, log_precision_range=training.log_precision_range
         )
+        rng = np.random.default_rng([self.seed, TRAINING])
+        loss = CorrectionLoss.create(rng, base, own, training.target_samples, pieces)
         if rows.dim <= NEIGHBORS_MAX_DIM and training.target_samples:
             rows = rows.first(NEIGHBORS_MAX_ROWS)
             loss = loss.with_neighbors(rows, self.config.num_neighbors)
@@ -219,8 +227,8 @@ class _Trainer(NamedTuple):
             return self._by_task(np.asarray(scores.errors.shrunk(1.0)), scores.drawn)
 
         start = self._start(base) if start is None else start
-        keys = (key, held_out_key)
-        correction, result = optimize(start, loss, rows, training, keys, self.progress, evaluate)
+        more = (self.seed, self.progress, evaluate)
+        correction, result = optimize(start, loss, rows, training, *more)
         scores = self._scores(validation, correction)
         factor = scores.errors.best_factor()
         if factor == 0.0:
@@ -233,18 +241,24 @@ class _Trainer(NamedTuple):
     def _start(self, base: GaussianMixture | None) -> Correction:
         training, components = self._training(base), 1 if base is None else base.num_components
         size = {"width": training.width, "depth": training.depth}
-        return Correction.initialize(self.keys[0], self.train.dim, components, **size)
+        rng = np.random.default_rng([self.seed, WEIGHTS])
+        return Correction.initialize(rng, self.train.dim, components, **size)
 
-    def _validation(self, base: GaussianMixture | None) -> CorrectionLoss:
-        """The loss under the evidence of every other base, made by the program of training."""
-        size = (self._training(base).target_samples, pool_size(base, self.config))
-        loss = CorrectionLoss.create(self.keys[1], base, self.rotations, *size)
-        return loss.first(self.evidence)
+    def _validation(self, base: GaussianMixture | None) -> _Validation:
+        """Held-out samples under the evidence of every other base, made by the program of training.
 
-    def _scores(self, validation: CorrectionLoss, correction: Correction) -> _Scores:
-        size = self.config.validation_draws
-        scores = _compute_scores(validation, correction, self.keys[1], self.held_out, size)
-        return scores._replace(errors=scores.errors.on_host())
+        Draws and evidence are the same for every base and correction.
+        """
+        rng, config = np.random.default_rng([self.seed, VALIDATION]), self.config
+        size = (self._training(base).target_samples, pool_size(base, config))
+        loss = CorrectionLoss.create(rng, base, self.random_evidence, *size).first(self.evidence)
+        drawn = loss.draw(rng, self.held_out, config.validation_draws, 1)
+        pool, batch = _hide(loss, jax.tree.map(lambda a: a[0], drawn), self.held_out)
+        return _Validation(loss, pool, batch)
+
+    def _scores(self, validation: _Validation, correction: Correction) -> _Scores:
+        errors, spread = _compute_scores(validation, correction, self.held_out)
+        return _Scores(errors.on_host(), np.asarray(validation.batch.drawn), spread)
 
     def _scored(
         self,
@@ -267,24 +281,26 @@ class _Trainer(NamedTuple):
         result = result or TrainingResult((loss,), 0)
         return Scored(denoiser, result, self._by_task(squares, scores.drawn), candidate)
 
-    def _by_task(self, values: np.ndarray, drawn: Array) -> Float[np.ndarray, " t"]:
+    def _by_task(
+        self, values: np.ndarray, drawn: Int[np.ndarray, "g s"]
+    ) -> Float[np.ndarray, " t"]:
         """Contribution of each task to the mean over all draws, times the number of tasks."""
-        tasks, number = self.tasks[np.asarray(drawn).reshape(-1)], int(self.tasks.max()) + 1
+        tasks, number = self.tasks[drawn.reshape(-1)], int(self.tasks.max()) + 1
         return np.bincount(tasks, values, minlength=number) * (number / len(values))
 
 
 @eqx.filter_jit
+def _hide(loss: CorrectionLoss, drawn: Draws, held_out: Rows) -> tuple[Pool, TrainingBatch]:
+    return loss.batch(drawn, held_out)
+
+
+@eqx.filter_jit
 def _compute_scores(
-    validation: CorrectionLoss,
-    correction: Correction,
-    key: Key[Array, ""],
-    held_out: Rows,
-    size: int,
-) -> _Scores:
-    pool, batch = validation.batch(key, held_out, size)
-    errors = validation.errors(correction, pool, batch)
-    spread = None if validation.base else validation.spread(correction, pool, batch, held_out)
-    return _Scores(errors, batch.drawn, spread)
+    validation: _Validation, correction: Correction, held_out: Rows
+) -> tuple[Errors, tuple[Array, ...] | None]:
+    loss, pool, batch = validation
+    errors = loss.errors(correction, pool, batch)
+    return errors, None if loss.base else loss.spread(correction, pool, batch, held_out)
 
 
 def _spread_table(spread: tuple[Array, ...], factor: float) -> Float[Array, " s"]:

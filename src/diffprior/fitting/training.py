@@ -8,30 +8,37 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree, UInt32
+from jaxtyping import Array, Float, Int, PyTree, UInt32
 
 from ..denoisers.stagewise import StagewiseDenoiser
 from ..progress import progress as show_progress
 from ..schedule import Schedule
-from ..threefry import unrolled
 from .config import FitConfig, Training
 from .samples import Rows, to_device
 
+WEIGHTS, VALIDATION, TRAINING = 1, 2, 3  # what random numbers are for, beside the seed
 Params = TypeVar("Params")
 Rates = dict[str, Float[Array, ""]]  # numbers that the compiled programs take as arguments
+NEWTON_SCHULZ = ((3.4445, -4.7750, 2.0315),) * 5  # one triple is five steps without a loop
 Optimizer = tuple[str, float]  # its name and weight decay, constants of the programs
 
 
 class AbstractLoss(eqx.Module):
-    """A loss over random batches of samples."""
+    """A loss over random batches of samples.
+
+    Random numbers are drawn on the host: in compiled programs they would be most of what takes long
+    to compile.
+    """
 
     @abc.abstractmethod
-    def __call__(
-        self, params: PyTree, key: Key[Array, ""], rows: Rows, size: int
-    ) -> Float[Array, ""]:
-        """The loss over a random batch of `size` samples."""
+    def draw(self, rng: np.random.Generator, rows: Rows, size: int, num_steps: int) -> PyTree:
+        """The random numbers of some batches of `size` samples, one after the other in NumPy."""
 
-    def refreshed(self, key: Key[Array, ""]) -> "AbstractLoss":
+    @abc.abstractmethod
+    def __call__(self, params: PyTree, drawn: PyTree, rows: Rows) -> Float[Array, ""]:
+        """The loss over the batch of one step's random numbers."""
+
+    def refreshed(self, rng: np.random.Generator) -> "AbstractLoss":
         """The same loss with another pool of what it draws from, if it has one."""
         return self
 
@@ -48,17 +55,16 @@ def optimize(
     loss: AbstractLoss,
     train: Rows,
     training: Training,
-    keys: tuple[Key[Array, ""], Key[Array, ""]],
+    seed: int,
     progress: bool | None,
     evaluate: Callable[[Params], Float[np.ndarray, " m"]],
 ) -> tuple[Params, TrainingResult]:
     """Descend with cosine decay and averaged weights, and stop early.
 
     `evaluate` gives the losses of held-out samples; the last weights that are as good as the best
-    are kept. Data, keys, rates and the number of steps are arguments of the compiled programs, so
-    that fits of the same shapes share them.
+    are kept. Data, random numbers, rates and the number of steps are arguments of the compiled
+    programs, so that fits of the same shapes share them.
     """
-    key, pool_key = keys
     num_steps, chunk = training.num_steps, training.evaluate_every
     names = ("num_steps", "learning_rate", "warm_up_steps", "averaging")
     rates = {name: to_device(getattr(training, name)) for name in names}
@@ -70,10 +76,11 @@ def optimize(
         losses, best = [float(np.mean(seen[0][1]))], 0
         for index in range(-(-num_steps // chunk)):
             count = min(chunk, num_steps - index * chunk)
-            loss = loss.refreshed(jax.random.fold_in(pool_key, np.uint32(1 + index)))
-            chunk_key = jax.random.fold_in(key, np.uint32(index))
-            steps = (to_device(count, np.int32), chunk, training.batch_size)
-            state = _descend(loss, optimizer, rates, train, state, chunk_key, *steps)
+            pool_rng, rng = np.random.default_rng([seed, TRAINING, index]).spawn(2)
+            loss = loss.refreshed(pool_rng)
+            drawn = jax.device_put(loss.draw(rng, train, training.batch_size, chunk))
+            steps = to_device(count, np.int32)
+            state = _descend(loss, optimizer, rates, train, state, drawn, steps)
             errors = evaluate(state[1])
             if not np.all(np.isfinite(errors)):  # it has diverged
                 break
@@ -86,12 +93,6 @@ def optimize(
     tolerance = training.stopping_tolerance
     kept = max(i for i, (_, own) in enumerate(seen) if as_good(own, seen[best][1], tolerance))
     return seen[kept][0], TrainingResult(tuple(losses), kept)
-
-
-@jax.jit
-def three_keys(seed: UInt32[Array, ""]) -> tuple[Key[Array, ""], ...]:
-    """Keys of weights, of validation and of training."""
-    return tuple(jax.random.split(jax.random.key(seed), 3))
 
 
 def as_good(
@@ -122,19 +123,18 @@ def _descend(
     rates: Rates,
     rows: Rows,
     state: tuple[Params, Params, PyTree],
-    key: Key[Array, ""],
+    drawn: PyTree,
     count: Int[Array, ""],
-    chunk: int,
-    batch_size: int,
 ) -> tuple[Params, Params, PyTree]:
-    """`count` steps on, of at most `chunk`."""
+    """`count` steps on, of those whose random numbers are `drawn`."""
     import optax  # slow to import, and not needed to decide
 
-    transformation, keys = _transformation(optimizer, rates), jax.random.split(key, chunk)
+    transformation = _transformation(optimizer, rates)
 
     def step(index: Int[Array, ""], state: tuple[Params, Params, PyTree]) -> Any:
         params, mean, moments = state
-        gradient = jax.grad(loss)(params, keys[index], rows, batch_size)
+        own = jax.tree.map(lambda leaf: leaf[index], drawn)
+        gradient = jax.grad(loss)(params, own, rows)
         updates, moments = transformation.update(gradient, moments, params)
         params = optax.apply_updates(params, updates)
         return params, optax.incremental_update(params, mean, 1 - rates["averaging"]), moments
@@ -163,6 +163,7 @@ def _transformation(optimizer: Optimizer, rates: Rates) -> Any:
         return optax.adam(rate, b2=0.99)
     return optax.contrib.muon(
         rate,
+        NEWTON_SCHULZ,
         adam_b2=0.99,
         weight_decay=weight_decay,
         muon_weight_dimension_numbers=lambda params: jax.tree.map(axes, params),
@@ -181,18 +182,19 @@ def fit_stagewise(
 ) -> tuple[StagewiseDenoiser, TrainingResult]:
     """Train the paper's regressors, one per stage, all stages as one batched program: Eq. (15)."""
     training = config.training(train.dim)
-    init_key, held_out_key, key = three_keys(to_device(seed, np.uint32))
     regressors = initial or StagewiseDenoiser.initialize(
-        init_key, train.dim, grid, width=training.width
+        jax.random.key(seed), train.dim, grid, width=training.width
     )
     alpha_bar = np.asarray(grid.alpha_bar[1:])[:, None, None]
     loss = StagewiseLoss(*(to_device(np.sqrt(a)) for a in (alpha_bar, 1 - alpha_bar)))
 
-    def evaluate(regressors: StagewiseDenoiser) -> Float[np.ndarray, " 1"]:
-        return np.asarray(loss(regressors, held_out_key, held_out, training.batch_size))[None]
+    rng = np.random.default_rng([seed, VALIDATION])
+    drawn = jax.tree.map(lambda a: a[0], loss.draw(rng, held_out, training.batch_size, 1))
 
-    keys = (key, held_out_key)
-    return optimize(regressors, loss, train, training, keys, progress, evaluate)
+    def evaluate(regressors: StagewiseDenoiser) -> Float[np.ndarray, " 1"]:
+        return np.asarray(loss(regressors, drawn, held_out))[None]
+
+    return optimize(regressors, loss, train, training, seed, progress, evaluate)
 
 
 class StagewiseLoss(AbstractLoss):
@@ -201,15 +203,22 @@ class StagewiseLoss(AbstractLoss):
     signal: Float[Array, "t 1 1"]
     noise_std: Float[Array, "t 1 1"]
 
+    def draw(
+        self, rng: np.random.Generator, rows: Rows, size: int, num_steps: int
+    ) -> tuple[Int[np.ndarray, "s t b"], UInt32[np.ndarray, "s 2"]]:
+        """Rows of each step, and the key of its noise, which is too much to draw in advance."""
+        shape = (num_steps, self.signal.shape[0], size)
+        return rows.indices(rng, shape), rng.integers(0, 2**32, (num_steps, 2), np.uint32)
+
     @eqx.filter_jit
     def __call__(
-        self, params: StagewiseDenoiser, key: Key[Array, ""], rows: Rows, size: int
+        self,
+        params: StagewiseDenoiser,
+        drawn: tuple[Int[Array, "t b"], UInt32[Array, " 2"]],
+        rows: Rows,
     ) -> Float[Array, ""]:
-        rows_key, noise_key = jax.random.split(unrolled(key))
-        num_stages = self.signal.shape[0]
-        s_0 = rows.samples[rows.indices(rows_key, num_stages * size)]
-        s_0 = s_0.reshape(num_stages, size, -1)
-        noise = jax.random.normal(noise_key, s_0.shape, s_0.dtype)
+        s_0, key = rows.samples[drawn[0]], jax.random.wrap_key_data(drawn[1])
+        noise = jax.random.normal(key, s_0.shape, s_0.dtype)
         s_t = self.signal * s_0 + self.noise_std * noise
         predicted = jax.vmap(lambda stage, s: jax.vmap(stage.noise_at)(s))(params, s_t)
         return jnp.mean(jnp.sum((noise - predicted) ** 2, axis=-1))
