@@ -153,7 +153,7 @@ class GaussianMixture(eqx.Module, Serializable):
     def on_device(self, dtype: Any = None) -> "GaussianMixture":
         """The mixture of JAX arrays."""
         if dtype is not None:
-            return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), self)
+            return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf, dtype)), self)
         return jax.tree.map(lambda leaf: on_device(np.asarray(leaf)), self)
 
     def standard_like(self) -> "GaussianMixture":

@@ -13,7 +13,7 @@ import reference
 from diffprior.denoisers.corrected import LOG_PRECISION, CorrectedDenoiser, Correction
 from diffprior.fitting.loss import (
     CorrectionLoss,
-    Draws,
+    BatchDraws,
     Neighbors,
     RandomEvidence,
     posterior_means,
@@ -30,7 +30,7 @@ batch_of = eqx.filter_jit(lambda loss, drawn, rows: loss.batch(drawn, rows))
 compute_means = jax.jit(posterior_means)
 
 
-def draws(loss: CorrectionLoss, seed: int, rows: Rows, size: int) -> Draws:
+def draws(loss: CorrectionLoss, seed: int, rows: Rows, size: int) -> BatchDraws:
     drawn = loss.draw(np.random.default_rng(seed), rows, size, 1)
     return jax.tree.map(lambda leaf: leaf[0], drawn)
 

@@ -36,7 +36,7 @@ class Pool(NamedTuple):
     factored: Factored | None
 
 
-class Draws(NamedTuple):
+class BatchDraws(NamedTuple):
     """The random numbers of a batch; with an axis more in front, of several."""
 
     rows: Int[AnyArray, "*t g s"]
@@ -112,17 +112,17 @@ class CorrectionLoss(AbstractLoss):
         pool = _pool(self.base, *self.evidence.draw(rng, self.pool.log_precision.shape[0]))
         return eqx.tree_at(lambda loss: loss.pool, self, pool)
 
-    def draw(self, rng: np.random.Generator, rows: Rows, size: int, num_steps: int) -> Draws:
+    def draw(self, rng: np.random.Generator, rows: Rows, size: int, num_steps: int) -> BatchDraws:
         groups = size // GROUP
         shape = (num_steps, groups, GROUP)
         evidence = rng.integers(0, self.pool.log_precision.shape[0], shape[:2], np.int32)
         noise = rng.standard_normal((*shape, rows.dim), np.float32)
         others = 0 if self._takes_all(rows) else self.target_samples
-        return Draws(
+        return BatchDraws(
             rows.indices(rng, shape), rows.indices(rng, (num_steps, others)), evidence, noise
         )
 
-    def __call__(self, params: Correction, drawn: Draws, rows: Rows) -> Float[Array, ""]:
+    def __call__(self, params: Correction, drawn: BatchDraws, rows: Rows) -> Float[Array, ""]:
         pool, batch = self.batch(drawn, rows)
         return jnp.mean(self.errors(params, pool, batch).shrunk(1.0))
 
@@ -149,7 +149,7 @@ class CorrectionLoss(AbstractLoss):
         logs = jnp.broadcast_to(pool.log_precision[:, None], gap.shape)
         return logs, gap, rotate(f)
 
-    def batch(self, drawn: Draws, rows: Rows) -> tuple[Pool, TrainingBatch]:
+    def batch(self, drawn: BatchDraws, rows: Rows) -> tuple[Pool, TrainingBatch]:
         """Samples hidden in noise, in groups under one piece of evidence each."""
         pool = jax.tree.map(lambda leaf: leaf[drawn.evidence], self.pool)
         s_0 = rows.samples[drawn.rows]
@@ -172,7 +172,9 @@ class CorrectionLoss(AbstractLoss):
         """
         return self.neighbors is None and self.target_samples >= len(rows.samples)
 
-    def _others(self, drawn: Draws, rows: Rows) -> tuple[Int[Array, " m"], Float[Array, "g s m"]]:
+    def _others(
+        self, drawn: BatchDraws, rows: Rows
+    ) -> tuple[Int[Array, " m"], Float[Array, "g s m"]]:
         """Random rows, and the log of how many times each counts beside those drawn."""
         few = self._takes_all(rows)
         every = jnp.arange(len(rows.samples), dtype=drawn.rows.dtype)
@@ -260,7 +262,7 @@ class RandomEvidence:
     def draw(
         self, rng: np.random.Generator, size: int
     ) -> tuple[Float[np.ndarray, "b d d"], Float[np.ndarray, "b d"]]:
-        """Eigenvectors and log precisions. Draws of any size begin alike."""
+        """Eigenvectors and log precisions. BatchDraws of any size begin alike."""
         uniform_rng, normal_rng = rng.spawn(2)
         dim = self.rotations.shape[-1]
         uniform = uniform_rng.random((size, 7))

@@ -16,7 +16,7 @@ from .loss import (
     NEIGHBORS_MAX_DIM,
     NEIGHBORS_MAX_ROWS,
     CorrectionLoss,
-    Draws,
+    BatchDraws,
     Errors,
     Pool,
     RandomEvidence,
@@ -247,7 +247,7 @@ class _Trainer(NamedTuple):
     def _validation(self, base: GaussianMixture | None) -> _Validation:
         """Held-out samples under the evidence of every other base, made by the program of training.
 
-        Draws and evidence are the same for every base and correction.
+        BatchDraws and evidence are the same for every base and correction.
         """
         rng, config = np.random.default_rng([self.seed, VALIDATION]), self.config
         size = (self._training(base).target_samples, pool_size(base, config))
@@ -290,7 +290,7 @@ class _Trainer(NamedTuple):
 
 
 @eqx.filter_jit
-def _hide(loss: CorrectionLoss, drawn: Draws, held_out: Rows) -> tuple[Pool, TrainingBatch]:
+def _hide(loss: CorrectionLoss, drawn: BatchDraws, held_out: Rows) -> tuple[Pool, TrainingBatch]:
     return loss.batch(drawn, held_out)
 
 
