@@ -12,8 +12,8 @@ from numpy.testing import assert_allclose
 import reference
 from diffprior.denoisers.corrected import LOG_PRECISION, CorrectedDenoiser, Correction
 from diffprior.fitting.loss import (
-    CorrectionLoss,
     BatchDraws,
+    CorrectionLoss,
     Neighbors,
     RandomEvidence,
     posterior_means,

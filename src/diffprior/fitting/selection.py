@@ -15,8 +15,8 @@ from .config import FitConfig, Training
 from .loss import (
     NEIGHBORS_MAX_DIM,
     NEIGHBORS_MAX_ROWS,
-    CorrectionLoss,
     BatchDraws,
+    CorrectionLoss,
     Errors,
     Pool,
     RandomEvidence,
