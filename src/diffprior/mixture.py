@@ -161,7 +161,7 @@ class GaussianMixture(eqx.Module, Serializable):
         k, d = self.means.shape
         others = np.where(np.arange(k) == 0, 0.0, -1e9)
         arrays = (others, np.zeros((k, d)), np.tile(np.eye(d), (k, 1, 1)), np.ones((k, d)))
-        return GaussianMixture(*(jnp.asarray(array, self.means.dtype) for array in arrays))
+        return GaussianMixture(*arrays).on_device(self.means.dtype)
 
     @property
     def num_components(self) -> int:

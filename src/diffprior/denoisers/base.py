@@ -6,6 +6,7 @@ task's evidence inside the denoiser follows that of `condition(precision, shift)
 """
 
 import abc
+import functools
 from collections.abc import Callable
 
 import equinox as eqx
@@ -21,6 +22,7 @@ from ..schedule import Schedule, Stages
 
 MIN_VARIANCE_RATIO = 1e-3  # smallest variance allowed, over that under a Gaussian prior
 MAX_VARIANCE = 16.0  # largest variance allowed, over the prior's
+COMPILE_QUICKLY = {"xla_backend_optimization_level": 0}  # for what runs once or twice
 RESIDUAL_STAGES = 33  # at which the error of a denoiser is tabulated
 
 
@@ -175,7 +177,7 @@ def _noise(seed: int, grid: Schedule, s_0: Float[AnyArray, "m d"]) -> Float[np.n
     return np.random.default_rng(seed).standard_normal(shape, np.float32).astype(s_0.dtype)
 
 
-@eqx.filter_jit
+@functools.partial(eqx.filter_jit, compiler_options=COMPILE_QUICKLY)
 def _residual(
     denoiser: AbstractDenoiser,
     grid: Schedule,
