@@ -391,6 +391,7 @@ def fit_mixture(
     *,
     max_steps: int = 100,
     tolerance: float = 5e-5,
+    num_draws: int = 0,
     executor: AbstractExecutor = HERE,
 ) -> MixtureFit:
     """EM steps from a given mixture until the evidence hardly rises.
@@ -400,7 +401,7 @@ def fit_mixture(
     """
     mixture, noise, before, value, step = start, None, -np.inf, -np.inf, 0
     for step in range(1, max_steps + 1):
-        sums = expectations(blocks, mixture, step - 1, executor)
+        sums = expectations(blocks, mixture, step - 1, executor, num_draws)
         value = sums.log_evidence / sums.num_tasks
         if not np.isfinite(value):
             break

@@ -29,8 +29,8 @@ from .em import (
     one_thread,
 )
 
-CORRECTION_DRAWS = 32  # points per task in the last steps of a Gaussian whose EM is not exact
-SHORT_STEPS, LONG_STEPS = 12, 100  # of EM: of each start, and of the best
+CORRECTION_DRAWS = 32  # points per task in the last steps of EM, where it is not exact
+SHORT_STEPS, LONG_STEPS, LAST_STEPS = 12, 100, 12  # of EM: of each start, of the best, corrected
 Blocks = Sequence[AbstractTasks]
 
 
@@ -305,7 +305,25 @@ def search(
     if not (found.pays or required):
         return found
     mixture = fit_candidate(blocks, gaussian, best, config, seed)
-    return dataclasses.replace(found, mixture=mixture)
+    return dataclasses.replace(found, mixture=refined(blocks, gaussian, mixture, best, executor))
+
+
+def refined(
+    blocks: Sequence[AbstractBlock],
+    gaussian: GaussianMixture,
+    mixture: GaussianMixture,
+    candidate: MixtureCandidate,
+    executor: AbstractExecutor,
+    num_steps: int = 0,
+) -> GaussianMixture:
+    """Some steps of EM from a mixture found otherwise; a dozen corrected ones, if not exact."""
+    exact, floor = blocks[0].exact, MIN_VARIANCE * np.asarray(gaussian.covs[0])
+    num_steps = num_steps if exact else LAST_STEPS
+    if num_steps == 0 or mixture.num_components == 1:
+        return mixture
+    fit = functools.partial(fit_mixture, blocks, mixture, candidate.model, floor)
+    draws = 0 if exact else CORRECTION_DRAWS
+    return fit(max_steps=num_steps, tolerance=-np.inf, num_draws=draws, executor=executor).mixture
 
 
 @dataclass(frozen=True, eq=False)

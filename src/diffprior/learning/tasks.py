@@ -10,9 +10,9 @@ from ..evidence.base import AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..evidence.linear import Linear
 from ..executors import AbstractExecutor
-from ..fitting.em import HERE, MIN_VARIANCE, AbstractBlock, fit_gaussian, fit_mixture
+from ..fitting.em import HERE, AbstractBlock, fit_gaussian
 from ..fitting.rows import AnyLogs, RowTasks, block_order, blocks_of, linear_blocks
-from ..fitting.search import Search, SearchConfig, Splits, search
+from ..fitting.search import Search, SearchConfig, Splits, refined, search
 from ..logs.labels import folds
 from ..logs.logs import Logs
 from ..logs.statistics import TaskStatistics, residuals
@@ -116,10 +116,7 @@ def search_logs(
         gaussian=gaussian,
         required=required,
     )
-    if everything is None or found.mixture.num_components == 1:
+    if everything is None:
         return found
-    model, floor = found.best.model, MIN_VARIANCE * np.asarray(gaussian.covs[0])
-    fit = fit_mixture(
-        everything, found.mixture, model, floor, max_steps=REFINING_STEPS, executor=executor
-    )
-    return dataclasses.replace(found, mixture=fit.mixture)
+    mixture = refined(everything, gaussian, found.mixture, found.best, executor, REFINING_STEPS)
+    return dataclasses.replace(found, mixture=mixture)
