@@ -5,15 +5,17 @@ from dataclasses import dataclass
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
-from ..gaussian import Gaussian
+from ..evidence.glm import AbstractFamily
+from ..evidence.linear import Linear
+from ..fitting.rows import block_order, blocks_of, row_blocks
 from ..logs.logs import Logs
+from ..mixture import GaussianMixture
 from ..priors.adaptor import as_prior
 from ..priors.base import AbstractClosedFormPrior
 from ..priors.gaussian import GaussianPrior
@@ -26,7 +28,7 @@ from .tasks import Tasks, as_tasks
 
 AT_ONCE = 256  # tasks side by side, which bounds the memory
 NUM_POINTS = 256  # of importance sampling, for each task
-NUM_FROM_PRIOR = 51  # of them from the prior itself, which bounds their weights
+MAX_NUMBERS = 2**22  # of points and components, side by side
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,9 @@ def estimate_log_evidence(
 
     Closed forms are exact where rewards are linear, and so are learned priors that no network
     corrects. For other rewards, a Gaussian or a mixture is estimated by importance sampling about
-    its Laplace approximation, and any other closed form is that approximation. Priors without a
-    closed form are estimated by `TwistedSMC`. All estimates are unbiased for p(h), so that priors
-    of different kinds can be compared.
+    its approximate posterior, and any other closed form is Laplace's approximation. Priors without
+    a closed form are estimated by `TwistedSMC`. Estimates by sampling are unbiased for p(h), so
+    that priors of different kinds can be compared.
 
     Args:
         prior: Any prior, or any object with its four members.
@@ -126,17 +128,14 @@ def estimate_log_evidence(
 
     Raises:
         ValueError: If logs come without a likelihood, or features do not fit the prior.
-
-    References:
-        Owen and Zhou (2000). Safe and effective importance sampling: a share of the points is
-        drawn from the prior, so that weights are bounded, and densities are control variates.
     """
     prior, tasks = as_prior(prior), as_tasks(tasks, likelihood)
     tasks.check_dim(prior)
     prior = closed_form(prior) or prior
-    quadratic = tasks.likelihood.empty(tasks.dim).quadratic
-    if isinstance(prior, GaussianPrior | MixturePrior) and not quadratic:
-        return _importance_sampled(prior, tasks, seed)
+    if isinstance(prior, GaussianPrior | MixturePrior) and isinstance(
+        tasks.likelihood, Linear | AbstractFamily
+    ):
+        return _of_mixture(prior, tasks, seed)
     if isinstance(prior, AbstractClosedFormPrior):
         return _closed_form(prior, tasks)
     draws = draw_posteriors(TwistedSMC(prior), tasks, num_estimates, seed)
@@ -162,17 +161,28 @@ def _closed_form(prior: AbstractClosedFormPrior, tasks: Tasks) -> LogEvidence:
     return _failures_as_zero(values, np.zeros(len(tasks)))
 
 
-def _importance_sampled(
-    prior: GaussianPrior | MixturePrior, tasks: Tasks, seed: int
-) -> LogEvidence:
+def _of_mixture(prior: GaussianPrior | MixturePrior, tasks: Tasks, seed: int) -> LogEvidence:
+    """In NumPy, for all tasks of a block at once."""
     if isinstance(prior, GaussianPrior):
-        prior = MixturePrior(np.ones(1), prior.mean[None], prior.cov[None])
-    keys = jax.random.split(jax.random.key(seed), len(tasks))
+        mixture = GaussianMixture.single(*map(_exact, (prior.mean, prior.cov)))
+    else:
+        mixture = GaussianMixture.from_covs(
+            _exact(prior.weights), _exact(prior.means), _exact(prior.covs)
+        )
+    if isinstance(tasks.likelihood, AbstractFamily):
+        at_once = MAX_NUMBERS // (NUM_POINTS * mixture.num_components * mixture.dim)
+        blocks = row_blocks(tasks.logs, tasks.likelihood, tasks_at_once=max(1, at_once))
+    else:
+        blocks = blocks_of(tasks.logs, tasks.likelihood)
+    found = [block.estimate(mixture, NUM_POINTS, seed) for block in blocks]
     values, variances = np.empty((2, len(tasks)))
-    for which, evidence in tasks.batches(AT_ONCE // 8):
-        found = (np.asarray(part, float) for part in _log_weights(prior, keys[which], evidence))
-        values[which], variances[which] = _controlled_log_mean(*found)
+    order = block_order(tasks.logs)
+    values[order], variances[order] = map(np.concatenate, zip(*found, strict=True))
     return _failures_as_zero(values, variances)
+
+
+def _exact(array: ArrayLike) -> Float[np.ndarray, "..."]:
+    return np.asarray(array, np.float64)
 
 
 def _failures_as_zero(
@@ -182,64 +192,10 @@ def _failures_as_zero(
     return LogEvidence(np.where(failed, -np.inf, values), variances, int(failed.sum()))
 
 
-def _controlled_log_mean(
-    log_weights: Float[np.ndarray, "b m"], ratios: Float[np.ndarray, "b m"]
-) -> tuple[Float[np.ndarray, " b"], Float[np.ndarray, " b"]]:
-    """Log of the mean weight and its variance.
-
-    p(theta) / q(theta), whose mean is 1, is a control variate: with it an exact Laplace
-    approximation gives an exact answer.
-    """
-    largest = np.max(log_weights, axis=1, keepdims=True)
-    weights = np.exp(log_weights - largest)
-    mean = weights.mean(axis=1, keepdims=True)
-    centered = ratios - ratios.mean(axis=1, keepdims=True)
-    slope = np.sum(weights * centered, axis=1) / np.maximum(np.sum(centered**2, axis=1), 1e-300)
-    estimate = mean[:, 0] - slope * (ratios.mean(axis=1) - 1.0)
-    estimate = np.where(estimate > 0, estimate, mean[:, 0])
-    residuals = weights - mean - slope[:, None] * centered
-    variance = np.sum(residuals**2, axis=1) / (weights.shape[1] - 2) / weights.shape[1]
-    return largest[:, 0] + np.log(estimate), variance / estimate**2
-
-
 @eqx.filter_jit
 def _closed_forms(prior: AbstractClosedFormPrior, evidence: AbstractEvidence) -> Float[Array, " b"]:
     found: Array = jax.lax.map(lambda one: prior.posterior(one)[1], evidence)
     return found
-
-
-@eqx.filter_jit
-def _log_weights(
-    prior: MixturePrior, keys: Key[Array, " b"], evidence: AbstractEvidence
-) -> tuple[Float[Array, "b m"], Float[Array, "b m"]]:
-    """Log weights of draws from q, which mixes prior and Laplace posterior, and p / q."""
-    share = NUM_FROM_PRIOR / NUM_POINTS
-
-    def one(
-        key: Key[Array, ""], evidence: AbstractEvidence
-    ) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
-        prior_key, posterior_key = jax.random.split(key)
-        posterior, _ = prior.posterior(evidence)
-        thetas = jnp.concatenate(
-            [
-                prior.sample(prior_key, NUM_FROM_PRIOR),
-                posterior.sample(posterior_key, NUM_POINTS - NUM_FROM_PRIOR),
-            ]
-        )
-        log_prior, log_posterior = (_log_densities(p, thetas) for p in (prior, posterior))
-        proposal = jnp.logaddexp(jnp.log(share) + log_prior, jnp.log1p(-share) + log_posterior)
-        log_ratio = log_prior - proposal
-        return jax.vmap(evidence.log_likelihood)(thetas) + log_ratio, jnp.exp(log_ratio)
-
-    return jax.vmap(one)(keys, evidence)
-
-
-def _log_densities(prior: MixturePrior, thetas: Float[Array, "m d"]) -> Float[Array, " m"]:
-    def component(mean: Float[Array, " d"], cov: Float[Array, "d d"]) -> Float[Array, " m"]:
-        return jax.vmap(Gaussian(mean, cov).log_density)(thetas)
-
-    parts = jax.vmap(component)(prior.means, prior.covs) + jnp.log(prior.weights)[:, None]
-    return jax.scipy.special.logsumexp(parts, axis=0)
 
 
 @dataclass(frozen=True)

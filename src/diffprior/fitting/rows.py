@@ -240,9 +240,30 @@ class RowTasks(AbstractTasks):
     def log_evidence(
         self, mixture: GaussianMixture, num_draws: int = SCORING_DRAWS
     ) -> Float[np.ndarray, " n"]:
+        return self.estimate(mixture, num_draws)[0]
+
+    def estimate(
+        self, mixture: GaussianMixture, num_draws: int, round_: int = 0
+    ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+        """Log p(h) and its variance, which is zero where there is a closed form.
+
+        Where the quadratic is the likelihood, a weight is the quadratic's posterior density over
+        that of the points: this ratio, whose mean is 1, is the control variate.
+        """
         if self.exact or num_draws == 0:
-            return self.condition(mixture).responsibilities(mixture)[1]
-        return self._weigh(mixture, 0, num_draws)[2]
+            values = self.condition(mixture).responsibilities(mixture)[1]
+            return values, np.zeros_like(values)
+        _, log_weight, log_ratio = self._weighed(mixture, round_, num_draws)
+        top = log_weight.max(axis=0)
+        weights, control = np.exp(log_weight - top), np.exp(log_ratio)
+        mean, centered = weights.mean(axis=0), control - control.mean(axis=0)
+        slope = np.sum(weights * centered, axis=0)
+        slope /= np.maximum(np.sum(centered**2, axis=0), np.finfo(np.float64).tiny)
+        estimate = mean - slope * (control.mean(axis=0) - 1.0)
+        estimate = np.where(estimate > 0, estimate, mean)
+        residuals = weights - mean - slope * centered
+        variance = np.sum(residuals**2, axis=0) / (max(num_draws - 2, 1) * num_draws)
+        return top + np.log(estimate), variance / estimate**2
 
     def draw(
         self, mixture: GaussianMixture, *numbers: int, count: int = 1
@@ -263,7 +284,18 @@ class RowTasks(AbstractTasks):
     def _weigh(
         self, mixture: GaussianMixture, round_: int, num_draws: int
     ) -> tuple[Float[np.ndarray, "m n d"], Float[np.ndarray, "m n"], Float[np.ndarray, " n"]]:
-        """Points of each task's posterior, widened a little, their weights, and log p(h).
+        """Points of each task's posterior, their normalized weights, and log p(h)."""
+        theta, log_weight, _ = self._weighed(mixture, round_, num_draws)
+        top = log_weight.max(axis=0)
+        weights = np.exp(log_weight - top)
+        total = weights.sum(axis=0)
+        return theta, weights / total, top + np.log(total / num_draws)
+
+    def _weighed(
+        self, mixture: GaussianMixture, round_: int, num_draws: int
+    ) -> tuple[Float[np.ndarray, "m n d"], Float[np.ndarray, "m n"], Float[np.ndarray, "m n"]]:
+        """Points of each task's posterior, widened a little; the logs of their weights, and of what
+        the quadratic's own posterior weighs them by.
 
         By Bayes' rule a component's posterior density is its density times the quadratic, over its
         evidence.
@@ -271,7 +303,7 @@ class RowTasks(AbstractTasks):
         assert self.rows is not None
         tasks = self.expanded(mixture)
         given = tasks.condition(mixture)
-        shares, _ = given.responsibilities(mixture)
+        shares, log_evidence = given.responsibilities(mixture)
         wide = POSTERIOR_SHARE * shares + (1 - POSTERIOR_SHARE) * mixture.weights[:, None]
         normal, uniform = _points(self.hashes, self.dim, num_draws, round_)
         theta = given.points(mixture, wide, WIDENING * normal, uniform)
@@ -280,20 +312,15 @@ class RowTasks(AbstractTasks):
         peak = np.sum(np.log(np.abs(given.roots[places, places])), axis=0)  # of the posteriors
         peak = -peak - 0.5 * np.sum(np.log(2 * np.pi * mixture.variances), axis=1)[:, None]
         log_weights = np.maximum(mixture.log_weights, -1e4)  # a weight of zero stays finite
-        own = log_joint - log_weights[:, None, None] + tasks._quadratic(theta)
+        quadratic = tasks._quadratic(theta)
+        own = log_joint - log_weights[:, None, None] + quadratic
         below = peak[:, None] - (own - given.log_evidence[:, None])
         proposed = peak[:, None] - self.dim * np.log(WIDENING) - below / WIDENING**2
         with np.errstate(divide="ignore"):
             proposed += np.log(wide)[:, None]
-        log_weight = (
-            self.rows.log_likelihood(theta)
-            + np.logaddexp.reduce(log_joint, axis=0)
-            - np.logaddexp.reduce(proposed, axis=0)
-        )
-        top = log_weight.max(axis=0)
-        weights = np.exp(log_weight - top)
-        total = weights.sum(axis=0)
-        return theta, weights / total, top + np.log(total / num_draws)
+        log_ratio = np.logaddexp.reduce(log_joint, axis=0) - np.logaddexp.reduce(proposed, axis=0)
+        log_weight = self.rows.log_likelihood(theta) + log_ratio
+        return theta, log_weight, quadratic + log_ratio - log_evidence
 
     def _quadratic(self, theta: Float[np.ndarray, "m n d"]) -> Float[np.ndarray, "m n"]:
         moved = np.einsum("ijn,mnj->imn", symmetric(self.precision), theta)
