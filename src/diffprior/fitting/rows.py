@@ -143,11 +143,6 @@ class RowTasks(AbstractTasks):
     def dim(self) -> int:
         return len(self.shift)
 
-    def select(self, tasks: np.ndarray) -> "RowTasks":
-        """The quadratics of some tasks: positions, or a mask."""
-        names = ("hashes", "precision", "shift", "constant", "counts", "squares")
-        return dataclasses.replace(self, **{n: getattr(self, n)[..., tasks] for n in names})
-
     def with_noise(self, noise_std: float) -> "RowTasks":
         assert self.noise_std is not None
         factor = (self.noise_std / noise_std) ** 2

@@ -98,7 +98,7 @@ def learn(
         hedge: Weight of a wide Gaussian mixed into the prior, so that tasks unlike any before can
             be learned.
         quick: Whether to stop after the closed forms, a Gaussian and mixtures, and to simulate
-            nothing: seconds instead of minutes.
+            nothing: seconds instead of minutes. `TaskStatistics` allow no more.
         simulate: Whether to simulate the regret of the families for the report; by default if a
             diffusion model was fitted, which takes longer.
         executor: Where passes over the tasks run: `executors.Processes()`, `executors.Ray(...)`;
@@ -127,12 +127,12 @@ def learn(
             "only passes over shards are saved, so write some with dp.ShardedLogs.write"
         )
     allowed = frozenset(choice("families", name, FAMILIES) for name in families or FAMILIES)
-    if quick:
+    if quick or isinstance(logs, TaskStatistics):
         allowed, simulate = allowed - {"diffusion"}, bool(simulate)
     if not allowed:
         raise ValueError(
-            "`quick`: expected a Gaussian or mixtures among `families`, got 'diffusion' alone; "
-            "leave out one of the two arguments"
+            "`families`: expected 'gaussian' or 'mixture' with quick=True or TaskStatistics, got "
+            "'diffusion' alone, which takes minutes and rows; name another, or pass dp.Logs"
         )
     if not 0.0 <= hedge < 1.0:
         raise ValueError(f"`hedge`: expected a share in [0, 1), got {hedge:g}; 0.01 is usual")
@@ -278,9 +278,6 @@ class _Run:
         assert base.components is not None
         config, rest = self.config, self.rest
         family = Family("diffusion", distill(base.components, self.hedge))
-        if not isinstance(rest, Logs):
-            about = "the diffusion model distilled from it was not trained or scored: there are no "
-            return family, False, about + "rows"
         fold = rest.select(folds(rest.hashes, config.num_folds, FOLD_SALT) == 0)
         scoring = first_tasks(fold, config.scoring_tasks)
 
