@@ -13,9 +13,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    import numpy as np
 
 EVENT = "/jax/core/compile/backend_compile_duration"
 REPETITIONS = 3
@@ -45,11 +48,42 @@ def bandit_case(prior: str, likelihood: str) -> Iterator[str]:
     yield "update and decision"
 
 
+def fit_case(name: str) -> Iterator[str]:
+    """Import and fit, then a bandit's first decision, then a fit to other samples."""
+    import numpy as np
+
+    import diffprior as dp
+
+    rng = np.random.default_rng(0)
+    prior = dp.DiffusionPrior.fit(past_tasks(name, rng), seed=0, progress=False)
+    yield "import and fit"
+    dp.Bandit(prior, dp.Linear(1.0), seed=0).decide(np.eye(prior.dim))
+    yield "first decision"
+    dp.DiffusionPrior.fit(past_tasks(name, rng), seed=1, progress=False)
+    yield "second fit"
+
+
+def past_tasks(name: str, rng: "np.random.Generator", num_tasks: int = 10_000) -> "np.ndarray":
+    """Parameters on a spiral in the plane, or in ten round clusters of eight."""
+    import numpy as np
+
+    if name == "clusters":
+        means = 1.5 * np.random.default_rng(1).standard_normal((10, 8))
+        return means[rng.integers(0, 10, num_tasks)] + 0.3 * rng.standard_normal((num_tasks, 8))
+    u, v = rng.random((2, num_tasks))
+    radius = 3.5 * u - u * (v - 0.5)
+    return np.stack([np.sin(2 * np.pi * u) * radius, np.cos(2 * np.pi * u) * radius], axis=1)
+
+
 SECTIONS: dict[str, dict[str, Case]] = {
     "bandits": {
         f"{prior}, {likelihood}": functools.partial(bandit_case, prior, likelihood)
         for prior in ("Gaussian, d = 2", "mixture, d = 2", "mixture, d = 8")
         for likelihood in ("linear", "logistic")
+    },
+    "fits": {
+        "swirl, d = 2": functools.partial(fit_case, "swirl"),
+        "clusters, d = 8": functools.partial(fit_case, "clusters"),
     },
 }
 

@@ -68,6 +68,12 @@ def test_the_best_evaluation_is_kept_and_patience_ends(optimizer: Any) -> None:
     assert_allclose((params[0, 0] - 0.5) ** 2, result.losses[result.best], rtol=1e-4)
 
 
+def test_a_network_that_never_helps_is_given_up_sooner() -> None:
+    config = dataclasses.replace(CONFIG, num_steps=5000, evaluate_every=50, patience=5)
+    _, result = descend(Pull(), config, lambda p: np.asarray(p[0] ** 2))
+    assert result.best == 0 and len(result.losses) == 1 + 3
+
+
 def test_weights_that_diverge_are_left_behind() -> None:
     """Held-out losses are finite up to the second evaluation."""
     seen = []

@@ -58,7 +58,8 @@ class FitConfig:
         stopping_tolerance: Standard errors of the held-out loss by which earlier weights must be
             better to be preferred to later ones.
         evaluate_every: Steps between evaluations of the held-out loss.
-        patience: Evaluations without improvement before training stops.
+        patience: Evaluations without improvement before training stops; half as many where none
+            has been better than no network.
         warm_up_steps: Steps until the learning rate is at its highest.
         averaging: Decay of the running mean of the weights.
         num_neighbors: Nearest samples that share in a target, with at most 3 parameters.

@@ -88,7 +88,8 @@ def optimize(
             losses.append(float(np.mean(errors)))
             shown.advance(count)
             best = int(np.argmin(losses))
-            if len(losses) - 1 - best >= training.patience:
+            patience = training.patience if best else -(-training.patience // 2)
+            if len(losses) - 1 - best >= patience:
                 break
     tolerance = training.stopping_tolerance
     kept = max(i for i, (_, own) in enumerate(seen) if as_good(own, seen[best][1], tolerance))
