@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from .files.base import Serializable
 from .tables import choose_columns, column_cells, listed, read_table, reject_rows, text_of
@@ -32,6 +32,7 @@ DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}(\D.*)?|\d{1,2}[/.]\d{1,2}[/.]\
 DATES = (datetime.date, datetime.time, datetime.timedelta, np.datetime64, np.timedelta64)
 NUMBERS = (int, float, np.integer, np.floating, decimal.Decimal)
 MAX_PRODUCTS = 16  # times `max_features`, of features before repeats are left out
+NO_PLACES = np.zeros(0, np.int64)
 Kind = Literal["number", "boolean", "category", "labels"]
 Cells = dict[str, np.ndarray]
 
@@ -105,8 +106,8 @@ class Column(Serializable):
             numbers = _numbers(self.name, cells, self.kind)
             values = (np.clip(numbers, self.low, self.high) - self.center) / self.scale
             return Encoded(values[:, None], np.isnan(numbers), np.isnan(numbers))
-        sets = _label_sets(self.name, cells, self.kind)
-        values = np.zeros((len(cells), len(self.levels) + self.other))
+        sets, places = _label_sets(self.name, cells, self.kind)
+        values = np.zeros((len(sets), len(self.levels) + self.other))
         unknown = np.array([labels is None for labels in sets], bool)
         missing = unknown.copy()
         for row, labels in enumerate(sets):
@@ -116,7 +117,7 @@ class Column(Serializable):
                     values[row, place] = 1.0
                 elif self.kind == "category":
                     unknown[row] = True
-        return Encoded(values, unknown, missing)
+        return Encoded(values[places], unknown[places], missing[places])
 
     @functools.cached_property
     def _places(self) -> dict[str, int]:
@@ -214,7 +215,7 @@ class Encoder(Serializable):
         intercept = (not plain) if intercept is None else intercept
         found, notes = list[Column](), list[str]()
         for name, values in parsed.items():
-            column, note = _fit_column(name, values, standardize, min_count)
+            column, note = _fit_column(name, cells[name], values, standardize, min_count)
             looks_like_id = _looks_like_id(values)
             if column is not None and not as_given and _is_constant(column.encode(cells[name])):
                 column, note = None, "is constant or too rarely anything else; it is left out"
@@ -363,18 +364,22 @@ class Encoder(Serializable):
 
 
 class Parsed(NamedTuple):
-    """Cells of a column: numbers, NaN where missing, or sets of labels, None where missing."""
+    """Cells of a column: numbers, NaN where missing, or sets of labels, None where missing.
+
+    Of equal cells there is one set; `places` says which set each row has.
+    """
 
     kind: Kind | None  # None if all cells are missing
     numbers: Float[np.ndarray, " n"] | None
     labels: list[frozenset[str] | None]
+    places: Int[np.ndarray, " n"]
 
     @property
     def missing(self) -> Bool[np.ndarray, " n"]:
         """Whether each cell is missing."""
         if self.numbers is not None:
             return np.isnan(self.numbers)
-        return np.array([labels is None for labels in self.labels], bool)
+        return np.array([labels is None for labels in self.labels], bool)[self.places]
 
     @property
     def plain(self) -> bool:
@@ -383,22 +388,23 @@ class Parsed(NamedTuple):
 
 
 def _parse(name: str, cells: np.ndarray) -> Parsed:
-    kind = _kind(name, cells)
+    first, places = _distinct(cells) if cells.dtype == object else (slice(None), NO_PLACES)
+    kind = _kind(name, cells[first])
     if kind in ("number", "boolean"):
-        return Parsed(kind, _numbers(name, cells, kind), [])
+        return Parsed(kind, _numbers(name, cells, kind), [], NO_PLACES)
     if kind is None:
-        return Parsed(None, None, [None] * len(cells))
-    labels = _label_sets(name, cells, kind)
+        return Parsed(None, None, [None], np.zeros(len(cells), np.int64))
+    labels, places = _label_sets(name, cells, kind)
     if kind == "category":
         texts = [next(iter(cell)) for cell in labels if cell is not None]
-        _reject_dates_and_free_text(name, texts)
+        _reject_dates_and_free_text(name, texts, sum(labels[i] is not None for i in places))
         if any(SEPARATOR in text for text in texts):
-            return Parsed("labels", None, _label_sets(name, cells, "labels"))
-    return Parsed(kind, None, labels)
+            return Parsed("labels", None, *_label_sets(name, cells, "labels"))
+    return Parsed(kind, None, labels, places)
 
 
 def _fit_column(
-    name: str, parsed: Parsed, standardize: bool, min_count: int
+    name: str, cells: np.ndarray, parsed: Parsed, standardize: bool, min_count: int
 ) -> tuple[Column | None, str]:
     """The column, and a note about it."""
     missing = parsed.missing
@@ -411,15 +417,16 @@ def _fit_column(
         if parsed.kind == "number" and standardize:
             return _standardized(column, numbers)
         return dataclasses.replace(column, fill=(float(numbers.mean()),)), ""
-    known = [labels for labels in parsed.labels if labels is not None]
-    counts = Counter(itertools.chain.from_iterable(known))
+    counts = Counter[str]()
+    times = np.bincount(parsed.places, minlength=len(parsed.labels)).tolist()
+    for labels, count in zip(parsed.labels, times, strict=True):
+        counts.update(dict.fromkeys(labels or (), count))
     enough = max(min_count, MIN_SHARE * len(missing))
     frequent = sorted((n, level) for level, n in counts.items() if n >= enough and level != OTHER)
     levels = tuple(level for _, level in frequent)
-    num_others = sum(not labels.issubset(levels) for labels in known)
-    other = num_others >= enough
-    column = dataclasses.replace(column, levels=levels, other=other)
-    cells = np.fromiter(parsed.labels, dtype=object, count=len(missing))
+    sets = zip(parsed.labels, times, strict=True)
+    num_others = sum(n for labels, n in sets if labels is not None and not labels.issubset(levels))
+    column = dataclasses.replace(column, levels=levels, other=num_others >= enough)
     values, unknown, _ = column.apply(cells)
     means = values[~unknown].mean(axis=0) if not unknown.all() else values.mean(axis=0)
     return dataclasses.replace(column, fill=tuple(means.tolist())), ""
@@ -473,7 +480,8 @@ def _looks_like_id(parsed: Parsed) -> str:
     return "an id or a row number" if whole and rising else ""
 
 
-def _reject_dates_and_free_text(name: str, texts: list[str]) -> None:
+def _reject_dates_and_free_text(name: str, texts: list[str], count: int) -> None:
+    """Raise for different texts of `count` cells that no category has."""
     if not texts:
         return
     if all(DATE.fullmatch(text) for text in texts):
@@ -488,7 +496,7 @@ def _reject_dates_and_free_text(name: str, texts: list[str]) -> None:
         )
     words = sum(len(text.split()) for text in distinct) / len(distinct)
     length = sum(map(len, distinct)) / len(distinct)
-    varied = len(distinct) > len(texts) / 2 and SEPARATOR not in texts[0]
+    varied = len(distinct) > count / 2 and SEPARATOR not in texts[0]
     if varied and (words > FREE_TEXT_WORDS or length > FREE_TEXT_LENGTH):
         raise ValueError(
             f"`{name}`: expected numbers, booleans, categories or labels, got free text such as "
@@ -616,13 +624,14 @@ def _numbers(name: str, cells: np.ndarray, kind: Kind) -> Float[np.ndarray, " n"
     return numbers
 
 
-def _label_sets(name: str, cells: np.ndarray, kind: Kind) -> list[frozenset[str] | None]:
-    """Cells as sets of levels, one each of a category; None where they are missing."""
+def _label_sets(
+    name: str, cells: np.ndarray, kind: Kind
+) -> tuple[list[frozenset[str] | None], Int[np.ndarray, " n"]]:
+    """Different cells as sets of levels, None where missing, and which of them each row has."""
     several = kind == "labels"
-    if cells.dtype.kind in "iufb":
-        cells = cells.astype(object)
+    first, places = _distinct(cells)
     found: list[frozenset[str] | None] = []
-    for row, cell in enumerate(cells):
+    for row, cell in zip(first.tolist(), cells[first].tolist(), strict=True):
         type_ = _type_of(cell)
         if _is_missing(cell):
             found.append(None)
@@ -631,11 +640,26 @@ def _label_sets(name: str, cells: np.ndarray, kind: Kind) -> list[frozenset[str]
             found.append(frozenset(part.strip() for part in parts if part.strip()))
         elif type_ in ("number", "boolean"):
             found.append(frozenset([text_of(cell)]))
-        elif type_ == "labels" and (several or isinstance(cell, frozenset)):
+        elif type_ == "labels" and several:
             found.append(frozenset(str(label).strip() for label in cell))
         else:
             raise _wrong_type(name, cell, kind, row)
-    return found
+    return found, places
+
+
+def _distinct(cells: np.ndarray) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " n"]]:
+    """The first row of every different cell, and which of them each row has; lists all differ."""
+    if cells.dtype != object:
+        _, first, places = np.unique(cells, return_index=True, return_inverse=True)
+        return first, places.reshape(-1)
+    seen: dict[object, int] = {}
+    keys = ((type(cell), cell) for cell in cells)
+    try:
+        numbers = (seen.setdefault(key, len(seen)) for key in keys)
+        places = np.fromiter(numbers, dtype=np.int64, count=len(cells))
+    except TypeError:  # a list cannot be looked up
+        return np.arange(len(cells)), np.arange(len(cells))
+    return np.unique(places, return_index=True)[1], places
 
 
 def _wrong_type(name: str, cell: object, kind: Kind, row: int) -> ValueError:
