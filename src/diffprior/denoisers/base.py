@@ -6,8 +6,8 @@ task's evidence inside the denoiser follows that of `condition(precision, shift)
 """
 
 import abc
-import functools
 from collections.abc import Callable
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -22,7 +22,7 @@ from ..schedule import Schedule, Stages
 
 MIN_VARIANCE_RATIO = 1e-3  # smallest variance allowed, over that under a Gaussian prior
 MAX_VARIANCE = 16.0  # largest variance allowed, over the prior's
-COMPILE_QUICKLY = {"xla_backend_optimization_level": 0}  # for what runs once or twice
+Function = TypeVar("Function", bound=Callable[..., object])
 RESIDUAL_STAGES = 33  # at which the error of a denoiser is tabulated
 
 
@@ -66,6 +66,13 @@ class AbstractChain(eqx.Module):
         """
         given = reverse_distribution(stage, s_t, self.denoise_at(stage_inputs, s_t))
         return given.mean + cholesky(given.cov) @ noise
+
+
+def jit_once(function: Function) -> Function:
+    """As `eqx.filter_jit`, compiled with little optimization: for what runs once or twice."""
+    options = {"xla_backend_optimization_level": 0}
+    jitted: Function = eqx.filter_jit(function, compiler_options=options)  # type: ignore[call-overload]
+    return jitted
 
 
 class AbstractDenoiser(AbstractChain, Serializable):
@@ -177,7 +184,7 @@ def _noise(seed: int, grid: Schedule, s_0: Float[AnyArray, "m d"]) -> Float[np.n
     return np.random.default_rng(seed).standard_normal(shape, np.float32).astype(s_0.dtype)
 
 
-@functools.partial(eqx.filter_jit, compiler_options=COMPILE_QUICKLY)
+@jit_once
 def _residual(
     denoiser: AbstractDenoiser,
     grid: Schedule,

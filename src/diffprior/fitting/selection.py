@@ -1,7 +1,6 @@
 """The choice of a denoiser: which base, and whether a network corrects it, by held-out loss."""
 
 import dataclasses
-import functools
 from typing import NamedTuple
 
 import equinox as eqx
@@ -9,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ..denoisers.base import COMPILE_QUICKLY, AbstractDenoiser
+from ..denoisers.base import AbstractDenoiser, jit_once
 from ..denoisers.corrected import SPREAD_AT, CorrectedDenoiser, Correction
 from ..mixture import GaussianMixture
 from .config import FitConfig, Training
@@ -290,7 +289,7 @@ class _Trainer(NamedTuple):
         return np.bincount(tasks, values, minlength=number) * (number / len(values))
 
 
-@functools.partial(eqx.filter_jit, compiler_options=COMPILE_QUICKLY)
+@jit_once
 def _hide(loss: CorrectionLoss, drawn: BatchDraws, held_out: Rows) -> tuple[Pool, TrainingBatch]:
     return loss.batch(drawn, held_out)
 
