@@ -1,22 +1,28 @@
 """Off-policy evaluation: the reward of a policy, from decisions that another policy logged."""
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Float, Int
 
-from ..bandits.agents import AbstractAgent, as_agent, dim_of
-from ..bandits.decisions import choose
-from ..checks import on_device, positive_int
+from ..bandits.agents import AbstractAgent, LinUCB, as_agent, dim_of
+from ..bandits.decisions import (
+    TASKS_PER_CALL,
+    TaskPolicy,
+    TaskRequest,
+    all_values,
+    count_wins,
+    host_mean,
+)
+from ..bandits.updates import Observations, State
+from ..checks import default_float, positive_int
 from ..evidence.base import AbstractLikelihood
+from ..executors import num_cores
 from ..logs.decisions import LoggedDecisions
+from ..priors.gaussian import GaussianPrior
 from ..reporting.tables import Table, plus_minus
-from .tasks import padded_batches
-
-AT_ONCE = 256  # decisions of one call of the program
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,7 @@ def off_policy(
     shares, means, failed = _probabilities(
         agent, decisions, known, positive_int("num_draws", num_draws), seed
     )
-    return _estimates(decisions, known, shares, means, int(failed))
+    return _estimates(decisions, known, shares, means, failed)
 
 
 def _estimates(
@@ -190,66 +196,49 @@ def _probabilities(
     num_draws: int,
     seed: int,
 ) -> tuple[Float[np.ndarray, "m k"], Float[np.ndarray, "m k"], int]:
-    """Probabilities of the policy, mean rewards of a model, and the number of failed draws."""
-    shares = np.zeros((len(known), decisions.mask.shape[1]))
-    means, failed = np.zeros_like(shares), 0
-    root = jax.random.key(seed)
-    for places, room in padded_batches(decisions.num_known[known], AT_ONCE):
-        inputs = _histories(decisions, known[places], room)
-        drawn = _policy(agent, num_draws, root, on_device(known[places]), *inputs)
-        count = len(np.unique(places))
-        shares[places[:count]], means[places[:count]] = (
-            np.asarray(part, np.float64)[:count] for part in drawn[:2]
-        )
-        failed += int(np.sum(np.asarray(drawn[2])[:count]))
-    return shares, np.where(np.isfinite(means), means, np.mean(decisions.rewards)), failed
+    """Probabilities of the policy, mean rewards of a model, and the number of failed draws.
+
+    The policy draws as the service does. The model is what `LinUCB` infers.
+    """
+    rng, likelihood, moments = np.random.default_rng(seed), agent.likelihood, agent.moments()
+    gaussian = GaussianPrior(moments.mean, moments.cov)
+    empty = likelihood.empty(decisions.features.shape[2])
+    room = int(decisions.num_known[known].max())
+    policy = TaskPolicy(agent, empty, room, num_draws - 1)
+    model = TaskPolicy(LinUCB(gaussian, likelihood), empty, room, 0)
+    shares, means = np.zeros((2, len(known), decisions.mask.shape[1]))
+    mean, num_failed = host_mean(likelihood), 0
+    requests = _requests(agent, decisions, known, seed)
+    while some := list(itertools.islice(requests, TASKS_PER_CALL * num_cores())):
+        draws = policy([request for _, request in some])
+        beliefs = model([request for _, request in some]).index.mean[:, 0]
+        for row, (place, _) in enumerate(some):
+            features, mask = decisions.features[known[place]], decisions.mask[known[place]]
+            values = all_values(draws.of(row), features.astype(default_float(), copy=False))
+            lost = draws.failed[row] | ~np.isfinite(values).all(axis=1)
+            values[lost] = rng.random((int(lost.sum()), len(mask)))
+            wins = count_wins(values, mask, 1, np.arange(len(mask)))
+            shares[place], num_failed = wins / num_draws, num_failed + int(lost.sum())
+            means[place] = mean(features @ beliefs[row])
+    return shares, np.where(np.isfinite(means), means, np.mean(decisions.rewards)), num_failed
 
 
-def _histories(
-    decisions: LoggedDecisions, which: Int[np.ndarray, " b"], room: int
-) -> tuple[Array, ...]:
-    """Actions and mask of some decisions, and the rows that their tasks had shown before."""
-    column = np.arange(room)
-    counts = decisions.num_known[which, None]
-    rows = decisions.starts[which, None] + np.minimum(column, np.maximum(counts - 1, 0))
-    phi = decisions.features[rows, decisions.actions[rows]]
-    seen = (column < counts).astype(float)
-    about = (decisions.features[which], decisions.mask[which], phi, decisions.rewards[rows], seen)
-    return tuple(map(on_device, about))
-
-
-@eqx.filter_jit
-def _policy(
-    agent: AbstractAgent,
-    num_draws: int,
-    root: Array,
-    numbers: Int[Array, " b"],
-    actions: Float[Array, "b k d"],
-    mask: Bool[Array, "b k"],
-    phi: Float[Array, "b r d"],
-    rewards: Float[Array, "b r"],
-    seen: Float[Array, "b r"],
-) -> tuple[Float[Array, "b k"], Float[Array, "b k"], Int[Array, " b"]]:
-    empty = agent.likelihood.empty(phi.shape[2], phi.shape[1])
-    moments = agent.moments()
-
-    def one(inputs: tuple[Array, ...]) -> tuple[Array, Array, Array]:
-        number, actions, mask, phi, rewards, seen = inputs
-        evidence = empty.add(phi, rewards, seen)
-
-        def again(key: Array) -> tuple[Array, Array]:
-            choice = choose(key, agent, evidence, actions, mask)
-            taken = jnp.argmax(choice.preferences)
-            return jnp.arange(len(mask)) == taken, choice.failed
-
-        hits, failed = jax.vmap(again)(
-            jax.random.split(jax.random.fold_in(root, number), num_draws)
-        )
-        belief, _ = evidence.condition(moments)
-        means = jnp.asarray(agent.likelihood.mean(actions @ belief.mean))
-        return jnp.mean(hits.astype(means.dtype), axis=0), means, jnp.sum(failed)
-
-    found: tuple[Array, Array, Array] = jax.lax.map(
-        one, (numbers, actions, mask, phi, rewards, seen), batch_size=16
-    )
-    return found
+def _requests(
+    agent: AbstractAgent, decisions: LoggedDecisions, known: Int[np.ndarray, " m"], seed: int
+) -> Iterator[tuple[int, TaskRequest]]:
+    """The place of each decision in `known`, and its task with the rows that it had shown before;
+    task by task, in the order of what was known.
+    """
+    dim, moments = decisions.features.shape[2], agent.moments()
+    empty = State.of(agent.likelihood.empty(dim), None)
+    task, state, seen = -1, empty, 0
+    for place in np.lexsort((decisions.num_known[known], decisions.tasks[known])):
+        number = known[place]
+        if decisions.tasks[number] != task:
+            task, state, seen = decisions.tasks[number], empty, 0
+        rows = decisions.starts[number] + np.arange(seen, decisions.num_known[number])
+        phi = decisions.features[rows, decisions.actions[rows]]
+        new = Observations(phi, decisions.rewards[rows], dim, default_float())
+        state, seen = state.add(new, None, moments), int(decisions.num_known[number])
+        leaves = [np.asarray(leaf) for leaf in state.leaves]
+        yield int(place), TaskRequest(leaves, state.structure, seed, int(number))

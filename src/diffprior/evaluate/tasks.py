@@ -169,9 +169,19 @@ class Tasks:
             )
 
     def batches(self, at_once: int) -> Iterator[tuple[Int[np.ndarray, " b"], AbstractEvidence]]:
-        """Numbers of tasks and their stacked evidence, at most `at_once`: `padded_batches`."""
-        for which, room in padded_batches(self.num_observations, at_once):
-            yield which, self._stacked(which, room)
+        """Numbers of tasks and their stacked evidence, at most `at_once`, of a few shapes.
+
+        The last task of a batch may be repeated, so that few programs serve all batches: their size
+        is a power of two where the tasks are fewer than `at_once`.
+        """
+        rooms = _room_for(self.num_observations)
+        at_once = min(at_once, 1 << max(len(self) - 1, 0).bit_length())
+        for room in np.unique(rooms):
+            chosen = np.flatnonzero(rooms == room)
+            for begin in range(0, len(chosen), at_once):
+                some = chosen[begin : begin + at_once]
+                which = np.pad(some, (0, at_once - len(some)), mode="edge")
+                yield which, self._stacked(which, int(room))
 
     def _stacked(self, which: Int[np.ndarray, " b"], room: int) -> AbstractEvidence:
         """Evidence of some tasks, in `room` rows each; those that are too many weigh nothing."""
@@ -187,23 +197,6 @@ class Tasks:
             features, rewards = logs.features[rows], logs.rewards[rows]
             counts = counts * logs.weights[rows]
         return _evidence_stack(self.likelihood, *map(on_device, (features, rewards, counts)))
-
-
-def padded_batches(
-    lengths: Int[np.ndarray, " n"], at_once: int
-) -> Iterator[tuple[Int[np.ndarray, " b"], int]]:
-    """Numbers of items in batches of one size, and the number of rows that each is padded to.
-
-    The last item of a batch may be repeated, so that few programs serve all batches: their size is
-    a power of two where the items are fewer than `at_once`.
-    """
-    rooms = _room_for(lengths)
-    at_once = min(at_once, 1 << max(len(lengths) - 1, 0).bit_length())
-    for room in np.unique(rooms):
-        chosen = np.flatnonzero(rooms == room)
-        for begin in range(0, len(chosen), at_once):
-            some = chosen[begin : begin + at_once]
-            yield np.pad(some, (0, at_once - len(some)), mode="edge"), int(room)
 
 
 def _room_for(num_rows: Int[np.ndarray, "*n"]) -> Int[np.ndarray, "*n"]:
