@@ -257,7 +257,9 @@ class CorrectedDenoiser(AbstractDenoiser):
 
     def closed_form(self) -> GaussianMixture | None:
         """The mixture that this is the denoiser of, if nothing corrects it."""
-        return None if self.correction is not None else self._known().components
+        if self.correction is not None or self.base is not None:
+            return self.base if self.correction is None else None
+        return GaussianMixture.single(np.zeros(self.size), np.eye(self.size))
 
     def stages(self, schedule: Schedule) -> Stage:
         given = self._known()

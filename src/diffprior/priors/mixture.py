@@ -149,17 +149,16 @@ class MixturePrior(AbstractClosedFormPrior):
         Returns:
             The mixture.
         """
-        parts = (mixture.weights, mixture.means, mixture.factors)
-        weights, means, factors = (np.asarray(part, np.float64) for part in parts)
+        mixture = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), mixture)
+        weights, means, factors = mixture.weights, mixture.means, mixture.factors
         offset, scale = np.asarray(offset), np.asarray(scale)
         half = scale @ factors
         covs = half @ np.swapaxes(half, 1, 2)
         prior = MixturePrior(weights, offset + means @ scale.T, covs)
         if mixture.noise is None or mixture.loadings is None:
             return prior
-        noise, loadings = (np.asarray(a, np.float64) for a in (mixture.noise, mixture.loadings))
-        factored = (on_device(scale @ noise @ scale.T), on_device(scale @ loadings))
-        return prior._replaced(noise=factored[0], loadings=factored[1])
+        noise, loadings = scale @ mixture.noise @ scale.T, scale @ mixture.loadings
+        return prior._replaced(noise=on_device(noise), loadings=on_device(loadings))
 
     def _replaced(self, **fields: Array | None) -> "MixturePrior":
         return MixturePrior.from_fields(self.file_fields() | fields)
