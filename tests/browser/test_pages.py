@@ -125,3 +125,23 @@ def test_an_empty_picture_would_be_found(browser: Browser) -> None:
     assert [one.split(":")[0] for one in violations(page, ["button-name"])] == ["button-name"]
     assert is_too_wide(page)
     page.close()
+
+
+def test_the_api_documentation_shows_operations_and_calls_them(
+    browser: Browser, shop: tuple[str, str]
+) -> None:
+    address, _ = shop
+    context = browser.new_context(base_url=address)
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
+    page.goto("/docs")
+    page.locator(".opblock").first.wait_for()
+    assert page.get_by_text("Unable to render").count() == 0
+    health = page.locator(".opblock", has_text="/health").first
+    health.click()
+    health.get_by_role("button", name="Execute").click()
+    health.locator(".live-responses-table").get_by_text('"ok"').first.wait_for()
+    assert not problems, problems
+    context.close()

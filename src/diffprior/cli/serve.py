@@ -20,7 +20,7 @@ def _require_modules() -> None:
     from ..checks import require
 
     modules = ("fastapi", "httptools", "jinja2", "uvicorn", "sqlalchemy", "prometheus_client")
-    require("serve", *modules, "swagger_ui_bundle")
+    require("serve", *modules, "fastapi_offline")
 
 
 def serve(
