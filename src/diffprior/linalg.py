@@ -8,7 +8,8 @@ larger ones by LAPACK, some at a time; accelerators use JAX's batched routines f
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -22,13 +23,15 @@ MAX_INLINE = 150_000  # operations below which LAPACK's batches are not shared o
 MAX_UNTHREADED = 512  # numbers on the right of a triangular solve that BLAS starts no threads for
 MAX_TERMWISE = 3  # largest dimension of products that are sums of terms, computed with their users
 
+Arrays = TypeVar("Arrays")  # an array, or a tree of arrays
+
 if TYPE_CHECKING:
     AnyArray: TypeAlias = Any  # NumPy or JAX: known where a value is made, not to a type checker
 else:
     AnyArray = Array | np.ndarray
 
 
-def numpy_of(array: AnyArray) -> Any:
+def numpy_of(array: AnyArray) -> ModuleType:
     """NumPy or jax.numpy, as the array is."""
     return np if isinstance(array, np.ndarray) else jnp
 
@@ -90,7 +93,7 @@ def symmetrize(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
 
 
 @functools.cache
-def one_at_a_time(function: Callable[..., Any]) -> Callable[..., Any]:
+def one_at_a_time(function: Callable[..., Arrays]) -> Callable[..., Arrays]:
     """The function of arrays that `vmap`, on a CPU, calls in a loop: for what LAPACK does, and for
     what is fastest while all that it works on is in the cache.
     """

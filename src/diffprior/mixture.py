@@ -9,13 +9,14 @@ eigenvectors, in which what a stage adds is diagonal.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from numpy.typing import DTypeLike
 
 from .checks import on_device
 from .files.base import Serializable
@@ -150,7 +151,7 @@ class GaussianMixture(eqx.Module, Serializable):
         """The same mixture, of which nothing is known but its covariances."""
         return self.with_factors(None, None)
 
-    def on_device(self, dtype: Any = None) -> "GaussianMixture":
+    def on_device(self, dtype: DTypeLike | None = None) -> "GaussianMixture":
         """The mixture of JAX arrays."""
         if dtype is not None:
             return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf, dtype)), self)

@@ -21,6 +21,7 @@ from .base import AbstractEvidence, AbstractLikelihood, Rows, inverse_temperatur
 from .linear import LinearEvidence
 from .rows import (
     Columns,
+    Sums,
     capacity_for,
     merged,
     padded,
@@ -46,13 +47,14 @@ _PLACES, _MASSES = np.polynomial.hermite_e.hermegauss(NODES)
 
 
 def average(
-    function: Callable[[Array], Any], mean: Float[Array, " n"], variance: Float[Array, " n"]
-) -> Any:
+    function: Callable[[Array], Sums], mean: Float[Array, " n"], variance: Float[Array, " n"]
+) -> Sums:
     """The mean of `function(eta)` over independent eta ~ N(mean, variance), each on its own."""
     std = jnp.sqrt(jnp.maximum(variance, 0.0))
     places, masses = (jnp.asarray(a, std.dtype) for a in (_PLACES, _MASSES / _MASSES.sum()))
     values = jax.vmap(lambda place: function(mean + place * std))(places)
-    return jax.tree.map(lambda leaf: masses @ leaf, values)
+    found: Sums = jax.tree.map(lambda leaf: masses @ leaf, values)
+    return found
 
 
 class Expansion(NamedTuple):
@@ -302,7 +304,7 @@ class GLMEvidence(AbstractEvidence):
         precision, score = self._sum(rows)
         return precision.reshape(self.dim, self.dim), score
 
-    def _sum(self, rows: Callable[..., Any]) -> Any:
+    def _sum(self, rows: Callable[..., Sums]) -> Sums:
         columns = (self.features, self.rewards, self.weights, self.offsets)
         return sum_over_rows(rows, columns, self.num_rows)
 
@@ -397,10 +399,10 @@ class GLMEvidence(AbstractEvidence):
         return _put(self, self.num_rows, (features, rewards, weights))
 
     @classmethod
-    def file_hints(cls) -> dict[str, Any]:
+    def file_hints(cls) -> dict[str, object]:
         return field_hints(cls) | {"num_rows": int, "capacity": int}
 
-    def file_fields(self) -> dict[str, Any]:
+    def file_fields(self) -> dict[str, object]:
         held = {name: getattr(self, name) for name in self.file_hints()}
         num_rows, capacity = int(self.num_rows), self.capacity
         stored = num_rows if small_room(capacity, self.dim) else capacity
@@ -408,10 +410,10 @@ class GLMEvidence(AbstractEvidence):
         return held | rows | {"num_rows": num_rows}
 
     @classmethod
-    def from_fields(cls, fields: dict[str, Any]) -> Any:
-        fields = dict(fields)
-        columns: Any = tuple(np.asarray(fields[name]) for name in COLUMNS)
-        capacity, num_rows = fields.pop("capacity"), fields["num_rows"]
+    def from_fields(cls, fields: dict[str, object]) -> "GLMEvidence":
+        known: dict[str, Any] = dict(fields)  # checked against `file_hints`
+        columns: Any = tuple(np.asarray(known[name]) for name in COLUMNS)
+        capacity, num_rows = known.pop("capacity"), known["num_rows"]
         stored, dim = columns[0].shape
         if not 0 <= num_rows <= stored <= capacity or room_for(capacity) != capacity:
             raise ValueError(f"`num_rows`: expected 0 to {capacity}, got {num_rows} of {stored}")
@@ -419,7 +421,7 @@ class GLMEvidence(AbstractEvidence):
             raise ValueError(f"`capacity`: expected room for {stored} rows, got {capacity}")
         rows = zip(COLUMNS, map(on_device, padded(columns, capacity)), strict=True)
         used = {"num_rows": on_device(np.asarray(num_rows, np.int32))}
-        return super().from_fields(fields | dict(rows) | used)
+        return super().from_fields(known | dict(rows) | used)
 
     def validate(self) -> None:
         super().validate()

@@ -3,7 +3,7 @@ one compiled program serves every number of rows.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +13,13 @@ from jaxtyping import Array, Float, Int
 
 from ..gaussian import Gaussian
 
+Sums = TypeVar("Sums")  # an array, or a tree of arrays
 BLOCK = 64  # rows that are summed at once
 
 
 def sum_over_rows(
-    function: Callable[..., Any], columns: tuple[Array, ...], num_rows: Int[Array, ""]
-) -> Any:
+    function: Callable[..., Sums], columns: tuple[Array, ...], num_rows: Int[Array, ""]
+) -> Sums:
     """The sum over blocks of `function(*block of every column)`, a tree of arrays.
 
     Blocks beyond `num_rows` are not visited; rows beyond it in the last block are, and must count
@@ -28,22 +29,23 @@ def sum_over_rows(
     if capacity <= BLOCK:
         return function(*columns)
 
-    def block(index: Any) -> Any:
+    def block(index: int | Int[Array, ""]) -> Sums:
         start = index * BLOCK
         return function(*(jax.lax.dynamic_slice_in_dim(c, start, BLOCK) for c in columns))
 
-    def add(index: Any, total: Any) -> Any:
+    def add(index: Int[Array, ""], total: Sums) -> Sums:
         return jax.tree.map(jnp.add, total, block(index))
 
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(block, 0))
     num_blocks = (_longest(num_rows) + (BLOCK - 1)) // BLOCK
-    return jax.lax.fori_loop(0, num_blocks, add, nothing)
+    found: Sums = jax.lax.fori_loop(0, num_blocks, add, nothing)
+    return found
 
 
 @jax.jit
 def put_rows(
     old: tuple[Array, ...], start: Int[Array, ""], new: tuple[Array | np.ndarray, ...]
-) -> tuple[Any, ...]:
+) -> tuple[Array, ...]:
     """Columns with new rows from number `start` on, and then how many rows there are."""
     columns = (
         jax.lax.dynamic_update_slice_in_dim(column, jnp.asarray(rows, column.dtype), start, 0)

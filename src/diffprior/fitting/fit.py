@@ -48,7 +48,7 @@ def fit_model(
     groups: ArrayLike | None,
     hedge: float,
     initial: Start | None,
-) -> tuple[dict[str, Any], FitReport]:
+) -> tuple[dict[str, object], FitReport]:
     """Screen, whiten, split, learn, and measure on what was held out: the fields of a
     `DiffusionPrior`, in the precision that draws are made in, and the report.
     """

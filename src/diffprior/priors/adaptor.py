@@ -117,33 +117,33 @@ class WrappedPrior(AbstractPrior):
         is_leaf = jax.tree_util.all_leaves([prior])
         return WrappedPrior(None, _Reference(prior)) if is_leaf else WrappedPrior(prior, None)
 
-    def file_fields(self) -> dict[str, Any]:
-        name = type(self.wrapped).__name__
+    def file_fields(self) -> dict[str, object]:
+        name = type(self._wrapped).__name__
         raise ValueError(
             f"`save`: expected a prior derived from AbstractPrior, got {name}; derive its class "
             "from it, so that files know its fields"
         )
 
     def __repr__(self) -> str:
-        return describe(self, type(self.wrapped).__name__, dim=self.dim)
+        return describe(self, type(self._wrapped).__name__, dim=self.dim)
 
     @property
-    def wrapped(self) -> Any:
+    def _wrapped(self) -> Any:
         """The object itself."""
         return self.reference.target if self.tree is None else self.tree
 
     @property
     def dim(self) -> int:
-        return int(self.wrapped.dim)
+        return int(self._wrapped.dim)
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
-        return _floats(self.wrapped.sample(key, num_samples))
+        return _floats(self._wrapped.sample(key, num_samples))
 
     def denoise(self, precision: ArrayLike, shift: ArrayLike) -> Gaussian:
-        return _gaussian(self.wrapped.denoise(precision, shift))
+        return _gaussian(self._wrapped.denoise(precision, shift))
 
     def moments(self) -> Gaussian:
-        return _gaussian(self.wrapped.moments())
+        return _gaussian(self._wrapped.moments())
 
 
 def _gaussian(moments: Any) -> Gaussian:

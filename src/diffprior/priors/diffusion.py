@@ -194,7 +194,8 @@ class DiffusionPrior(AbstractPrior):
             if config.schedule is None:
                 config = dataclasses.replace(config, schedule=initial.schedule)
         weights = sample_weights
-        fields, report = fit_model(samples, config, seed, progress, weights, groups, hedge, start)
+        found, report = fit_model(samples, config, seed, progress, weights, groups, hedge, start)
+        fields: dict[str, Any] = found
         return DiffusionPrior(**fields, metadata=Metadata(report))
 
     @staticmethod
