@@ -28,6 +28,7 @@ __all__ = ["AsyncClient", "CallError", "Client", "DecisionReply", "DecisionReque
 TRANSIENT = (502, 503, 504)  # a proxy or the service asks for another try
 MAX_DELAY = 10.0  # seconds between two tries
 Json = dict[str, object]
+RawRow = Mapping[str, object]  # raw columns by name: numbers, booleans, text, lists of labels, None
 Failure = httpx.Response | httpx.TransportError
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -90,24 +91,26 @@ class DecisionRequest:
 
     Args:
         task: Name of the task.
-        features: Features of each action (K, d).
-        actions: Features (d,) of each action by its name.
+        features: Features of each action (K, d), or a list of their raw rows.
+        actions: Features (d,), or the raw row, of each action by its name.
         mask: Which actions are allowed (K,); None for all.
         top_k: Rank this many actions instead of choosing one.
         action_taken: Shadow mode: the action that your own system has taken.
         deferred: Wait for a reward only once the decision is activated.
         decision_id: Id of the decision; a new one by default. Repeating a request gets the same
             answer.
+        attributes: What is known of the task, as of `put_task`.
     """
 
     task: str
-    features: ArrayLike | None = None
-    actions: Mapping[str, ArrayLike] | None = None
+    features: ArrayLike | Sequence[RawRow] | None = None
+    actions: Mapping[str, ArrayLike | RawRow] | None = None
     mask: ArrayLike | None = None
     top_k: int | None = None
     action_taken: str | int | None = None
     deferred: bool = False
     decision_id: str = field(default_factory=_new_id)
+    attributes: ArrayLike | RawRow | None = None
 
     def _body(self) -> Json:
         actions = self.actions
@@ -119,12 +122,25 @@ class DecisionRequest:
             "action_taken": self.action_taken,
             "deferred": self.deferred or None,
             "decision_id": self.decision_id,
+            "attributes": _plain(self.attributes),
         }
         return {name: value for name, value in body.items() if value is not None}
 
 
-def _plain(value: ArrayLike | None) -> object:
-    return None if value is None else np.asarray(value).tolist()
+def _plain(value: ArrayLike | RawRow | Sequence[RawRow] | None) -> object:
+    """Numbers or raw rows as JSON, with null where a number is not known."""
+    if isinstance(value, Mapping):
+        return {name: _cell(cell) for name, cell in value.items()}
+    if isinstance(value, Sequence) and value and isinstance(value[0], Mapping):
+        return [_plain(row) for row in value]
+    return None if value is None else _cell(np.asarray(value).tolist())
+
+
+def _cell(cell: object) -> object:
+    if isinstance(cell, list | tuple | set | frozenset):
+        return [_cell(part) for part in cell]
+    cell = cell.item() if isinstance(cell, np.generic) else cell
+    return None if isinstance(cell, float) and np.isnan(cell) else cell
 
 
 class _Call(NamedTuple):
@@ -213,13 +229,14 @@ class AsyncClient:
         model: str,
         task: str,
         *,
-        features: ArrayLike | None = None,
-        actions: Mapping[str, ArrayLike] | None = None,
+        features: ArrayLike | Sequence[RawRow] | None = None,
+        actions: Mapping[str, ArrayLike | RawRow] | None = None,
         mask: ArrayLike | None = None,
         top_k: int | None = None,
         action_taken: str | int | None = None,
         deferred: bool = False,
         decision_id: str | None = None,
+        attributes: ArrayLike | RawRow | None = None,
     ) -> DecisionReply:
         """Choose an action for a task, which is created on its first decision.
 
@@ -229,7 +246,7 @@ class AsyncClient:
             The decision.
         """
         options = (features, actions, mask, top_k, action_taken, deferred)
-        request = DecisionRequest(task, *options, decision_id or _new_id())
+        request = DecisionRequest(task, *options, decision_id or _new_id(), attributes)
         path = _path("models/{model}/tasks/{task}/decisions", model=model, task=task)
         return _decision(await self._send("POST", path, request._body()))
 
@@ -300,6 +317,30 @@ class AsyncClient:
     async def read_task(self, model: str, task: str) -> Json:
         """Counts, posterior and prior of the task `task` of `model`."""
         return await self._send("GET", _path("models/{model}/tasks/{task}", model=model, task=task))
+
+    async def put_task(
+        self, model: str, task: str, attributes: ArrayLike | RawRow | None = None
+    ) -> Json:
+        """Create a task, tell what is known of it, or use it again after it was retired.
+
+        Args:
+            model: Name of the model.
+            task: Name of the task.
+            attributes: Raw columns by name, or numbers (a,), NaN where one is not known. Without
+                them, what was known of the task stays.
+
+        Returns:
+            The task.
+        """
+        path = _path("models/{model}/tasks/{task}", model=model, task=task)
+        known = _plain(attributes)
+        return await self._send("PUT", path, {} if known is None else {"attributes": known})
+
+    async def retire_task(self, model: str, task: str) -> Json:
+        """Let `task` of `model` get no more decisions; its evidence stays, rewards still count."""
+        return await self._send(
+            "DELETE", _path("models/{model}/tasks/{task}", model=model, task=task)
+        )
 
     async def put_model(
         self,
@@ -434,6 +475,8 @@ class Client:
     read_model = _blocking(AsyncClient.read_model)
     list_tasks = _blocking(AsyncClient.list_tasks)
     read_task = _blocking(AsyncClient.read_task)
+    put_task = _blocking(AsyncClient.put_task)
+    retire_task = _blocking(AsyncClient.retire_task)
     put_model = _blocking(AsyncClient.put_model)
     set_share = _blocking(AsyncClient.set_share)
     roll_back = _blocking(AsyncClient.roll_back)

@@ -78,6 +78,13 @@ def test_every_call_does_what_it_says(service: TestClient) -> None:  # noqa: F81
         assert isinstance(rejected, CallError) and rejected.status == 422
         assert client.read_task("shop", "a b")["num_rewards"] == 1
         assert [t["task"] for t in client.list_tasks("shop", after="a b")] == ["c"]
+        assert client.put_task("shop", "d")["retired"] is None
+        assert client.retire_task("shop", "d")["retired"] is not None
+        rows = [{"age": np.float64(3.0), "labels": ("a", "b")}, {"age": np.nan, "labels": None}]
+        with pytest.raises(CallError, match="learned from arrays"):
+            client.decide("shop", "c", features=rows)
+        with pytest.raises(CallError, match="learned without"):
+            client.put_task("shop", "d", [1.0, np.nan])
         prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
         assert len(client.put_model("shop", prior, settings=LINEAR, share=0.5)["versions"]) == 2
         assert client.set_share("shop", 2, 1.0)["versions"][0]["share"] == 1.0

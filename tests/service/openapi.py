@@ -93,8 +93,10 @@ def _sound(description: dict[str, Any], schema: dict[str, Any]) -> st.SearchStra
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return st.deferred(lambda: _values(description, description["components"]["schemas"][name]))
-    if "anyOf" in schema:
-        return st.one_of([_values(description, each) for each in schema["anyOf"]])
+    if "anyOf" in schema or "oneOf" in schema:
+        return st.one_of(
+            [_values(description, each) for each in schema.get("anyOf") or schema["oneOf"]]
+        )
     if "enum" in schema:
         return st.sampled_from(schema["enum"])
     if schema.get("type") == "array":

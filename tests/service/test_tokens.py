@@ -22,6 +22,8 @@ CALLS = [
     ("GET", "/v1/models/shop", None, "read"),
     ("GET", "/v1/models/shop/tasks", None, "read"),
     ("GET", "/v1/models/shop/tasks/a", None, "read"),
+    ("PUT", "/v1/models/shop/tasks/a", {}, "decide"),
+    ("DELETE", "/v1/models/shop/tasks/a", None, "decide"),
     ("PUT", "/v1/models/shop", {"prior": ""}, "admin"),
     ("PUT", "/v1/models/shop/versions/1", {"share": 1.0}, "admin"),
     ("POST", "/v1/models/shop/rollback", None, "admin"),

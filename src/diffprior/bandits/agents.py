@@ -35,6 +35,9 @@ class Index(Protocol):
     def __call__(self, features: Float[Rows, "k d"]) -> Float[Rows, " k"]:
         """One number per action, in units of phi' theta (g is increasing)."""
 
+    def moved(self, offset: Float[Rows, " d"]) -> "Index":
+        """The index of parameters that are larger by `offset`."""
+
 
 class LinearIndex(NamedTuple):
     """phi' theta."""
@@ -43,6 +46,9 @@ class LinearIndex(NamedTuple):
 
     def __call__(self, features: Float[Rows, "k d"]) -> Float[Rows, " k"]:
         return features @ self.theta
+
+    def moved(self, offset: Float[Rows, " d"]) -> "LinearIndex":
+        return LinearIndex(self.theta + offset)
 
 
 class UpperBound(NamedTuple):
@@ -55,6 +61,9 @@ class UpperBound(NamedTuple):
     def __call__(self, features: Float[Rows, "k d"]) -> Float[Rows, " k"]:
         variance = ((features @ self.cov) * features).sum(axis=1)
         return features @ self.mean + self.width * variance**0.5
+
+    def moved(self, offset: Float[Rows, " d"]) -> "UpperBound":
+        return self._replace(mean=self.mean + offset)
 
 
 class GreedyOrRandom(NamedTuple):
@@ -69,6 +78,9 @@ class GreedyOrRandom(NamedTuple):
         greedy = features @ self.theta
         return greedy + self.explore * (random - greedy)
 
+    def moved(self, offset: Float[Rows, " d"]) -> "GreedyOrRandom":
+        return self._replace(theta=self.theta + offset)
+
 
 class RandomIndex(NamedTuple):
     """Random numbers."""
@@ -77,6 +89,9 @@ class RandomIndex(NamedTuple):
 
     def __call__(self, features: Float[Rows, "k d"]) -> Float[Rows, " k"]:
         return random_numbers(self.words, features.shape[0], features.dtype)
+
+    def moved(self, offset: Float[Rows, " d"]) -> "RandomIndex":
+        return self
 
 
 def random_numbers(words: UInt32[Rows, " 2"], count: int, dtype: np.dtype) -> Float[Rows, " k"]:

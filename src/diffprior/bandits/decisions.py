@@ -464,12 +464,19 @@ def host_mean(likelihood: AbstractLikelihood) -> Callable[[np.ndarray], np.ndarr
     return padded
 
 
+def of_residual(evidence: AbstractEvidence, offset: Float[Array, " d"] | None) -> AbstractEvidence:
+    """Evidence about what an offset leaves of the parameters."""
+    if offset is None:
+        return evidence
+    return evidence.reparameterize(offset, jnp.eye(len(offset), dtype=offset.dtype))
+
+
 # ---- many tasks, each with its own evidence
 
 
 class TaskRequest(NamedTuple):
-    """The evidence of a task on the host, its seed, the number of the decision, and what the
-    evidence is tempered by because it has faded.
+    """The evidence of a task on the host, its seed, the number of the decision, what the evidence
+    is tempered by because it has faded, and what its attributes move the prior by.
     """
 
     leaves: list[np.ndarray]
@@ -477,6 +484,7 @@ class TaskRequest(NamedTuple):
     seed: int
     number: int
     temperature: float = 1.0
+    offset: Float[np.ndarray, " d"] | None = None
 
 
 class TaskDraws(NamedTuple):
@@ -528,9 +536,19 @@ class TaskPolicy:
         numbers[:count] = [request.number % 2**32 for request in requests]
         temperatures = np.ones(TASKS_PER_CALL)
         temperatures[:count] = [request.temperature for request in requests]
-        own = (evidence, temperatures, seeds, numbers)
+        own = (evidence, temperatures, seeds, numbers, _offsets_of(requests))
         found = program(self._leaves, own, np.int32(count))
         return jax.tree.map(lambda array: np.asarray(array)[:count], found)
+
+
+def _offsets_of(requests: Sequence[TaskRequest]) -> Float[np.ndarray, "n d"] | None:
+    """The offsets of tasks, of which all have one or none."""
+    first = requests[0].offset
+    if first is None:
+        return None
+    offsets = np.zeros((TASKS_PER_CALL, len(first)), default_float())
+    offsets[: len(requests)] = [request.offset for request in requests]
+    return offsets
 
 
 @functools.cache
@@ -558,15 +576,20 @@ def _task_program(
 
     @jax.jit  # so that it is traced once, though its shapes are asked for before
     def one(leaves: Any, own: Any) -> tuple[Index, Bool[Array, " draws"]]:
-        evidence_leaves, temperature, seed, number = own
+        evidence_leaves, temperature, seed, number, offset = own
         agent: AbstractAgent = agent_structure.combine(leaves)
         evidence: AbstractEvidence = evidence_structure.combine(evidence_leaves)
-        evidence = evidence.temper(temperature)
+        evidence = of_residual(evidence.temper(temperature), offset)
         streams = _task_streams(seed)
         first = decision_key(streams.decisions, number)
         others = jax.random.split(decision_key(streams.propensities, number), num_others)
         keys = jnp.concatenate([first[None], others])
-        return jax.vmap(lambda key: agent.index(key, evidence))(keys)
+
+        def index(key: Key[Array, ""]) -> tuple[Index, Bool[Array, ""]]:
+            found, failed = agent.index(key, evidence)
+            return found if offset is None else found.moved(offset), failed
+
+        return jax.vmap(index)(keys)
 
     @functools.partial(jax.jit, compiler_options=dict(options))
     def many(leaves: Any, columns: Any, count: Array) -> Any:

@@ -22,7 +22,7 @@ from ..priors.mixture import MixturePrior
 from ..samplers.exact import Exact
 from ._dispatch import Structure, compiled, partition
 from .agents import AbstractAgent, AbstractGaussianAgent, LinUCB, ThompsonSampling, Uniform
-from .decisions import seed_key
+from .decisions import of_residual, seed_key
 from .updates import State
 
 POOL = 2**14  # draws of a learned prior that new items share once there are more of them
@@ -371,8 +371,7 @@ def _drawn(
     agent: AbstractAgent, keys: Array, evidence: AbstractEvidence, offset: Array | None
 ) -> Array:
     """Parameters (m, d), NaN where they failed; the prior is moved by the offset."""
-    if offset is not None:
-        evidence = evidence.reparameterize(offset, jnp.eye(len(offset), dtype=offset.dtype))
+    evidence = of_residual(evidence, offset)
 
     def one(key: Array) -> Array:
         theta, failed = agent.draw(key, evidence)

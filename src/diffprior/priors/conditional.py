@@ -125,3 +125,8 @@ class ConditionalPrior(AbstractPrior):
 
     def moments(self) -> Gaussian:
         return self.residual.moments()
+
+
+def of_average_task(prior: AbstractPrior) -> AbstractPrior:
+    """The prior of residuals, if it is a prior given attributes."""
+    return prior.residual if isinstance(prior, ConditionalPrior) else prior

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import copy
 import secrets
 from collections.abc import AsyncIterator
 from importlib.metadata import version as installed_version
@@ -19,13 +20,15 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from ..encoders import Encoder
 from ..files.base import load_bytes
 from .auth import Token, Tokens
 from .dashboard.views import dashboard_router
 from .engine import Engine
 from .limits import Limits
+from .models import Catalog
 from .reading import Reader
-from .requests import Change, Decide, Reward, ServiceError, unavailable
+from .requests import Change, ChangeTask, Decide, Json, Reward, ServiceError, unavailable
 from .settings import Settings
 
 MAX_ACTIONS = 1_000
@@ -39,6 +42,20 @@ Id = Annotated[str, pydantic.StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,100}
 Finite = Annotated[float, pydantic.Field(allow_inf_nan=False, ge=-1e12, le=1e12)]
 Vector = Annotated[list[Finite], pydantic.Field(min_length=1, max_length=10_000)]
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]
+Text = Annotated[str, pydantic.StringConstraints(max_length=1_000)]
+Label = Annotated[list[Text], pydantic.Field(max_length=1_000)]
+Cell = bool | Annotated[int, pydantic.Field(ge=-(10**12), le=10**12)] | Finite | Text | Label | None
+Columns = Annotated[dict[Name, Cell], pydantic.Field(min_length=1, max_length=1_000)]
+NUMBERS, COLUMNS = "<numbers>", "<columns>"  # which of two kinds a row is
+Row = Annotated[
+    Annotated[Vector, pydantic.Tag(NUMBERS)] | Annotated[Columns, pydantic.Tag(COLUMNS)],
+    pydantic.Discriminator(lambda row: COLUMNS if isinstance(row, dict) else NUMBERS),
+]
+Known = Annotated[list[Finite | None], pydantic.Field(min_length=1, max_length=10_000)]
+TaskAttributes = Annotated[
+    Annotated[Known, pydantic.Tag(NUMBERS)] | Annotated[Columns, pydantic.Tag(COLUMNS)],
+    pydantic.Discriminator(lambda row: COLUMNS if isinstance(row, dict) else NUMBERS),
+]
 
 ModelName = Annotated[Name, fastapi.Path(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
 TaskName = Annotated[Name, fastapi.Path()]
@@ -75,10 +92,14 @@ class Body(pydantic.BaseModel, extra="forbid"):
 
 
 class DecisionBody(Body):
-    """Actions to choose from: `features`, one row for each, or named `actions` with theirs."""
+    """Actions to choose from: `features`, one row for each, or named `actions` with theirs.
 
-    features: Annotated[list[Vector], pydantic.Field(max_length=MAX_ACTIONS)] | None = None
-    actions: Annotated[dict[Name, Vector], pydantic.Field(max_length=MAX_ACTIONS)] | None = None
+    A row is a list of numbers, or the raw columns that the model was learned from by name; `GET
+    /v1/models/{model}` lists them.
+    """
+
+    features: Annotated[list[Row], pydantic.Field(max_length=MAX_ACTIONS)] | None = None
+    actions: Annotated[dict[Name, Row], pydantic.Field(max_length=MAX_ACTIONS)] | None = None
     mask: Annotated[list[bool], pydantic.Field(max_length=MAX_ACTIONS)] | None = pydantic.Field(
         None, description="true where an action is allowed"
     )
@@ -94,6 +115,9 @@ class DecisionBody(Body):
     deferred: bool = pydantic.Field(
         False, description="wait for a reward only once the decision is activated"
     )
+    attributes: TaskAttributes | None = pydantic.Field(
+        None, description="what is known of the task, as in PUT /v1/models/{model}/tasks/{task}"
+    )
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> "DecisionBody":
@@ -102,14 +126,19 @@ class DecisionBody(Body):
         rows = self._rows()
         if not rows:
             raise ValueError("expected at least one action; pass its features")
-        if len({len(row) for row in rows}) != 1:
+        if len({isinstance(row, dict) for row in rows}) != 1:
+            raise ValueError("expected numbers for all actions, or columns for all; pass one kind")
+        if not self._raw() and len({len(row) for row in rows}) != 1:
             raise ValueError("expected equally many features for each action; pad the rows")
         if len(rows) * len(rows[0]) > MAX_NUMBERS:
             raise ValueError(f"expected at most {MAX_NUMBERS} features in all; send fewer actions")
         return self
 
-    def _rows(self) -> list[list[float]]:
+    def _rows(self) -> list[list[float] | Json]:
         return list(self.actions.values()) if self.actions is not None else self.features or []
+
+    def _raw(self) -> list[Json]:
+        return [row for row in self._rows() if isinstance(row, dict)]
 
     def request(self, model: str, task: str, token: Token) -> Decide:
         """The request to the engine."""
@@ -120,7 +149,7 @@ class DecisionBody(Body):
         return Decide(
             model,
             task,
-            np.asarray(self._rows(), np.float64),
+            np.empty((0, 0)) if self._raw() else np.asarray(self._rows(), np.float64),
             names=names,
             mask=None if self.mask is None else np.asarray(self.mask, bool),
             top_k=self.top_k,
@@ -128,6 +157,8 @@ class DecisionBody(Body):
             taken=None if taken is None else int(taken),
             deferred=self.deferred,
             token=token.id,
+            attributes=self.attributes,
+            raw=self._raw() or None,
         )
 
 
@@ -141,6 +172,14 @@ class BatchBody(Body):
     """Decisions for many tasks."""
 
     decisions: Annotated[list[TaskDecisionBody], pydantic.Field(min_length=1, max_length=MAX_BATCH)]
+
+
+class TaskBody(Body):
+    """What is known of a task; without attributes, what was known of it stays."""
+
+    attributes: TaskAttributes | None = pydantic.Field(
+        None, description="raw columns by name, or numbers, null where one is not known"
+    )
 
 
 class RewardBody(Body):
@@ -192,6 +231,8 @@ def make_app(engine: Engine, tokens: Tokens, *, limits: Limits) -> ASGIApp:
     app.include_router(_operations(engine, tokens))
     app.include_router(dashboard_router(engine, tokens, reader))
     _add_docs(app)
+    if tokens.check(None) is not None:  # names of models are for those who may read them
+        _add_examples(app, engine.catalog)
     return limits.wrap(app, engine.metrics)
 
 
@@ -206,6 +247,44 @@ def _add_docs(app: fastapi.FastAPI) -> None:
     @app.get("/docs/start.js", include_in_schema=False)
     async def start() -> Response:
         return Response(DOCS_SCRIPT, media_type="text/javascript")
+
+
+def _add_examples(app: fastapi.FastAPI, catalog: Catalog) -> None:
+    """Let the description of the calls name the columns of every model."""
+    bare = app.openapi
+
+    def described() -> dict[str, Any]:
+        found = copy.deepcopy(bare())
+        for name in catalog.names():
+            version = catalog.versions_of(name)[0]
+            row = _example(version.encoder) or [1.0] * version.dim
+            bodies: list[tuple[str, str, object]] = [
+                ("tasks/{task}/decisions", "post", {"actions": {"a": row, "b": row}}),
+            ]
+            if attributes := _example(version.attribute_encoder):
+                bodies.append(("tasks/{task}", "put", {"attributes": attributes}))
+            for path, method, body in bodies:
+                about = found["paths"][f"/v1/models/{{model}}/{path}"][method]["requestBody"]
+                content = about["content"]["application/json"]
+                content.setdefault("examples", {})[name] = {"value": body}
+        return found
+
+    app.openapi = described  # type: ignore[method-assign]
+
+
+def _example(encoder: Encoder | None) -> Json:
+    """A row of the columns of an encoder."""
+    row: Json = {}
+    for column in () if encoder is None else encoder.columns:
+        levels = list(column.levels)
+        one: Json = {
+            "number": round(column.center, 2),
+            "boolean": True,
+            "category": levels[-1] if levels else "a",
+            "labels": levels[-2:],
+        }
+        row[column.name] = one[column.kind]
+    return row
 
 
 def _right(tokens: Tokens, right: str) -> Any:
@@ -229,7 +308,7 @@ def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRou
     wait = fastapi.Depends(prepared)
     router = fastapi.APIRouter(prefix="/v1", tags=["decisions"], dependencies=[wait])
 
-    async def serve(request: Decide | Reward | Change) -> object:
+    async def serve(request: Decide | ChangeTask | Reward | Change) -> object:
         future = asyncio.wrap_future(engine.submit(request))
         try:
             return await asyncio.wait_for(future, limits.seconds)
@@ -253,6 +332,21 @@ def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRou
         requests = [item.request(model, item.task, token) for item in body.decisions]
         replies = await asyncio.gather(*map(serve, requests), return_exceptions=True)
         return JSONResponse({"decisions": [_reply_or_error(reply) for reply in replies]})
+
+    @router.put("/models/{model}/tasks/{task}")
+    async def put_task(
+        model: ModelName, task: TaskName, body: TaskBody, token: Annotated[Token, may_decide]
+    ) -> JSONResponse:
+        """Create a task, tell what is known of it, or use it again after it was retired."""
+        request = ChangeTask(model, task, body.attributes, token=token.id)
+        return JSONResponse(await serve(request))
+
+    @router.delete("/models/{model}/tasks/{task}")
+    async def retire_task(
+        model: ModelName, task: TaskName, token: Annotated[Token, may_decide]
+    ) -> JSONResponse:
+        """Retire a task: it gets no more decisions; its evidence stays, rewards still count."""
+        return JSONResponse(await serve(ChangeTask(model, task, retire=True, token=token.id)))
 
     @router.post("/decisions/{decision_id}/reward")
     async def reward(
@@ -400,5 +494,6 @@ def _internal_error(_: fastapi.Request, error: Exception) -> JSONResponse:
 def _invalid_body(_: fastapi.Request, error: Exception) -> JSONResponse:
     assert isinstance(error, fastapi.exceptions.RequestValidationError)
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    parts = [part for part in first["loc"] if part not in ("body", NUMBERS, COLUMNS)]
+    place = ".".join(map(str, parts))
     return JSONResponse({"error": f"`{place or 'body'}`: {first['msg']}"}, 422)

@@ -13,6 +13,7 @@ from ..bandits.decisions import TaskChoice, choose_for_task
 from .models import Catalog, Version, task_seed
 from .requests import (
     Change,
+    ChangeTask,
     Decide,
     Reply,
     Request,
@@ -22,12 +23,17 @@ from .requests import (
     decision_reply,
     not_found,
     reward_reply,
+    task_reply,
 )
 from .settings import check_rewards
 from .store import Database, Row, decisions, observations, read_rows, rewards, tasks, tokens
 from .tasks import SNAPSHOT_EVERY, Key, TaskCache, TaskState, current_states, write_snapshots
 
 TaskName = tuple[str, str]  # model and task
+TaskRequest = Decide | ChangeTask
+TOO_MANY_TASKS = ServiceError(
+    429, "the token has created as many tasks as it may; ask for a higher limit"
+)
 
 
 class _Pending(NamedTuple):
@@ -60,6 +66,7 @@ class Batch:
         self._decisions: dict[str, Row] = {}
         self._rewards: dict[str, list[Row]] = defaultdict(list)
         self._changed: dict[str, Row] = {}
+        self._changed_tasks: dict[int, Row] = {}
         self._new_rewards: list[Row] = []
         self._observations: list[Row] = []
         self._snapshots: list[TaskState] = []
@@ -68,15 +75,20 @@ class Batch:
 
     def run(self, requests: list[Request]) -> None:
         """Serve all requests; the error of a rejected one is its result."""
-        others = [r for r in requests if not isinstance(r, Decide)]
-        decides = [r for r in requests if isinstance(r, Decide) and self._is_valid(r)]
-        named = self._create_tasks(decides)
+        others = [r for r in requests if not isinstance(r, Decide | ChangeTask)]
+        about_tasks = [r for r in requests if isinstance(r, Decide | ChangeTask)]
+        valid = [r for r in about_tasks if self._is_valid(r)]
+        decides = [r for r in valid if isinstance(r, Decide)]
+        named = self._create_tasks(valid)
         self._read_decisions(others)
         self._lock_tasks({row["id"]: row for row in named.values()})
         self._read_rewards()
+        named = {key: self._tasks[row["id"]] for key, row in named.items()}
+        for about in valid:
+            self._change_task(about, named.get((about.model, about.task)))
         for request in others:
             self._attempt(request, self._serve)
-        self._decide(decides, {key: self._tasks[row["id"]] for key, row in named.items()})
+        self._decide(decides, named)
         self._write()
 
     def commit_cache(self) -> None:
@@ -89,10 +101,16 @@ class Batch:
         except ServiceError as error:
             self.results.append((request, error))
 
-    def _is_valid(self, request: Decide) -> bool:
-        """Whether a decision is valid; only valid ones create a task."""
+    def _is_valid(self, request: Decide | ChangeTask) -> bool:
+        """Whether a request is valid; only valid ones create a task."""
         try:
-            request.check(self._catalog.for_task(request.model, request.task).dim)
+            if request.attributes is not None:
+                self._catalog.check_attributes(request.model, request.attributes)
+            version = self._catalog.for_task(request.model, request.task)
+            if isinstance(request, Decide):
+                if request.raw is not None:
+                    request.features = version.encode(request.raw)
+                request.check(version.dim)
         except ServiceError as error:
             self.results.append((request, error))
             return False
@@ -104,13 +122,14 @@ class Batch:
         query = sa.select(column.table).where(column.in_(listed))
         return read_rows(self._connection, query) if listed else []
 
-    def _create_tasks(self, requests: list[Decide]) -> dict[TaskName, Row]:
-        """Rows of the tasks of these decisions; new tasks are created."""
+    def _create_tasks(self, requests: list[TaskRequest]) -> dict[TaskName, Row]:
+        """Rows of the tasks of these requests; new tasks are created, but not to be retired."""
         wanted = {(r.model, r.task): r for r in requests}
         found = self._find_tasks(wanted)
-        missing = [wanted[key] for key in sorted(wanted.keys() - found.keys())]
-        if new := [self._new_task(request) for request in self._within_limits(missing)]:
-            self._connection.execute(self._database.insert_if_absent(tasks), new)
+        new = {key: r for key, r in wanted.items() if isinstance(r, Decide) or not r.retire}
+        missing = [new[key] for key in sorted(new.keys() - found.keys())]
+        if rows := [self._new_task(request) for request in self._within_limits(missing)]:
+            self._connection.execute(self._database.insert_if_absent(tasks), rows)
         return found | self._find_tasks((r.model, r.task) for r in missing)
 
     def _find_tasks(self, wanted: Iterable[TaskName]) -> dict[TaskName, Row]:
@@ -123,7 +142,7 @@ class Batch:
             found |= {(model, row["name"]): row for row in read_rows(self._connection, query)}
         return found
 
-    def _new_task(self, request: Decide) -> Row:
+    def _new_task(self, request: TaskRequest) -> Row:
         return {
             "model": request.model,
             "name": request.task,
@@ -131,9 +150,31 @@ class Batch:
             "num_decisions": 0,
             "num_learned": 0,
             "created": self._now,
+            "attributes": None,
+            "retired": None,
         }
 
-    def _within_limits(self, requests: list[Decide]) -> list[Decide]:
+    def _change_task(self, request: TaskRequest, task: Row | None) -> None:
+        """Apply what a request says of its task."""
+        retire = isinstance(request, ChangeTask) and request.retire
+        if task is None:
+            if isinstance(request, ChangeTask):
+                error = not_found("task", request.task) if retire else TOO_MANY_TASKS
+                self.results.append((request, error))
+            return
+        retired = task["retired"]
+        if isinstance(request, ChangeTask):
+            retired = (retired or self._now) if retire else None
+        attributes = task["attributes"]
+        if request.attributes is not None:
+            attributes = json.dumps(request.attributes)
+        if (retired, attributes) != (task["retired"], task["attributes"]):
+            task |= {"retired": retired, "attributes": attributes}
+            self._changed_tasks[task["id"]] = task
+        if isinstance(request, ChangeTask):
+            self.results.append((request, task_reply(task)))
+
+    def _within_limits(self, requests: list[TaskRequest]) -> list[TaskRequest]:
         """Those whose token may still create tasks; the others are rejected later.
 
         Rows are locked in order, so that processes do not deadlock.
@@ -202,6 +243,7 @@ class Batch:
     def _write(self) -> None:
         """Write everything that has changed."""
         _update(self._connection, tasks, self._tasks.values(), "num_decisions", "num_learned")
+        _update(self._connection, tasks, self._changed_tasks.values(), "attributes", "retired")
         changed = self._changed.values()
         _update(self._connection, decisions, changed, "status", "expires", "settled")
         _insert(self._connection, rewards, self._new_rewards)
@@ -330,9 +372,10 @@ class Batch:
         asked = set(known)
         for request in requests:
             key = (request.model, request.task)
-            if key not in named:
-                why = "the token has created as many tasks as it may; ask for a higher limit"
-                self.results.append((request, ServiceError(429, why)))
+            if key not in named or named[key]["retired"] is not None:
+                retired = f"`task`: {request.task!r} is retired; put it again to use it"
+                error = ServiceError(409, retired) if key in named else TOO_MANY_TASKS
+                self.results.append((request, error))
                 continue
             task, version = named[key], versions[key]
             if request.decision_id in asked:
@@ -353,7 +396,7 @@ class Batch:
         version = group[0].state.version
         clocks = [version.clock(p.number, self._now) for p in group]
         draws = version.policy(
-            [p.state.draw_request(p.number, clock) for p, clock in zip(group, clocks, strict=True)]
+            [p.state.draw_request(p.task, p.number, c) for p, c in zip(group, clocks, strict=True)]
         )
         chosen = [
             choose_for_task(
@@ -397,6 +440,7 @@ class Batch:
             "settled": False,
             "created": self._now,
             "expires": None if request.deferred else self._expiry(version),
+            "raw": None if request.raw is None else json.dumps(request.raw),
         }
 
 

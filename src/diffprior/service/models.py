@@ -1,5 +1,7 @@
 """Versions of models, made ready for decisions and rewards, and the catalog of them all."""
 
+import contextlib
+import functools
 import hashlib
 import json
 import secrets
@@ -15,15 +17,18 @@ import sqlalchemy as sa
 from ..bandits.agents import AbstractAgent, ThompsonSampling
 from ..bandits.decisions import TaskPolicy, TaskRequest, host_mean
 from ..bandits.updates import LARGE, MIN_ROWS, Forgetting, Observations, State
+from ..encoders import Encoder
 from ..evidence.base import AbstractLikelihood
 from ..files.base import load_bytes
 from ..gaussian import Gaussian
 from ..learning.model import Model
 from ..priors.base import AbstractPrior
-from .requests import ServiceError, not_found
+from ..priors.conditional import ConditionalPrior
+from .requests import Attributes, Json, ServiceError, not_found
 from .settings import Settings, check_rewards
 from .store import Database, Row, models, versions
 
+MAX_OFFSETS = 2**15  # tasks whose attributes are encoded in memory
 REFRESH_SECONDS = 1.0  # until a version that another process has added is seen
 
 
@@ -49,6 +54,68 @@ class Version:
     def feature_names(self) -> tuple[str, ...]:
         """Names of the features; none if they are not known."""
         return self.saved.feature_names if isinstance(self.saved, Model) else ()
+
+    @property
+    def encoder(self) -> Encoder | None:
+        """How raw columns become features; None if the model was learned from arrays."""
+        return self.saved.encoder if isinstance(self.saved, Model) else None
+
+    @property
+    def attribute_encoder(self) -> Encoder | None:
+        """How raw columns become attributes; None if they are numbers, or there are none."""
+        return self.saved.attribute_encoder if isinstance(self.saved, Model) else None
+
+    @property
+    def takes_attributes(self) -> bool:
+        """Whether the prior depends on what is known of a task."""
+        return isinstance(self.prior, ConditionalPrior)
+
+    def encode(self, rows: list[Json]) -> np.ndarray:
+        """Features of raw rows; an error names the column that is wrong."""
+        if self.encoder is None:
+            raise ServiceError(
+                422,
+                "`features`: expected numbers, because the model was learned from arrays, got "
+                "columns; pass arrays, or learn the model from a table with dp.Logs.read",
+            )
+        try:
+            return self.encoder.encode(rows)
+        except ValueError as error:
+            raise ServiceError(422, str(error)) from error
+
+    def offset(self, attributes: Attributes) -> np.ndarray:
+        """What attributes move the prior by; a ValueError names what is wrong."""
+        if not isinstance(self.prior, ConditionalPrior):
+            raise ValueError(
+                "`attributes`: expected none, because the prior was learned without, got "
+                f"{attributes!r:.60}; learn it from logs with attributes, or leave them out"
+            )
+        encoder = self.attribute_encoder
+        if encoder is None and isinstance(attributes, dict):
+            raise ValueError(
+                f"`attributes`: expected {self.prior.num_attributes} numbers, because the prior "
+                "was learned from arrays, got columns; pass a list of numbers"
+            )
+        z = np.asarray(attributes if encoder is None else encoder.encode(attributes), np.float64)
+        return self.prior.offsets(z.reshape(1, -1))[0]
+
+    @cached_property
+    def known_offset(self) -> Callable[[str | None], np.ndarray | None]:
+        """What attributes in the database move the prior by; None if none do.
+
+        Attributes that this version does not know count as those of the average task.
+        """
+
+        @functools.lru_cache(maxsize=MAX_OFFSETS)
+        def known(text: str | None) -> np.ndarray | None:
+            if not self.takes_attributes:
+                return None
+            with contextlib.suppress(ValueError):
+                if text is not None:
+                    return self.offset(json.loads(text))
+            return np.zeros(self.dim)
+
+        return known
 
     @cached_property
     def likelihood(self) -> AbstractLikelihood:
@@ -115,12 +182,15 @@ class Version:
             return 0.0
         return now if self._forgetting.in_seconds else float(num_decisions)
 
-    def draw_request(self, state: State, seed: int, number: int, clock: float) -> TaskRequest:
-        """Request for the draws of a decision at this time."""
+    def draw_request(
+        self, state: State, task: tuple[int, str | None], number: int, clock: float
+    ) -> TaskRequest:
+        """Request for the draws of a decision at this time, of a task's seed and attributes."""
         temperature = 1.0
         if self._forgetting is not None:
             temperature = self._forgetting.temperature(state.moment, clock)
-        return TaskRequest(state.leaves, state.structure, seed, number, temperature)
+        seed, offset = task[0], self.known_offset(task[1])
+        return TaskRequest(state.leaves, state.structure, seed, number, temperature, offset)
 
     def learn(self, state: State, phi: np.ndarray, reward: float, clock: float) -> State:
         """Evidence with one more observation at this time, in at most `max_rows` rows."""
@@ -146,7 +216,7 @@ class Version:
 
     def warm_up(self) -> None:
         """Compile what decisions and rewards need, with made-up ones."""
-        self.policy([self.draw_request(self.empty, 0, 0, 0.0)])
+        self.policy([self.draw_request(self.empty, (0, None), 0, 0.0)])
         most, capacity = self.settings.max_rows, MIN_ROWS
         while capacity < most:
             state = State.of(self.likelihood.empty(self.dim, capacity), most)
@@ -161,7 +231,8 @@ class Version:
 
     def _fails(self, state: State) -> bool:
         """Whether draws given this evidence fail."""
-        requests = [self.draw_request(state, 0, number, state.moment) for number in range(4)]
+        tasks = [(0, None)] * 4
+        requests = [self.draw_request(state, t, n, state.moment) for n, t in enumerate(tasks)]
         return bool(np.any(self.posterior_policy(requests).failed[:, 0]))
 
 
@@ -250,6 +321,15 @@ class Catalog:
             if place < total:
                 return version
         return next(version for version, share in found[::-1] if share > 0)
+
+    def check_attributes(self, model: str, attributes: Attributes) -> None:
+        """Reject attributes that a serving version does not take."""
+        serving = [v for v in self.versions_of(model) if v.share > 0]
+        for version in [v for v in serving if v.takes_attributes] or serving[:1]:
+            try:
+                version.offset(attributes)
+            except ValueError as error:
+                raise ServiceError(422, str(error)) from error
 
     def candidate(self, model: str, settings: Settings, saved: object) -> Version:
         """A version that serves no tasks, for compiling its programs before it is added."""

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import sqlalchemy as sa
 
+from ..encoders import Encoder
+from ..priors.conditional import ConditionalPrior
 from .models import Catalog, Version
 from .requests import Reply, decision_reply, not_found
 from .store import Database, Row, decisions, read_rows, rewards, tasks
@@ -39,6 +41,8 @@ class Reader:
         """Counts, posterior and prior of a task."""
         row, state = self.task_state(model, name)
         version, prior = state.version, state.version.moments
+        offset = version.known_offset(row["attributes"])
+        mean = np.asarray(prior.mean) + (0.0 if offset is None else offset)
         return {
             "model": model,
             "task": name,
@@ -46,9 +50,12 @@ class Reader:
             "num_decisions": row["num_decisions"],
             "num_rewards": row["num_learned"],
             "created": row["created"],
-            "posterior": _posterior(state, row["num_decisions"]),
+            "attributes": json.loads(row["attributes"] or "null"),
+            "retired": row["retired"],
+            "features": list(version.feature_names),
+            "posterior": _posterior(state, row),
             "prior": {
-                "mean": np.asarray(prior.mean).tolist(),
+                "mean": mean.tolist(),
                 "std": np.sqrt(np.diagonal(np.asarray(prior.cov))).tolist(),
             },
         }
@@ -101,13 +108,33 @@ def _about(version: Version) -> Reply:
         "prior": repr(version.prior),
         "dim": version.dim,
         "features": list(version.feature_names),
+        "columns": _columns(version.encoder),
+        "attributes": _columns(version.attribute_encoder),
+        "num_attributes": _num_attributes(version),
         "settings": json.loads(version.settings.model_dump_json()),
     }
 
 
-def _posterior(state: TaskState, num_decisions: int) -> Reply:
+def _columns(encoder: Encoder | None) -> list[Reply]:
+    """What JSON may say of a row, by column."""
+    return [
+        {
+            "name": column.name,
+            "type": column.kind,
+            "optional": column.optional,
+            "levels": list(column.levels),
+        }
+        for column in (() if encoder is None else encoder.columns)
+    ]
+
+
+def _num_attributes(version: Version) -> int:
+    return version.prior.num_attributes if isinstance(version.prior, ConditionalPrior) else 0
+
+
+def _posterior(state: TaskState, task: Row) -> Reply:
     """Mean, standard deviation and central 90 % intervals of fresh draws."""
-    draws = state.posterior_draws(num_decisions, NUM_CALLS)
+    draws = state.posterior_draws(task, NUM_CALLS)
     low, high = np.quantile(draws, [0.05, 0.95], axis=0)
     return {
         "mean": draws.mean(axis=0).tolist(),

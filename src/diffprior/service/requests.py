@@ -9,6 +9,10 @@ import numpy as np
 
 from .store import Row
 
+Cell = None | bool | int | float | str | list[str]
+Json = dict[str, Cell]  # a row of raw columns
+Attributes = Json | list[float | None]
+
 
 class ServiceError(Exception):
     """A rejected request."""
@@ -46,6 +50,8 @@ class Decide:
     taken: int | None = None
     deferred: bool = False
     token: str | None = None
+    attributes: Attributes | None = None
+    raw: list[Json] | None = None  # rows that become `features`
     future: Future[object] = field(default_factory=Future)
 
     def check(self, dim: int) -> None:
@@ -69,6 +75,18 @@ class Decide:
         if self.taken is not None and not 0 <= self.taken < k:
             return "`action_taken`: expected one of the actions; check it"
         return None
+
+
+@dataclass
+class ChangeTask:
+    """Create or update a task, or retire it."""
+
+    model: str
+    task: str
+    attributes: Attributes | None = None
+    retire: bool = False
+    token: str | None = None
+    future: Future[object] = field(default_factory=Future)
 
 
 @dataclass
@@ -100,7 +118,7 @@ class Settle:
     future: Future[object] = field(default_factory=Future)
 
 
-Request = Decide | Reward | Change | Settle
+Request = Decide | ChangeTask | Reward | Change | Settle
 Reply = dict[str, object]
 
 
@@ -125,6 +143,13 @@ def decision_reply(row: Row) -> Reply:
     if row["taken"] != ranking[0]:  # shadow mode
         reply["recommended"] = label(ranking[0])
     return reply
+
+
+def task_reply(row: Row) -> Reply:
+    """Reply to a change of a task."""
+    attributes = json.loads(row["attributes"] or "null")
+    reply = {"model": row["model"], "task": row["name"], "attributes": attributes}
+    return reply | {"created": row["created"], "retired": row["retired"]}
 
 
 def reward_reply(decision_id: str, status: str) -> Reply:

@@ -14,6 +14,7 @@ from ..evidence.base import AbstractLikelihood
 from ..evidence.families import LIKELIHOODS, missing_likelihood
 from ..learning.model import Model
 from ..priors.base import AbstractPrior
+from ..priors.conditional import of_average_task
 from ..samplers.base import AbstractSampler
 from ..samplers.choose import best_sampler
 from ..samplers.evidence_dps import EvidenceDPS
@@ -133,10 +134,11 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     def make_sampler(self, prior: AbstractPrior) -> AbstractSampler:
         """The sampler of posteriors, with its temperature."""
         maker: Any = SAMPLERS.get(self.sampler, best_sampler)
-        return maker(prior, temperature=self.temperature)
+        return maker(of_average_task(prior), temperature=self.temperature)
 
     def make_agent(self, prior: AbstractPrior) -> AbstractAgent:
-        """The agent that decides."""
+        """The agent that decides, for the average task."""
+        prior = of_average_task(prior)
         likelihood = self.make_likelihood()
         if self.sampler == "random":
             return Uniform(likelihood, dim=prior.dim)

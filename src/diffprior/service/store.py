@@ -50,6 +50,8 @@ tasks = sa.Table(
     sa.Column("num_decisions", Whole, nullable=False),
     sa.Column("num_learned", Whole, nullable=False),
     sa.Column("created", Real, nullable=False),
+    sa.Column("attributes", Text),
+    sa.Column("retired", Real),
     sa.UniqueConstraint("model", "name"),
 )
 
@@ -76,6 +78,7 @@ decisions = sa.Table(
     sa.Column("settled", sa.Boolean, nullable=False),
     sa.Column("created", Real, nullable=False),
     sa.Column("expires", Real),
+    sa.Column("raw", Text),
 )
 sa.Index("decisions_due", decisions.c.settled, decisions.c.expires)
 sa.Index("decisions_of_task", decisions.c.task_id, decisions.c.number)
@@ -144,11 +147,7 @@ def _add_moments(connection: sa.Connection) -> None:
     Of earlier decisions, those whose action was not the recommended one are known to be.
     """
     later = (decisions.c.shadow, observations.c.num_decisions, snapshots.c.moment)
-    added = [column for column in later if not _has(connection, column)]
-    for column in added:
-        definition = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
-        connection.execute(sa.text(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}"))
-    if added:
+    if _add_columns(connection, *later):
         number = sa.select(decisions.c.number + 1).where(
             decisions.c.id == observations.c.decision_id
         )
@@ -156,6 +155,20 @@ def _add_moments(connection: sa.Connection) -> None:
         first = "[" + sa.cast(decisions.c.taken, Text)
         ours = [decisions.c.ranking.startswith(first + end) for end in (",", "]")]
         connection.execute(decisions.update().where(~sa.or_(*ours)).values(shadow=True))
+
+
+def _add_raw_columns(connection: sa.Connection) -> None:
+    """Add what callers said of tasks and actions: attributes, raw columns; and retirement."""
+    _add_columns(connection, tasks.c.attributes, tasks.c.retired, decisions.c.raw)
+
+
+def _add_columns(connection: sa.Connection, *columns: sa.Column[Any]) -> bool:
+    """Add columns that are not there yet; whether there were any."""
+    missing = [column for column in columns if not _has(connection, column)]
+    for column in missing:
+        definition = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
+        connection.execute(sa.text(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}"))
+    return bool(missing)
 
 
 def _has(connection: sa.Connection, column: sa.Column[Any]) -> bool:
@@ -168,6 +181,7 @@ MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (
     metadata.create_all,
     _index_times,
     _add_moments,
+    _add_raw_columns,
 )
 
 

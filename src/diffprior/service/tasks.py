@@ -49,15 +49,17 @@ class TaskState:
         arrays = self.version.learn(self.arrays, phi, reward, clock)
         return replace(self, arrays=arrays, num_learned=self.num_learned + 1)
 
-    def draw_request(self, number: int, clock: float) -> TaskRequest:
+    def draw_request(self, task: Row, number: int, clock: float) -> TaskRequest:
         """Request for the draws of a decision."""
-        return self.version.draw_request(self.arrays, self.seed, number, clock)
+        return self.version.draw_request(
+            self.arrays, (self.seed, task["attributes"]), number, clock
+        )
 
-    def posterior_draws(self, num_decisions: int, num_calls: int) -> Float[np.ndarray, "n d"]:
+    def posterior_draws(self, task: Row, num_calls: int) -> Float[np.ndarray, "n d"]:
         """Fresh draws given the evidence: 1 + `propensity_draws` for each of `num_calls`."""
-        clock = self.version.clock(num_decisions, time.time())
+        clock = self.version.clock(task["num_decisions"], time.time())
         numbers = range(UNUSED_NUMBER, UNUSED_NUMBER + num_calls)
-        requests = [self.draw_request(number, clock) for number in numbers]
+        requests = [self.draw_request(task, number, clock) for number in numbers]
         return self.version.posterior_policy(requests).index.theta.reshape(-1, self.version.dim)
 
 

@@ -31,8 +31,8 @@ def task_content(database: Database, reader: Reader, model: str, name: str) -> C
     row, state = reader.task_state(model, name)
     version = state.version
     num_calls = -(-MIN_DRAWS // (1 + version.settings.propensity_draws))
-    prior = TaskState.empty(row, version).posterior_draws(0, num_calls)
-    posterior = state.posterior_draws(row["num_decisions"], num_calls)
+    prior = TaskState.empty(row, version).posterior_draws(row, num_calls)
+    posterior = state.posterior_draws(row, num_calls)
     history, last = _history(database, row["id"])
     return "task.html", {
         "title": f"Task {name}",
