@@ -15,7 +15,7 @@ import diffprior as dp
 from bandits.helpers import Counting, standard_prior
 from diffprior.bandits._dispatch import MAX_PACKED, compiled, partition
 from diffprior.bandits.bandit import Bandit
-from diffprior.bandits.decisions import _pieces, count_wins, host_mean
+from diffprior.bandits.decisions import WINS, WinCount, _pieces, host_mean, wins
 
 RNG = np.random.default_rng(11)
 FEATURES = RNG.standard_normal((200, 2))
@@ -175,10 +175,10 @@ def test_wins_of_all_actions_sum_to_the_number_chosen() -> None:
         np.testing.assert_array_equal(shares, np.ones((3, 5)))
     values, mask = RNG.standard_normal((65, 5)), np.array([True, False, True, True, True])
     for top_k in (1, 2, 3):
-        wins = count_wins(values, mask, top_k, np.arange(5))
-        assert wins.sum() == 65 * top_k and wins[1] == 0
+        won = wins(values, mask, top_k, np.arange(5)).sum(axis=0)
+        assert won.sum() == 65 * top_k and won[1] == 0
         ranks = np.argsort(np.argsort(-np.where(mask, values, -np.inf), axis=1), axis=1)
-        np.testing.assert_array_equal(wins, np.sum(ranks < top_k, axis=0))
+        np.testing.assert_array_equal(won, np.sum(ranks < top_k, axis=0))
 
 
 def test_of_equal_actions_the_first_come_first() -> None:
@@ -217,3 +217,18 @@ def test_means_on_the_host_are_those_of_programs(likelihood: dp.AbstractLikeliho
         found = host_mean(likelihood)(eta)
         assert isinstance(found, np.ndarray) and found.shape == shape
         np.testing.assert_allclose(found, likelihood.mean(jnp.asarray(eta)), rtol=1e-5, atol=1e-9)
+
+
+def test_inverse_propensities_are_unbiased() -> None:
+    """Until the cap 1 / p, and beyond it only what no draw would have shown is missing."""
+    rng, most, repeats = np.random.default_rng(0), 100, 4000
+    for p in (0.6, 0.2, 0.03):
+        found = np.zeros(repeats)
+        for i in range(repeats):
+            count = WinCount(np.zeros((2, 1)), None, 1, np.zeros(1, int))
+            while left := min(count.num_needed(most), 7 + count.num_draws % 5):
+                count.add(np.stack([rng.random(left) < p, np.full(left, 0.5)], axis=1))
+            assert count.num_draws <= most and count.hits[0] <= WINS
+            found[i] = 1 / count.propensity[0][0]
+        expected = (1 - (1 - p) ** (most + 1)) / p
+        assert abs(found.mean() - expected) < 5 * found.std() / np.sqrt(repeats)

@@ -138,6 +138,32 @@ def test_a_policy_that_is_the_logging_policy_earns_what_it_earned() -> None:
     assert found.effective_sample_size == pytest.approx(30, rel=0.01)
 
 
+def test_a_log_that_cannot_tell_says_so() -> None:
+    """Too few decisions, or propensities twice as large as they were."""
+    tasks, tables, actions, rewards, _ = Log(7, 40, 20).arrays()
+    uniform = dp.Uniform(dp.Linear(NOISE), dim=DIM)
+    rng = np.random.default_rng(0)
+    actions = rng.integers(ACTIONS, size=len(actions))
+    for num_rows, share, problem in (
+        (800, 1 / ACTIONS, None),
+        (100, 1 / ACTIONS, "effective sample size is"),
+        (800, 2 / ACTIONS, "instead of 1"),
+    ):
+        rows = slice(0, num_rows)
+        shares = np.full(num_rows, share)
+        log = LoggedDecisions.from_arrays(
+            tasks[rows], tables[rows], actions[rows], rewards[rows], shares
+        )
+        found = off_policy(uniform, log, num_draws=400)
+        assert found.mean_weight.value == pytest.approx(1 / (ACTIONS * share), abs=0.02)
+        if problem is None:
+            assert found.problem is None and "doubly robust" in str(found)
+        else:
+            assert problem in found.problem and found.to_dict()["problem"] == found.problem
+            assert f"this log cannot tell: {found.problem}" in str(found)
+            assert "doubly robust" not in str(found)
+
+
 def test_decisions_without_propensity_are_evidence_alone() -> None:
     *about, propensities = Log(6, 4, 5).arrays()
     last = np.where(np.arange(20) % 5 == 4, propensities, np.nan)

@@ -101,7 +101,7 @@ def test_coba_reads_the_log_of_the_service(
     for i in range(20):
         reply = decide(client, f"t{i % 2}", features=features(i), mask=[True, True, i % 3 > 0])
         reward(client, reply["decision_id"], 0.1 * i)
-        paid.append((0.1 * i, (4 * reply["propensity"] + 1) / 5))
+        paid.append((0.1 * i, reply["propensity"]))
     path = tmp_path / "log.parquet"
     export(database, "shop", "parquet", path)
     environment = for_coba.LoggedEnvironment(path)

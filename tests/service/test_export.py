@@ -7,16 +7,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import sqlalchemy as sa
 import vowpalwabbit
 from starlette.testclient import TestClient
 
 import diffprior as dp
 from cli.helpers import run
 from diffprior.service.export import export
-from diffprior.service.store import Database
+from diffprior.service.store import Database, decisions, schema_version
 from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward, running_service
 
-NUM_TASKS, NUM_ROUNDS, NUM_DRAWS = 4, 8, 4
+NUM_TASKS, NUM_ROUNDS = 4, 8
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +51,6 @@ def _leave_out(client: TestClient) -> None:
         reward(client, theirs, 0.5)
 
 
-def _propensity(reply: dict) -> float:
-    return (NUM_DRAWS * reply["propensity"] + 1) / (NUM_DRAWS + 1)
-
-
 def test_a_table_has_every_decision_that_was_learned_from(
     logged: tuple[Database, dict[str, dict]], tmp_path: Path
 ) -> None:
@@ -67,7 +64,7 @@ def test_a_table_has_every_decision_that_was_learned_from(
         row, action = rows[name], reply["action"]
         assert (row["task"], row["reward"]) == (reply["task"], reply["reward"])
         assert (row["taken"], row["action"]) == (action, str(action))
-        assert row["propensity"] == pytest.approx(_propensity(reply), abs=1e-12)
+        assert row["propensity"] == pytest.approx(reply["propensity"], abs=1e-12)
         assert row["actions"] == reply["features"] and row["mask"] == reply["mask"]
         assert [row["x1"], row["x2"]] == reply["features"][action]
         assert row["created"] <= row["learned"]
@@ -99,7 +96,7 @@ def test_decision_service_lines_are_read_by_vowpal_wabbit_and_by_us(
             assert len(examples) == 1 + sum(reply["mask"])
             assert np.flatnonzero(reply["mask"])[place] == reply["action"]
             assert label.cost == pytest.approx(-reply["reward"], rel=1e-6)  # they keep floats
-            assert label.probability == pytest.approx(_propensity(reply), rel=1e-6)
+            assert label.probability == pytest.approx(reply["propensity"], rel=1e-6)
         workspace.learn(examples)
         workspace.finish_example(examples)
     assert seen == len(log) and workspace.get_weighted_examples() == len(events)
@@ -126,7 +123,7 @@ def test_open_bandit_arrays_hold_the_log(
     for i in np.flatnonzero(ours):
         reply = by_reward[found["reward"][i]]
         assert found["action"][i] == reply["action"]
-        assert found["pscore"][i] == pytest.approx(_propensity(reply))
+        assert found["pscore"][i] == pytest.approx(reply["propensity"])
         assert found["task"][found["task_number"][i]] == reply["task"]
         np.testing.assert_array_equal(found["context"][i].reshape(3, 2), reply["features"])
         np.testing.assert_array_equal(found["mask"][i], reply["mask"])
@@ -154,7 +151,7 @@ def test_the_command_checks_before_it_works_and_says_what_was_left_out(
     PRIOR.save(tmp_path / "prior.dprior")
     options = ("--likelihood", "linear", "--noise-std", 1.0, "--json", tmp_path / "found.json")
     said = run("evaluate", "off-policy", tmp_path / "prior.dprior", path, *options)
-    assert "doubly robust" in said and "more without a propensity" in said
+    assert "this log cannot tell" in said and "more without a propensity" in said
     _check_estimates(json.loads((tmp_path / "found.json").read_text()), log)
     given = ("export", "--database", url, "-o", tmp_path / "new", "--model")
     assert "`model`: expected a model of the database (shop)" in run(*given, "x", code=2)
@@ -185,3 +182,21 @@ def test_open_bandit_arrays_need_equally_many_actions(
         export(database, "shop", "obd", tmp_path / "log.npz")
     assert not list(tmp_path.glob("*log.npz*"))
     assert export(database, "shop", "dsjson", tmp_path / "log.json").num_written == 2
+
+
+def test_propensities_of_before_count_the_draw_that_decided(
+    make_service: MakeService, database: Database, tmp_path: Path
+) -> None:
+    """They were shares of a fixed number of draws, which might be zero."""
+    client = make_service(**LINEAR)
+    reply = decide(client)
+    reward(client, reply["decision_id"], 1.0)
+    with database.transaction() as connection:
+        connection.execute(sa.text("ALTER TABLE decisions DROP COLUMN num_draws"))
+        connection.execute(decisions.update().values(propensity=0.25))
+        connection.execute(schema_version.update().values(version=4))
+    again = Database(str(database.url.database))
+    export(again, "shop", "parquet", tmp_path / "log.parquet")
+    again.close()
+    (share,) = pq.read_table(tmp_path / "log.parquet")["propensity"].to_pylist()
+    assert share == pytest.approx((1 + 1) / (4 + 1))

@@ -221,7 +221,8 @@ class Bandit(Serializable):
                 `encoder`, also K raw rows as a table or a list of dicts.
             mask: Booleans (K,) or (B, K), true where an action is allowed; None allows all.
             top_k: How many actions to choose, best first; None for one.
-            propensity_draws: Draws from which to estimate propensities; None for none.
+            propensity_draws: Most draws from which to estimate a propensity, of which about 16 are
+                needed for each action that can win; None for no propensity.
             throw: Whether a failed draw raises; if not, its action is random and marked.
 
         Returns:

@@ -2,7 +2,11 @@
 
 An agent's index is drawn by a compiled program, which knows nothing of the actions; so few programs
 serve all numbers of actions. The actions are compared on the host (`Bandit`, the service) or inside
-a larger program (`choose`, for simulations). Propensities are counted over further indices.
+a larger program (`choose`, for simulations).
+
+Propensities are estimated by inverse binomial sampling: further indices are drawn until the chosen
+action has won r = 16 times. If that takes n draws, n / r is an unbiased estimate of the inverse of
+the propensity, which is what off-policy estimates multiply by.
 
 Random numbers follow from a seed, the run and the number of the decision in it. So a `Bandit` and
 run 0 of `simulate` with the same seed and the same history decide alike, as do decisions taken in a
@@ -11,6 +15,7 @@ batch and one by one.
 
 import dataclasses
 import functools
+import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +29,7 @@ from numpy.typing import ArrayLike
 
 from ..checks import default_float, positive_int, real_numbers
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
+from ..evidence.linear import Linear
 from ..executors import num_cores
 from ..samplers.exact import Exact
 from ..threefry import fold_in, host_fold_in, is_known_generator
@@ -44,6 +50,10 @@ SEED_BITS = 63
 SIZES = (512, 64, 8)  # of the draws of one call, where there are several
 TASKS_PER_CALL = 16
 MAX_DRAWS = 2**24
+WINS = 16  # r, after which draws for a propensity end; its relative error is 1 / sqrt(r)
+BLOCK, CLOSED_BLOCK = 32, 256  # draws for propensities at once; where they cost almost nothing
+DECISIONS_AT_ONCE = 256  # of a batch whose draws for propensities are in memory
+MAX_BLOCKS = 8  # of draws for propensities in one call, per decision of the call before
 MAX_TABLE = 2**22  # values of actions that are compared at once
 _NOT_FAILED = np.zeros(1, bool)
 
@@ -138,9 +148,9 @@ class Decision:
     Attributes:
         action: A row of `features`, or with `top_k` that many, best first.
         scores: Mean rewards of all actions under the draw that decided; shape (K,).
-        propensity: How often the same policy with the same evidence chooses the action (has it
-            among its top k), estimated from draws that are independent of the decision; None if
-            not asked for.
+        propensity: Probability that the same policy with the same evidence chooses the action (has
+            it among its top k), estimated from draws that are independent of the decision and of
+            each other, so that its inverse is unbiased; None if not asked for.
         propensity_se: Standard error of `propensity`.
         failed: Whether the draw failed, so that the action is random.
     """
@@ -154,7 +164,7 @@ class Decision:
 
 class Request:
     """Checked features (B, K, d), allowed actions (B, K), how many to choose, and from how many
-    draws to estimate propensities, if any.
+    draws at most to estimate propensities, if any.
     """
 
     def __init__(
@@ -231,6 +241,12 @@ def _checked_draws(num_draws: int) -> int:
     return int(num_draws)
 
 
+def block_size(agent: AbstractAgent) -> int:
+    """How many draws for propensities are worth a call: more where each is one product."""
+    closed = isinstance(agent, ThompsonSampling) and isinstance(agent.sampler, Exact)
+    return CLOSED_BLOCK if closed and isinstance(agent.likelihood, Linear) else BLOCK
+
+
 class Policy:
     """Draws, chooses and estimates propensities for one agent, with the streams of a seed.
 
@@ -243,6 +259,7 @@ class Policy:
         _, self._decisions, self._propensities = stream_words(seed)
         self._mean = host_mean(agent.likelihood)
         self._closed_form = ClosedForm.of(agent, self._decisions)
+        self._block = block_size(agent)
         self._latest: tuple[Any, ...] = (None, None, None)  # found without hashing what it is for
 
     def decide(self, state: State, number: int, request: Request) -> Decision:
@@ -260,10 +277,9 @@ class Policy:
         actions = best_first(preferences, request.top_k)
         share = error = None
         if request.num_draws is not None:
-            hits, some_failed = self._count_wins(state, number, request, actions)
+            share, error, some_failed = self._shares(state, number, request, actions)
             failed = failed | some_failed
-            shares = propensity(hits, request.num_draws)
-            share, error = (_reply(request, each) for each in shares)
+            share, error = (_reply(request, each) for each in (share, error))
         scores, lost = (_reply(request, a, ranked=False) for a in (self._mean(values), failed))
         return Decision(_reply(request, actions), scores, share, error, lost)
 
@@ -301,24 +317,33 @@ class Policy:
             values[row] = random_numbers(words, values.shape[1], values.dtype)
         return values
 
-    def _count_wins(
+    def _shares(
         self, state: State, number: int, request: Request, actions: Int[np.ndarray, "b top_k"]
-    ) -> tuple[Int[np.ndarray, "b top_k"], bool]:
-        """How often the chosen actions are among the best in fresh draws, and whether one failed.
+    ) -> tuple[Float[np.ndarray, "b top_k"], Float[np.ndarray, "b top_k"], bool]:
+        """Propensities of the chosen actions, their errors, and whether a draw failed.
 
-        The same draws serve all decisions of a request, which share the evidence.
+        Every decision has draws of its own, although all share the evidence.
         """
-        key = _folded(self._propensities, number)
-        index, failed = self._draw("index", state, key, 0, request.num_draws or 0)
-        hits = np.zeros(actions.shape, np.int64)
-        step = max(1, MAX_TABLE // request.features.shape[1])
-        for start in range(0, len(failed), step):
-            some = type(index)(*(field[start : start + step] for field in index))
-            for place, features in enumerate(request.features):
-                mask = None if request.mask is None else request.mask[place]
-                values = all_values(some, features)
-                hits[place] += count_wins(values, mask, request.top_k, actions[place])
-        return hits, bool(np.any(failed))
+        key, most = _folded(self._propensities, number), request.num_draws or 0
+        masks = [None] * request.size if request.mask is None else list(request.mask)
+        counts = [
+            WinCount(features, mask, request.top_k, chosen)
+            for features, mask, chosen in zip(request.features, masks, actions, strict=True)
+        ]
+        block = min(most, self._block, max(1, MAX_TABLE // request.features.shape[1]))
+        used, lost = 0, False
+        for start in range(0, len(counts), DECISIONS_AT_ONCE):
+            waiting = counts[start : start + DECISIONS_AT_ONCE]
+            while waiting:
+                size = min(block, most - waiting[0].num_draws)
+                index, failed = self._draw("index", state, key, used, size * len(waiting))
+                for i, count in enumerate(waiting):
+                    own = _nth(index, slice(i * size, (i + 1) * size))
+                    count.add(all_values(own, count.features))
+                used, lost = used + len(failed), lost or bool(failed.any())
+                waiting = [count for count in waiting if count.num_needed(most)]
+        share, error = zip(*(count.propensity for count in counts), strict=True)
+        return np.stack(share), np.stack(error), lost
 
     def _draw(
         self, method: str, state: State, key: Any, first: int, count: int
@@ -410,7 +435,7 @@ def all_values(index: Index, features: Float[np.ndarray, "k d"]) -> Float[np.nda
     return np.stack([_nth(index, i)(features) for i in range(len(fields[0]))])
 
 
-def _nth(index: Any, place: int) -> Index:
+def _nth(index: Any, place: int | slice) -> Index:
     return type(index)(*(field[place] for field in index))
 
 
@@ -421,28 +446,79 @@ def best_first(preferences: Float[np.ndarray, "b k"], top_k: int) -> Int[np.ndar
     return np.argsort(-preferences, axis=1, kind="stable")[:, :top_k]
 
 
-def count_wins(
+def wins(
     values: Float[np.ndarray, "m k"],
     mask: Bool[np.ndarray, " k"] | None,
     top_k: int,
     actions: Int[np.ndarray, " n"],
-) -> Int[np.ndarray, " n"]:
-    """In how many draws each of these actions is among the best `top_k`."""
-    allowed = values if mask is None else np.where(mask, values, -np.inf)
-    winners = best_first(allowed, top_k)
-    return np.bincount(winners.reshape(-1), minlength=values.shape[1])[actions]
+) -> Bool[np.ndarray, "m n"]:
+    """In which draws each of these actions is among the best `top_k`."""
+    best = best_first(values if mask is None else np.where(mask, values, -np.inf), top_k)
+    if top_k == 1:
+        return best == actions
+    among = np.zeros(values.shape, bool)
+    np.put_along_axis(among, best, True, axis=1)
+    return among[:, actions]
+
+
+class WinCount:
+    """Wins of the chosen actions of one decision in the draws so far: of each action, its `hits`,
+    at most r, and the `draws` up to the last of them, or all draws if there are fewer.
+    """
+
+    def __init__(
+        self,
+        features: Float[np.ndarray, "k d"],
+        mask: Bool[np.ndarray, " k"] | None,
+        top_k: int,
+        actions: Int[np.ndarray, " n"],
+    ) -> None:
+        self.features = features
+        self._mask, self._top_k, self._actions = mask, top_k, actions
+        self.hits, self.draws = np.zeros((2, len(actions)), np.int64)
+        self.num_draws = 0
+
+    def num_needed(self, max_draws: int) -> int:
+        """About how many more draws it takes until every action has won r times."""
+        hits = int(self.hits.min())
+        if hits >= WINS:
+            return 0
+        wait = (self.num_draws + 1) / (hits + 1)
+        return min(math.ceil((WINS - hits) * wait), max_draws - self.num_draws)
+
+    @property
+    def propensity(self) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+        """Propensity of each action, and its standard error."""
+        return propensity(self.hits, self.draws, self.hits >= WINS)
+
+    def add(self, values: Float[np.ndarray, "m k"]) -> None:
+        """Count the wins in further draws, of which these are the values of all actions."""
+        totals = self.hits + np.cumsum(wins(values, self._mask, self._top_k, self._actions), axis=0)
+        before = np.sum(totals < WINS, axis=0)
+        last = np.where(before < len(totals), before + 1, before)
+        self.draws = np.where(self.hits >= WINS, self.draws, self.num_draws + last)
+        self.hits = np.minimum(totals[-1], WINS)
+        self.num_draws += len(totals)
 
 
 def propensity(
-    hits: Int[np.ndarray, "..."], num_draws: int
+    hits: Int[np.ndarray, "..."],
+    draws: int | Int[np.ndarray, "..."],
+    ended: bool | Bool[np.ndarray, "..."] = False,
 ) -> tuple[Float[np.ndarray, "..."], Float[np.ndarray, "..."]]:
-    """The share of draws, unbiased, and its standard error.
+    """Propensities whose inverse may be used as a weight, and their standard errors.
 
-    The error is that of (hits + 1) / (num_draws + 2), so that it is not zero when the share is 0 or
-    1: such a share is not certain either.
+    If draws `ended` because the action won its r-th time in draw n, it is r / n. If h of all n
+    draws were wins, the draw that decided counts with them: (h + 1) / (n + 1). For an action of
+    probability p the inverse has, over both cases, the mean (1 - (1 - p)^(m + 1)) / p, where m is
+    the most draws there may be.
+
+    References:
+        Haldane (1945), On a Method of Estimating Frequencies.
     """
-    smoothed = (hits + 1.0) / (num_draws + 2.0)
-    return hits / num_draws, np.sqrt(smoothed * (1.0 - smoothed) / num_draws)
+    smoothed = (hits + 1.0) / (draws + 2.0)  # not 0 or 1, which would not be certain either
+    error = np.sqrt(smoothed * (1.0 - smoothed) / draws)
+    return np.where(ended, hits, hits + 1) / np.where(ended, draws, draws + 1), error
 
 
 def host_mean(likelihood: AbstractLikelihood) -> Callable[[np.ndarray], np.ndarray]:
@@ -476,7 +552,8 @@ def of_residual(evidence: AbstractEvidence, offset: Float[Array, " d"] | None) -
 
 class TaskRequest(NamedTuple):
     """The evidence of a task on the host, its seed, the number of the decision, what the evidence
-    is tempered by because it has faded, and what its attributes move the prior by.
+    is tempered by because it has faded, what its attributes move the prior by, and which block of
+    draws for its propensity.
     """
 
     leaves: list[np.ndarray]
@@ -485,6 +562,7 @@ class TaskRequest(NamedTuple):
     number: int
     temperature: float = 1.0
     offset: Float[np.ndarray, " d"] | None = None
+    block: int = 0
 
 
 class TaskDraws(NamedTuple):
@@ -499,7 +577,7 @@ class TaskDraws(NamedTuple):
 
 
 class TaskPolicy:
-    """Indices of one agent for many tasks; `num_others` per task are for its propensity.
+    """Indices of one agent for many tasks; `num_others` per call are for a propensity.
 
     One program serves every request: evidence is padded to room for `max_rows` rows, and a loop
     goes over the tasks, whose own draws are side by side.
@@ -510,7 +588,7 @@ class TaskPolicy:
     ) -> None:
         self._leaves, self._structure = partition(agent)
         self._shapes = [leaf.shape for leaf in partition(empty.with_capacity(max_rows))[0]]
-        self._num_others = num_others
+        self.num_others = num_others
         exact = isinstance(agent, ThompsonSampling) and isinstance(agent.sampler, Exact)
         self._options = tuple(QUICK_COMPILATION.items()) if exact else ()
         self._num_cores = num_cores()
@@ -519,7 +597,7 @@ class TaskPolicy:
         """Draws for tasks of one likelihood, shared out among the processor's cores."""
         size = min(TASKS_PER_CALL, -(-len(requests) // self._num_cores))
         shares = [requests[start : start + size] for start in range(0, len(requests), size)]
-        about = (self._structure, requests[0].structure, self._num_others, self._options)
+        about = (self._structure, requests[0].structure, self.num_others, self._options)
         call = functools.partial(self._draws, compiled(_task_program, *about))
         parts = list(map(call, shares) if len(shares) == 1 else _threads().map(call, shares))
         return TaskDraws(*jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts))
@@ -528,12 +606,9 @@ class TaskPolicy:
         count = len(requests)
         columns = zip(*(request.leaves for request in requests), strict=True)
         evidence = [_side_by_side(*each) for each in zip(columns, self._shapes, strict=True)]
-        seeds, numbers = (
-            np.zeros((TASKS_PER_CALL, 2), np.uint32),
-            np.zeros(TASKS_PER_CALL, np.uint32),
-        )
+        seeds, numbers = np.zeros((2, TASKS_PER_CALL, 2), np.uint32)
         seeds[:count] = [divmod(request.seed, 2**32) for request in requests]
-        numbers[:count] = [request.number % 2**32 for request in requests]
+        numbers[:count] = [(request.number % 2**32, request.block) for request in requests]
         temperatures = np.ones(TASKS_PER_CALL)
         temperatures[:count] = [request.temperature for request in requests]
         own = (evidence, temperatures, seeds, numbers, _offsets_of(requests))
@@ -576,13 +651,14 @@ def _task_program(
 
     @jax.jit  # so that it is traced once, though its shapes are asked for before
     def one(leaves: Any, own: Any) -> tuple[Index, Bool[Array, " draws"]]:
-        evidence_leaves, temperature, seed, number, offset = own
+        evidence_leaves, temperature, seed, (number, block), offset = own
         agent: AbstractAgent = agent_structure.combine(leaves)
         evidence: AbstractEvidence = evidence_structure.combine(evidence_leaves)
         evidence = of_residual(evidence.temper(temperature), offset)
         streams = _task_streams(seed)
         first = decision_key(streams.decisions, number)
-        others = jax.random.split(decision_key(streams.propensities, number), num_others)
+        own_stream = decision_key(decision_key(streams.propensities, number), block)
+        others = jax.random.split(own_stream, num_others)
         keys = jnp.concatenate([first[None], others])
 
         def index(key: Key[Array, ""]) -> tuple[Index, Bool[Array, ""]]:
@@ -604,44 +680,113 @@ def _task_program(
     return many
 
 
+class TaskOffer(NamedTuple):
+    """What a task may choose from, how many actions, and the one that is taken if not the best."""
+
+    features: Float[np.ndarray, "k d"]
+    mask: Bool[np.ndarray, " k"] | None
+    top_k: int = 1
+    taken: int | None = None
+
+
 class TaskChoice(NamedTuple):
-    """Actions, best first; the one taken, its propensity, its index in each draw for propensities
-    (in the one that decides if there are none), and whether the draws failed.
+    """Actions, best first; the one taken, its propensity, from how many draws it is (0 if known),
+    its index in some of them (in the one that decides if there are none), and whether draws failed.
     """
 
     ranking: Int[np.ndarray, " top_k"]
     taken: int
     propensity: float | None
     propensity_se: float | None
+    num_draws: int
     predictors: Float[np.ndarray, " m"]
     failed: bool
 
 
-def choose_for_task(
+def choose_for_tasks(
+    policy: TaskPolicy,
+    requests: Sequence[TaskRequest],
+    offers: Sequence[TaskOffer],
+    max_draws: int,
+) -> list[TaskChoice]:
+    """Decisions of tasks (Algorithm 3, line 4), with propensities of at most `max_draws` draws.
+
+    Draws for propensities come in blocks, those of all tasks that need more at once.
+    """
+    draws = policy(requests)
+    choices, counts = [], dict[int, WinCount]()
+    for place, (request, offer) in enumerate(zip(requests, offers, strict=True)):
+        choice, count = _choose(draws.of(place), draws.failed[place], request, offer, max_draws)
+        choices.append(choice)
+        if count is not None:
+            counts[place] = count
+    for place in _count_all(policy, requests, counts, max_draws):
+        del counts[place]  # whose propensity is unknown, because a draw failed
+    for place, count in counts.items():
+        (share,), (error,) = count.propensity
+        choices[place] = choices[place]._replace(
+            propensity=float(share), propensity_se=float(error), num_draws=int(count.draws[0])
+        )
+    return choices
+
+
+def _choose(
     index: Index,
     failed: Bool[np.ndarray, " draws"],
-    features: Float[np.ndarray, "k d"],
-    mask: Bool[np.ndarray, " k"] | None,
-    top_k: int,
-    taken: int | None,
-    seed: tuple[int, int],
-) -> TaskChoice:
-    """The decision of one task: Algorithm 3, line 4."""
-    values = all_values(index, features.astype(default_float(), copy=False))
+    request: TaskRequest,
+    offer: TaskOffer,
+    max_draws: int,
+) -> tuple[TaskChoice, WinCount | None]:
+    """The decision of one task, and the wins of its action in the draws so far if they are counted.
+
+    A failed draw chooses at random.
+    """
+    features = offer.features.astype(default_float(), copy=False)
+    values = all_values(index, features)
     lost = bool(np.any(failed)) or not np.all(np.isfinite(values))
-    first = np.random.default_rng(seed).random(len(features)) if lost else values[0]
-    preferences = first if mask is None else np.where(mask, first, -np.inf)
-    ranking = best_first(preferences[None], top_k)[0]
-    taken = int(ranking[0]) if taken is None else taken
+    random = np.random.default_rng((request.seed, request.number)) if lost else None
+    first = values[0] if random is None else random.random(len(features))
+    preferences = first if offer.mask is None else np.where(offer.mask, first, -np.inf)
+    ranking = best_first(preferences[None], offer.top_k)[0]
+    taken = int(ranking[0]) if offer.taken is None else offer.taken
     at_random = isinstance(index, RandomIndex)
-    predictors = values[:, taken] if len(values) == 1 else values[1:, taken]
-    if at_random:
-        predictors = np.zeros(1, values.dtype)
+    others = values[1:] if max_draws else values
+    predictors = np.zeros(1, values.dtype) if at_random else others[:, taken]
     if lost or at_random:
-        share = top_k / int(np.sum(mask) if mask is not None else len(features))
-        return TaskChoice(ranking, taken, share, 0.0, predictors, lost)
-    if len(values) == 1:
-        return TaskChoice(ranking, taken, None, None, predictors, lost)
-    hits = count_wins(values[1:], mask, top_k, np.asarray([taken]))
-    shares, errors = propensity(hits, len(values) - 1)
-    return TaskChoice(ranking, taken, float(shares[0]), float(errors[0]), predictors, lost)
+        share = offer.top_k / int(len(features) if offer.mask is None else np.sum(offer.mask))
+        return TaskChoice(ranking, taken, share, 0.0, 0, predictors, lost), None
+    choice = TaskChoice(ranking, taken, None, None, 0, predictors, False)
+    if not max_draws:
+        return choice, None
+    count = WinCount(features, offer.mask, offer.top_k, np.asarray([taken]))
+    count.add(values[1 : 1 + max_draws])
+    return choice, count
+
+
+def _count_all(
+    policy: TaskPolicy,
+    requests: Sequence[TaskRequest],
+    counts: dict[int, WinCount],
+    max_draws: int,
+) -> set[int]:
+    """Draw until all have won r times or have had `max_draws`; the places where a draw failed."""
+    lost, size = set[int](), policy.num_others
+    blocks = dict.fromkeys(counts, 1)
+    while True:
+        more = [
+            (place, blocks[place] + i)
+            for place, count in counts.items()
+            if place not in lost
+            for i in range(-(-count.num_needed(max_draws) // size))
+        ][: MAX_BLOCKS * len(requests)]
+        if not more:
+            return lost
+        draws = policy([requests[place]._replace(block=block) for place, block in more])
+        for i, (place, block) in enumerate(more):
+            count, blocks[place] = counts[place], block + 1
+            left = max_draws - count.num_draws
+            values = all_values(draws.of(i), count.features)[1 : 1 + left]
+            if np.any(draws.failed[i]) or not np.all(np.isfinite(values)):
+                lost.add(place)
+            else:
+                count.add(values)

@@ -782,7 +782,7 @@ class _View:
         hits = np.zeros(self.num_candidates, np.int64)
         for member in members:
             hits[best_first(self._linear(member, x)[None], self.top_k)[0]] += 1
-        return propensity(hits[chosen], len(members))
+        return hits[chosen] / len(members), propensity(hits[chosen], len(members))[1]
 
     def _known_shares(
         self,

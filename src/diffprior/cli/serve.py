@@ -49,8 +49,8 @@ def serve(
         typer.Option(help="When a reward counts half: 500 (decisions), or P7D (seven days)."),
     ] = None,
     propensity_draws: Annotated[
-        int, typer.Option(help="Draws per propensity; more are more precise.")
-    ] = 16,
+        int, typer.Option(help="Most draws per propensity, of about 16 per action that can win.")
+    ] = 256,
     require_tokens: Annotated[
         bool, typer.Option("--require-tokens", help="Require tokens on loopback too.")
     ] = False,

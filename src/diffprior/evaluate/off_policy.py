@@ -13,8 +13,8 @@ from ..bandits.decisions import (
     TaskPolicy,
     TaskRequest,
     all_values,
-    count_wins,
     host_mean,
+    wins,
 )
 from ..bandits.updates import Observations, State
 from ..checks import default_float, positive_int
@@ -23,6 +23,9 @@ from ..executors import num_cores
 from ..logs.decisions import LoggedDecisions
 from ..priors.gaussian import GaussianPrior
 from ..reporting.tables import Table, plus_minus
+
+MIN_SIZE = 200  # effective decisions, below which errors are not to be trusted
+MAX_DEVIATION = 2.0  # standard errors of the mean weight from 1
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class OffPolicy:
         ips: Inverse propensity score: the mean of w r with the weight w = pi(a) / p(a).
         snips: Self-normalized: the sum of w r over the sum of w.
         dr: Doubly robust: the mean of sum_a pi(a) q(a) + w (r - q(a)), with a reward model q.
+        mean_weight: The mean of w, which is 1 if the log has every action that the policy takes and
+            its propensities are right.
         effective_sample_size: (sum w)^2 / sum w^2, of the decisions.
         num_decisions: Decisions with a propensity.
         num_tasks: Tasks that they are of.
@@ -59,33 +64,44 @@ class OffPolicy:
     ips: Estimate
     snips: Estimate
     dr: Estimate
+    mean_weight: Estimate
     effective_sample_size: float
     num_decisions: int
     num_tasks: int
     num_left_out: int
     failed: int
 
+    @property
+    def problem(self) -> str | None:
+        """Why the log cannot tell what the policy would have earned; None if it can."""
+        size, weight = self.effective_sample_size, self.mean_weight
+        if size < MIN_SIZE:
+            return f"its effective sample size is {size:.0f} decisions, of at least {MIN_SIZE}"
+        if not abs(weight.value - 1.0) <= MAX_DEVIATION * weight.standard_error:
+            return f"weights average {plus_minus(weight.value, weight.standard_error)} instead of 1"
+        return None
+
     def to_dict(self) -> dict[str, object]:
         """The table as plain numbers.
 
         Returns:
-            A dictionary that JSON can hold.
+            A dictionary that JSON can hold; `problem` is not None where the log cannot tell.
         """
-        return asdict(self)
+        return asdict(self) | {"problem": self.problem}
 
     def __str__(self) -> str:
-        """A table, one row for each estimate."""
-        names = {
-            "the log itself": self.logged,
-            "IPS": self.ips,
-            "SNIPS": self.snips,
-            "doubly robust": self.dr,
-        }
+        """A table, one row for each estimate; without estimates if the log cannot tell."""
+        names = {"the log itself": self.logged}
+        if self.problem is None:
+            names |= {"IPS": self.ips, "SNIPS": self.snips, "doubly robust": self.dr}
         rows = [(name, plus_minus(e.value, e.standard_error)) for name, e in names.items()]
         left = f", {self.num_left_out} more without a propensity" if self.num_left_out else ""
+        weight = plus_minus(self.mean_weight.value, self.mean_weight.standard_error)
+        told = f"\nthis log cannot tell: {self.problem}" if self.problem else ""
         return (
             f"{self.num_decisions} decisions of {self.num_tasks} tasks{left}; effective sample "
-            f"size {self.effective_sample_size:.0f}\n{Table(('', 'mean reward'), rows)}"
+            f"size {self.effective_sample_size:.0f}; mean weight {weight}\n"
+            f"{Table(('', 'mean reward'), rows)}{told}"
         )
 
 
@@ -115,7 +131,8 @@ def off_policy(
         seed: Of the draws.
 
     Returns:
-        IPS, SNIPS and DR with standard errors, and the effective sample size.
+        IPS, SNIPS and DR with standard errors, the mean weight and the effective sample size. If
+        either says that the log cannot tell, `problem` is set, and estimates are not to be used.
 
     Raises:
         ValueError: Arguments do not fit each other, or no decision has a propensity.
@@ -162,6 +179,7 @@ def _estimates(
     squares = float(np.sum(weights**2))
     return OffPolicy(
         logged=_ratio(rewards, ones, tasks),
+        mean_weight=_ratio(weights, ones, tasks),
         ips=_ratio(weights * rewards, ones, tasks),
         snips=_ratio(weights * rewards, weights, tasks),
         dr=_ratio(robust, ones, tasks),
@@ -217,8 +235,8 @@ def _probabilities(
             values = all_values(draws.of(row), features.astype(default_float(), copy=False))
             lost = draws.failed[row] | ~np.isfinite(values).all(axis=1)
             values[lost] = rng.random((int(lost.sum()), len(mask)))
-            wins = count_wins(values, mask, 1, np.arange(len(mask)))
-            shares[place], num_failed = wins / num_draws, num_failed + int(lost.sum())
+            won = wins(values, mask, 1, np.arange(len(mask)))
+            shares[place], num_failed = won.mean(axis=0), num_failed + int(lost.sum())
             means[place] = mean(features @ beliefs[row])
     return shares, np.where(np.isfinite(means), means, np.mean(decisions.rewards)), num_failed
 

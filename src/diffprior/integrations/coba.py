@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from ..bandits.bandit import Bandit
-from ..logs.decisions import counted_propensity
 from ..tables import arrow
 
 
@@ -15,10 +14,10 @@ class CobaLearner:
 
     Args:
         bandit: The bandit that decides and learns.
-        propensity_draws: Draws for the probability that goes with every action.
+        propensity_draws: Most draws for the probability that goes with every action.
     """
 
-    def __init__(self, bandit: Bandit, *, propensity_draws: int = 16) -> None:
+    def __init__(self, bandit: Bandit, *, propensity_draws: int = 256) -> None:
         self.bandit = bandit
         self._num_draws = propensity_draws
 
@@ -31,8 +30,7 @@ class CobaLearner:
         """One of `actions`, and its propensity; `context` is ignored."""
         rows = np.array([_features(action) for action in actions])
         decision = self.bandit.decide(rows, propensity_draws=self._num_draws)
-        share = counted_propensity(float(np.asarray(decision.propensity)), self._num_draws)
-        return actions[int(decision.action)], share
+        return actions[int(decision.action)], float(np.asarray(decision.propensity))
 
     def learn(self, context: object, action: object, reward: float, probability: float) -> None:
         """Learn the `reward` of an `action`; `context` and `probability` are not needed."""

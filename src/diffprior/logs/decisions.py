@@ -38,7 +38,8 @@ class LoggedDecision(NamedTuple):
 
 
 def counted_propensity(share: float, num_draws: int) -> float:
-    """Propensity for importance weights, from the share of `num_draws` further draws.
+    """Propensity for importance weights, from the share of `num_draws` further draws, in logs of
+    before draws ended at a number of wins.
 
     The draw that decided is counted with the others: (hits + 1) / (draws + 1). It is never zero,
     and for an action of probability p its inverse has mean (1 - (1 - p)^(draws + 1)) / p, almost

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import sqlalchemy as sa
 
-from ..bandits.decisions import TaskChoice, choose_for_task
+from ..bandits.decisions import TaskChoice, choose_for_tasks
 from .models import Catalog, Version, task_seed
 from .requests import (
     Change,
@@ -392,24 +392,15 @@ class Batch:
             self._attempt(request, _repeated_decision, task, known[request.decision_id])
 
     def _decide_group(self, group: list[_Pending]) -> list[Row]:
-        """Decisions of one version, drawn by one program."""
+        """Decisions of one version, drawn side by side."""
         version = group[0].state.version
         clocks = [version.clock(p.number, self._now) for p in group]
-        draws = version.policy(
-            [p.state.draw_request(p.task, p.number, c) for p, c in zip(group, clocks, strict=True)]
+        chosen = choose_for_tasks(
+            version.policy,
+            [p.state.draw_request(p.task, p.number, c) for p, c in zip(group, clocks, strict=True)],
+            [p.request.offer for p in group],
+            version.settings.propensity_draws,
         )
-        chosen = [
-            choose_for_task(
-                draws.of(i),
-                draws.failed[i],
-                p.request.features,
-                p.request.mask,
-                p.request.top_k or 1,
-                p.request.taken,
-                (p.task["seed"], p.number),
-            )
-            for i, p in enumerate(group)
-        ]
         predicted = version.mean_reward(np.stack([c.predictors for c in chosen])).mean(axis=1)
         rows = [self._row(*each) for each in zip(group, chosen, predicted.tolist(), strict=True)]
         self.results += [
@@ -433,6 +424,7 @@ class Batch:
             "taken": choice.taken,
             "propensity": choice.propensity,
             "propensity_se": choice.propensity_se,
+            "num_draws": choice.num_draws,
             "predicted": predicted if np.isfinite(predicted) else 0.0,
             "failed": choice.failed,
             "shadow": request.taken is not None,

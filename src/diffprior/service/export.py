@@ -136,6 +136,6 @@ def _decision(row: dict[str, Any], num_draws: int) -> LoggedDecision:
 
 
 def _propensity(row: dict[str, Any], num_draws: int) -> float:
-    if row["propensity_se"] == 0:  # exact, of a random choice
-        return row["propensity"]
+    if row["num_draws"] is not None or row["propensity_se"] == 0:  # or exact, of a random choice
+        return float(row["propensity"])
     return counted_propensity(row["propensity"], num_draws)

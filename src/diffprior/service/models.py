@@ -15,7 +15,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from ..bandits.agents import AbstractAgent, ThompsonSampling
-from ..bandits.decisions import TaskPolicy, TaskRequest, host_mean
+from ..bandits.decisions import TaskPolicy, TaskRequest, block_size, host_mean
 from ..bandits.updates import LARGE, MIN_ROWS, Forgetting, Observations, State
 from ..encoders import Encoder
 from ..evidence.base import AbstractLikelihood
@@ -143,8 +143,9 @@ class Version:
         )
 
     def _policy_of(self, agent: AbstractAgent) -> TaskPolicy:
-        sizes = (self.settings.max_rows, self.settings.propensity_draws)
-        return TaskPolicy(agent, self.likelihood.empty(self.dim), *sizes)
+        num_others = min(self.settings.propensity_draws, block_size(agent))
+        empty = self.likelihood.empty(self.dim)
+        return TaskPolicy(agent, empty, self.settings.max_rows, num_others)
 
     @property
     def at_random(self) -> bool:

@@ -13,7 +13,7 @@ from .requests import Reply, decision_reply, not_found
 from .store import Database, Row, decisions, read_rows, rewards, tasks
 from .tasks import TaskCache, TaskState, current_states
 
-NUM_CALLS = 16  # of a version's draw program, for the summary of a posterior
+MIN_DRAWS = 256  # for the summary of a posterior
 
 
 class Reader:
@@ -134,7 +134,7 @@ def _num_attributes(version: Version) -> int:
 
 def _posterior(state: TaskState, task: Row) -> Reply:
     """Mean, standard deviation and central 90 % intervals of fresh draws."""
-    draws = state.posterior_draws(task, NUM_CALLS)
+    draws = state.posterior_draws(task, MIN_DRAWS)
     low, high = np.quantile(draws, [0.05, 0.95], axis=0)
     return {
         "mean": draws.mean(axis=0).tolist(),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..bandits.decisions import TaskOffer
 from .store import Row
 
 Cell = None | bool | int | float | str | list[str]
@@ -53,6 +54,11 @@ class Decide:
     attributes: Attributes | None = None
     raw: list[Json] | None = None  # rows that become `features`
     future: Future[object] = field(default_factory=Future)
+
+    @property
+    def offer(self) -> TaskOffer:
+        """What a policy chooses from."""
+        return TaskOffer(self.features, self.mask, self.top_k or 1, self.taken)
 
     def check(self, dim: int) -> None:
         """Check what the body could not: that all fits the model, and the actions."""

@@ -69,7 +69,9 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         "duration in ISO 8601, such as P7D",
     )
     aggregation: Literal["first", "last", "sum"] = "first"
-    propensity_draws: int = pydantic.Field(16, ge=0, le=1024)
+    propensity_draws: int = pydantic.Field(
+        256, ge=0, le=4096, description="most draws for a propensity; they end at 16 wins"
+    )
     max_rows: int = pydantic.Field(1024, ge=128, le=65536)
 
     @pydantic.model_validator(mode="after")

@@ -71,6 +71,7 @@ decisions = sa.Table(
     sa.Column("taken", sa.Integer, nullable=False),
     sa.Column("propensity", Real),
     sa.Column("propensity_se", Real),
+    sa.Column("num_draws", sa.Integer),  # for the propensity; null before they ended at 16 wins
     sa.Column("predicted", Real, nullable=False),
     sa.Column("failed", sa.Boolean, nullable=False),
     sa.Column("shadow", sa.Boolean, nullable=False, server_default=sa.false()),
@@ -162,6 +163,10 @@ def _add_raw_columns(connection: sa.Connection) -> None:
     _add_columns(connection, tasks.c.attributes, tasks.c.retired, decisions.c.raw)
 
 
+def _add_num_draws(connection: sa.Connection) -> None:
+    _add_columns(connection, decisions.c.num_draws)
+
+
 def _add_columns(connection: sa.Connection, *columns: sa.Column[Any]) -> bool:
     """Add columns that are not there yet; whether there were any."""
     missing = [column for column in columns if not _has(connection, column)]
@@ -182,6 +187,7 @@ MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (
     _index_times,
     _add_moments,
     _add_raw_columns,
+    _add_num_draws,
 )
 
 

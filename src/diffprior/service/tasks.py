@@ -55,12 +55,14 @@ class TaskState:
             self.arrays, (self.seed, task["attributes"]), number, clock
         )
 
-    def posterior_draws(self, task: Row, num_calls: int) -> Float[np.ndarray, "n d"]:
-        """Fresh draws given the evidence: 1 + `propensity_draws` for each of `num_calls`."""
+    def posterior_draws(self, task: Row, min_draws: int) -> Float[np.ndarray, "n d"]:
+        """At least so many fresh draws given the evidence."""
+        policy = self.version.posterior_policy
+        num_calls = -(-min_draws // (1 + policy.num_others))
         clock = self.version.clock(task["num_decisions"], time.time())
         numbers = range(UNUSED_NUMBER, UNUSED_NUMBER + num_calls)
         requests = [self.draw_request(task, number, clock) for number in numbers]
-        return self.version.posterior_policy(requests).index.theta.reshape(-1, self.version.dim)
+        return policy(requests).index.theta.reshape(-1, self.version.dim)
 
 
 class TaskCache(OrderedDict[Key, TaskState]):

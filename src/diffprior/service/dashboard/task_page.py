@@ -30,9 +30,8 @@ def task_content(database: Database, reader: Reader, model: str, name: str) -> C
     """Template and variables of the page of a task."""
     row, state = reader.task_state(model, name)
     version = state.version
-    num_calls = -(-MIN_DRAWS // (1 + version.settings.propensity_draws))
-    prior = TaskState.empty(row, version).posterior_draws(row, num_calls)
-    posterior = state.posterior_draws(row, num_calls)
+    prior = TaskState.empty(row, version).posterior_draws(row, MIN_DRAWS)
+    posterior = state.posterior_draws(row, MIN_DRAWS)
     history, last = _history(database, row["id"])
     return "task.html", {
         "title": f"Task {name}",
