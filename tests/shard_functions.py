@@ -13,7 +13,7 @@ import numpy as np
 
 import diffprior as dp
 
-COLUMNS: Any = {"task": "task", "reward": "reward", "features": "x*"}
+COLUMNS: Any = {"task": "task", "reward": "reward", "features": "x*", "intercept": False}
 DIM = 4  # in which no kernels are tried
 
 

@@ -112,14 +112,16 @@ def test_rare_levels_are_others_and_extreme_numbers_are_clipped() -> None:
 def test_numbers_without_missing_cells_are_used_as_they_are() -> None:
     rng = np.random.default_rng(0)
     rows = [{"x": x, "y": bool(x > 0), "n": n} for n, x in enumerate(rng.standard_normal(50))]
-    encoder = dp.Encoder.fit(rows, ["x", "y", "n"])
+    encoder = dp.Encoder.fit(rows, ["x", "y", "n"], intercept=False)
     assert encoder.names == ("x", "y", "n") and encoder.plain
     np.testing.assert_array_equal(encoder.encode(rows), [[r["x"], r["y"], r["n"]] for r in rows])
     assert dp.Encoder.fit(rows).left_out == ("n",)
-    asked = dp.Encoder.fit(rows, ["x", "y"], intercept=True)
-    assert asked.names == ("intercept", "x", "y")
+    asked = dp.Encoder.fit(rows, ["x", "y"])
+    assert asked.names == ("intercept", "x", "y") and asked.plain
+    with_ones = [row | {"one": 1.0} for row in rows]
+    assert dp.Encoder.fit(with_ones, ["one", "x"]).names == ("one", "x")
     np.testing.assert_allclose(asked.encode(rows)[:, 1], [row["x"] for row in rows])
-    standard = dp.Encoder.fit(rows, "x", standardize=True).encode(rows)
+    standard = dp.Encoder.fit(rows, "x", intercept=False, standardize=True).encode(rows)
     np.testing.assert_allclose([standard.mean(), standard.std()], [0, 1], atol=1e-12)
 
 

@@ -193,9 +193,10 @@ class Encoder(Serializable):
             columns: Names, patterns such as "x*", and interactions such as "age*device"; by default
                 all columns but those that look like an id, which a warning names.
             reserved: Columns that patterns and the default leave out.
-            intercept: Whether the first feature is always 1; by default, unless columns are used as
-                they are.
-            standardize: Whether numbers get mean 0 and standard deviation 1; by default likewise.
+            intercept: Whether the first feature is always 1; by default, unless a column used as it
+                is is constant.
+            standardize: Whether numbers get mean 0 and standard deviation 1; by default, unless
+                columns are used as they are.
             min_count: Rows from which a level has a feature of its own.
             max_features: Largest number of features.
 
@@ -212,7 +213,6 @@ class Encoder(Serializable):
         plain = not interactions and all(found.plain for found in parsed.values())
         as_given = plain and columns is not None
         standardize = (not plain) if standardize is None else standardize
-        intercept = (not plain) if intercept is None else intercept
         found, notes = list[Column](), list[str]()
         for name, values in parsed.items():
             column, note = _fit_column(name, cells[name], values, standardize, min_count)
@@ -231,6 +231,8 @@ class Encoder(Serializable):
                 "other columns"
             )
         names = {column.name for column in found}
+        if intercept is None:
+            intercept = not any(_is_constant(column.encode(cells[column.name])) for column in found)
         encoder = Encoder(
             tuple(found),
             tuple(parts for parts in interactions if names.issuperset(parts)),

@@ -45,7 +45,7 @@ def test_a_prior_is_scored_beside_a_gaussian_and_a_mixture(
     assert mine["difference"] > 5 * mine["difference_standard_error"] > 0
     direct = dp.evaluate.log_evidence(
         MIXTURE,
-        dp.Logs.read(logs, task="campaign", reward="paid", features="x*"),
+        dp.Logs.read(logs, task="campaign", reward="paid", features="x*", intercept=False),
         dp.Linear(0.5),
     )
     assert mine["log_evidence"] == pytest.approx(direct.mean(), rel=1e-6)

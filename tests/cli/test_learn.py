@@ -12,7 +12,7 @@ import diffprior as dp
 from cli.helpers import run
 from worlds_of_tasks import blobs, rows
 
-NAMES = ("--task", "user", "--reward", "rating", "--features", "x*")
+NAMES = ("--task", "user", "--reward", "rating", "--features", "x*", "--no-intercept")
 LINEAR = ("--likelihood", "linear")
 GAUSSIAN = ("--families", "gaussian", "--quick")
 

@@ -91,7 +91,8 @@ import sys
 import jax
 jax.config.update("jax_enable_x64", True)
 import diffprior as dp
-shards = dp.ShardedLogs.read(sys.argv[1], task="task", reward="reward", features="x*")
+columns = {"task": "task", "reward": "reward", "features": "x*", "intercept": False}
+shards = dp.ShardedLogs.read(sys.argv[1], **columns)
 dp.learn(shards, dp.Linear(), families=("gaussian",), simulate=False, checkpoint_dir=sys.argv[2])
 """
 

@@ -56,7 +56,9 @@ def test_every_kind_of_table_gives_the_same_logs(tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "logs.csv", index=False)
     pq.write_table(arrow, tmp_path / "logs.parquet")
     frame.to_csv(tmp_path / "logs.tsv.gz", index=False, sep="\t")
-    expected = dp.Logs(data["campaign"], np.column_stack([data["x1"], data["x2"]]), data["click"])
+    expected = dp.Logs(
+        data["campaign"], np.column_stack([data["x1"], data["x2"]]), data["click"], intercept=True
+    )
     sources: list[tuple[Any, dict[str, Any]]] = [
         (tmp_path / "logs.csv", {}),
         (tmp_path / "logs.tsv.gz", {}),
@@ -69,7 +71,7 @@ def test_every_kind_of_table_gives_the_same_logs(tmp_path: Path) -> None:
     ]
     for source, options in sources:
         logs = dp.Logs.read(source, task="campaign", reward="click", features="x*", **options)
-        assert logs.feature_names == ("x1", "x2")
+        assert logs.feature_names == ("intercept", "x1", "x2")
         assert list(logs.labels) == list(expected.labels)
         np.testing.assert_allclose(logs.features, expected.features, rtol=1e-12)
         np.testing.assert_array_equal(logs.hashes, expected.hashes)

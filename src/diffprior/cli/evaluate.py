@@ -95,7 +95,7 @@ def evaluate_prior(
             reward=reward,
             features=split_names(features) or model.feature_names or None,
             time=time,
-            intercept=intercept,
+            intercept=bool(intercept),  # features are those of the prior
             encoder=model.encoder,
         )
         say(f"{table.num_tasks} tasks, {table.num_rows} rows, {table.dim} features")

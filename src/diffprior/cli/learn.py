@@ -184,8 +184,8 @@ def statistics(
     ] = "duckdb",
     weight: Weight = None,
     intercept: Annotated[
-        bool, typer.Option("--intercept", help="Add a feature that is always 1.")
-    ] = False,
+        bool, typer.Option("--intercept/--no-intercept", help="Add a feature that is always 1.")
+    ] = True,
 ) -> None:
     """Print the SQL whose result `diffprior learn --from statistics` reads."""
     with friendly_errors():

@@ -42,7 +42,7 @@ Intercept = Annotated[
     bool | None,
     typer.Option(
         "--intercept/--no-intercept",
-        help="Add a feature that is always 1; by default, unless all columns are numbers.",
+        help="Add a feature that is always 1; by default, unless a column is constant.",
     ),
 ]
 Likelihood = Annotated[

@@ -129,8 +129,8 @@ class Logs:
     ) -> "Logs":
         """Read logs from a table with columns of any type.
 
-        If all features are numbers or booleans without a missing cell, they are used as they are.
-        Otherwise they are encoded, beside an intercept, as `Encoder.fit` describes.
+        If all features are numbers or booleans without a missing cell, they are used as they are,
+        beside an intercept. Otherwise they are encoded as `Encoder.fit` describes.
 
         Args:
             source: Path to a .csv, .tsv (also .gz) or .parquet file; a table of pandas, polars,
@@ -143,9 +143,10 @@ class Logs:
                 per task.
             weight: Column with the number of observations that a row stands for.
             time: Column of times; rows of a task are sorted by it.
-            intercept: Whether to prepend a feature that is always 1; by default, if features are
-                encoded.
-            standardize: Whether numbers get mean 0 and standard deviation 1; by default likewise.
+            intercept: Whether to prepend a feature that is always 1; by default, unless a column is
+                constant already.
+            standardize: Whether numbers get mean 0 and standard deviation 1; by default, if
+                features are encoded.
             max_rows: From a Parquet file, read whole tasks, chosen by their labels, up to this
                 number of rows; the file is never in memory as a whole. By default, all rows.
             encoder: Encoder of a model, by which features become those of its prior, instead of
@@ -187,7 +188,7 @@ class Logs:
         reward: str,
         features: str | Sequence[str],
         weight: str | None = None,
-        intercept: bool = False,
+        intercept: bool | None = None,
     ) -> TaskStatistics:
         """Sum up the rows of a Parquet file by task, in batches.
 

@@ -131,7 +131,7 @@ def statistics_sql(
     reward: str,
     table: str = "logs",
     dialect: str = "duckdb",
-    intercept: bool = False,
+    intercept: bool = True,
     weight: str | None = None,
 ) -> str:
     """Write the SQL whose result `TaskStatistics.read` reads: one row per task."""
