@@ -30,6 +30,12 @@ REJECTED: dict[str, tuple[Callable[[], object], str, str, str]] = {
     "noise nan": (lambda: dp.Linear(np.nan), "noise_std", "finite", "NaN"),
     "noise vector": (lambda: dp.Linear([1.0, 2.0]), "noise_std", "shape ()", "(2,)"),
     "noise words": (lambda: dp.Linear("loud"), "noise_std", "real numbers", "<U4"),
+    "update with an action": (
+        lambda: dp.Bandit(gaussian(), dp.Linear(1.0)).update(1, 1.0),
+        "features",
+        "shape (2,)",
+        "()",
+    ),
     "observe nothing": (lambda: dp.Linear(1.0).observe(), "observe", "dim=", "neither"),
     "observe no rewards": (lambda: dp.Linear(1.0).observe(ONES), "rewards", "array", "None"),
     "observe no features": (
@@ -180,3 +186,25 @@ def test_messages() -> None:
             assert re.search(pattern, str(error), re.DOTALL), f"{name}: {error}"
         else:
             pytest.fail(f"{name}: nothing was raised")
+
+
+def test_a_misspelled_name_is_answered_with_the_right_one() -> None:
+    with pytest.raises(AttributeError, match="did you mean 'DiffusionPrior'"):
+        _ = dp.Diffusionprior  # type: ignore[attr-defined]
+
+
+def test_keys_are_checked() -> None:
+    """By the package itself: the type checker of the tests, which would come first, is left out."""
+    sample = dp.GaussianPrior.sample.__wrapped__  # type: ignore[attr-defined]
+    draw = dp.Exact.sample_many.__wrapped__  # type: ignore[attr-defined]
+    for key, shown in {7: "got 7; pass jax.random.key(7)", "a": "got 'a'", 0.5: "got 0.5"}.items():
+        with pytest.raises(
+            ValueError, match=re.escape(f"`key`: expected a random key of JAX, {shown}")
+        ):
+            sample(gaussian(), key, 3)
+        with pytest.raises(ValueError, match=re.escape(shown)):
+            draw(dp.Exact(gaussian()), key, linear(), 3)
+    with pytest.raises(ValueError, match=r"got shape \(2,\)"):
+        sample(gaussian(), jax.random.split(KEY), 3)
+    old = sample(gaussian(), jax.random.PRNGKey(0), 3)
+    np.testing.assert_array_equal(old, gaussian().sample(KEY, 3))

@@ -3,6 +3,7 @@
 Names are imported when they are first used, so that a program waits only for what it uses.
 """
 
+import difflib
 import importlib
 from typing import TYPE_CHECKING
 
@@ -134,7 +135,9 @@ if not TYPE_CHECKING:  # where it would hide misspelled names
         elif name in _MODULES:
             value = getattr(importlib.import_module(_MODULES[name], __name__), name)
         else:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            similar = difflib.get_close_matches(name, [*__all__, *_SUBMODULES], 1, 0.7)
+            hint = f"; did you mean {similar[0]!r}?" if similar else ""
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
         globals()[name] = value
         return value
 

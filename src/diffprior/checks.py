@@ -9,7 +9,7 @@ import importlib.util
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
 MAX_EIGENVALUES = 256  # parameters up to which eigenvalues take no noticeable time
@@ -140,6 +140,23 @@ def choice(name: str, value: str, options: tuple[str, ...]) -> str:
         listed = ", ".join(map(repr, options))
         raise ValueError(f"`{name}`: expected one of {listed}, got {value!r}; pick one of those")
     return value
+
+
+def random_key(key: object) -> Key[Array, ""]:
+    """`key` as one random key of JAX, of the new or the old style."""
+    if (
+        isinstance(key, Array)
+        and key.shape == ()
+        and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    ):
+        return key
+    if isinstance(key, Array) and key.shape == (2,) and key.dtype == jnp.uint32:
+        return jax.random.wrap_key_data(key)
+    shown = f"shape {key.shape}" if isinstance(key, Array) else repr(key)
+    number = key if isinstance(key, int) and key >= 0 else 0
+    raise ValueError(
+        f"`key`: expected a random key of JAX, got {shown:.60}; pass jax.random.key({number})"
+    )
 
 
 def covariance(name: str, value: ArrayLike, shape: tuple[Size, ...]) -> Float[Array, "*n d d"]:

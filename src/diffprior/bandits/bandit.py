@@ -470,13 +470,13 @@ class Bandit(Serializable):
         bandit._strained = known["strained"]
         return bandit
 
-    def _encoded(self, features: object) -> ArrayLike:
+    def _encoded(self, features: object) -> Any:
         """Features as an array; raw rows become one by the encoder."""
         is_raw = isinstance(features, Mapping) or hasattr(features, "columns")
         if isinstance(features, list | tuple) and features:
             is_raw = isinstance(features[0], Mapping)
         if not is_raw:
-            return features  # type: ignore[return-value]
+            return features
         if self._encoder is None:
             raise ValueError(
                 "`features`: expected arrays, because the bandit has no encoder, got raw rows; "

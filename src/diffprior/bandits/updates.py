@@ -104,7 +104,10 @@ class Observations:
 
     def __init__(self, features: ArrayLike, reward: ArrayLike, dim: int, dtype: np.dtype) -> None:
         axes = (dim,) if num_axes("features", features) < 2 else ("n", dim)
-        rows = real_numbers("features", features, axes, f"{dim} numbers for each reward")
+        fix = f"{dim} numbers for each reward"
+        if np.ndim(features) == 0:
+            fix += "; of an action, pass its row of the features that it was chosen from"
+        rows = real_numbers("features", features, axes, fix)
         fix = "one reward for each row of `features`"
         rewards = real_numbers("reward", reward, rows.shape[:-1], fix)
         self.features = np.asarray(rows, dtype).reshape(-1, dim)

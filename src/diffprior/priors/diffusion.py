@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 from numpy.typing import ArrayLike
 
-from ..checks import choice, describe, positive_int
+from ..checks import choice, describe, positive_int, random_key
 from ..denoisers.base import RESIDUAL_STAGES, AbstractDenoiser, exact_residual
 from ..denoisers.corrected import CorrectedDenoiser
 from ..denoisers.network import NetworkDenoiser
@@ -264,7 +264,7 @@ class DiffusionPrior(AbstractPrior):
         return Gaussian(self.offset, self.scale @ self.scale.T)
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
-        return _sample(self, key, positive_int("num_samples", num_samples))
+        return _sample(self, random_key(key), positive_int("num_samples", num_samples))
 
     @property
     def has_own_grid(self) -> bool:

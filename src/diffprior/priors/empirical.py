@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
-from ..checks import describe, positive_int, real_array
+from ..checks import describe, positive_int, random_key, real_array
 from ..evidence.base import AbstractEvidence
 from ..files.base import require_finite
 from ..fitting.samples import checked_samples
@@ -73,7 +73,7 @@ class EmpiricalPrior(AbstractClosedFormPrior):
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
         num_samples = positive_int("num_samples", num_samples)
-        uniforms = jax.random.uniform(key, (num_samples,), self.log_weights.dtype)
+        uniforms = jax.random.uniform(random_key(key), (num_samples,), self.log_weights.dtype)
         return self.atoms[pick(jnp.exp(self.log_weights), uniforms)]
 
     @eqx.filter_jit

@@ -14,6 +14,7 @@ from ..checks import (
     in_default_precision,
     plausible_covariance,
     positive_int,
+    random_key,
     real_array,
 )
 from ..evidence.base import AbstractEvidence
@@ -102,7 +103,7 @@ class GaussianPrior(AbstractClosedFormPrior):
         return Gaussian(self.mean, self.cov)
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
-        return _sample(self, key, positive_int("num_samples", num_samples))
+        return _sample(self, random_key(key), positive_int("num_samples", num_samples))
 
     @eqx.filter_jit
     def posterior(self, evidence: AbstractEvidence) -> tuple["GaussianPrior", Float[Array, ""]]:

@@ -16,6 +16,7 @@ from ..checks import (
     on_device,
     plausible_covariance,
     positive_int,
+    random_key,
     real_array,
 )
 from ..evidence.base import AbstractEvidence
@@ -196,7 +197,7 @@ class MixturePrior(AbstractClosedFormPrior):
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
         """Draws from the prior."""
-        return _sample(self, key, positive_int("num_samples", num_samples))
+        return _sample(self, random_key(key), positive_int("num_samples", num_samples))
 
     @eqx.filter_jit
     def posterior(self, evidence: AbstractEvidence) -> tuple["MixturePrior", Float[Array, ""]]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Key
 from numpy.typing import ArrayLike
 
-from ..checks import describe, positive, positive_int, settings
+from ..checks import describe, positive, positive_int, random_key, settings
 from ..evidence.base import AbstractEvidence
 from ..files.base import Serializable
 from ..gaussian import Gaussian
@@ -148,7 +148,7 @@ class AbstractSampler(eqx.Module, Serializable):
             ValueError: if the evidence is none, or of another number of parameters.
             RuntimeError: if the draw failed, unless throw=False.
         """
-        theta, info = _draw(self, key, self._checked(evidence))
+        theta, info = _draw(self, random_key(key), self._checked(evidence))
         return self._checked_draws(theta, info, throw)
 
     def sample_many(
@@ -176,7 +176,7 @@ class AbstractSampler(eqx.Module, Serializable):
         """
         evidence = self._checked(evidence)
         num_samples = positive_int("num_samples", num_samples)
-        thetas, info = _draw_many(self, key, evidence, num_samples)
+        thetas, info = _draw_many(self, random_key(key), evidence, num_samples)
         return self._checked_draws(thetas, info, throw), info
 
     def _checked(self, evidence: object) -> AbstractEvidence:
