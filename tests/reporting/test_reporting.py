@@ -97,6 +97,8 @@ def test_every_pair_is_shown_with_names() -> None:
         assert labels == {f"parameter {n}" if n == "2" else n for n in NAMES[:shown]}
         pairs = {tuple(axis.collections[0].get_offsets()[0]) for axis in scattered}
         assert pairs == {(ROWS[0, j], ROWS[0, i]) for i in range(shown) for j in range(i)}
+        columns = [{axis.get_xlim() for axis in figure.axes[j::shown][j:]} for j in range(shown)]
+        assert all(len(limits) == 1 for limits in columns)  # a histogram above its points
 
 
 def test_the_legend_covers_no_axes() -> None:

@@ -104,15 +104,18 @@ def prior_figure(
     labels = [f"parameter {name}" if name.isdigit() else name for name in names[:shown]]
     size = 5.0 if shown == 1 else max(1.9, 7.5 / shown)
     figure, axes = new_figure(shown, shown, width=size, height=size)
+    limits = [_limits(data[:, i], draws[:, i]) for i in range(shown)]
     for i in range(shown):
         for j in range(shown):
             axis = axes[i, j]
             if j > i:
                 axis.set_visible(False)
             elif i == j:
-                _histograms(axis, data[:, i], draws[:, i])
+                _histograms(axis, data[:, i], draws[:, i], limits[i])
             else:
                 scatter(axis, data[:, [j, i]], draws[:, [j, i]])
+                axis.set_ylim(limits[i])
+            axis.set_xlim(limits[j])
             _label_axes(axis, labels, i, j)
     _add_legend(figure)
     if shown < data.shape[1]:
@@ -120,9 +123,17 @@ def prior_figure(
     return figure
 
 
-def _histograms(axis: "Axes", data: np.ndarray, draws: np.ndarray) -> None:
+def _limits(data: np.ndarray, draws: np.ndarray) -> tuple[float, float]:
+    """Range of a parameter in all its panels: without a thousandth at either end, and a margin."""
     low, high = np.quantile(np.concatenate([data, draws]), (0.001, 0.999))
-    edges = np.linspace(low, high if high > low else low + 1.0, 40).tolist()
+    margin = 0.05 * (high - low) if high > low else 0.5
+    return float(low - margin), float(high + margin)
+
+
+def _histograms(
+    axis: "Axes", data: np.ndarray, draws: np.ndarray, limits: tuple[float, float]
+) -> None:
+    edges = np.linspace(*limits, 44).tolist()
     for values, color in ((data, DATA), (draws, MODEL)):
         axis.hist(values, edges, density=True, histtype="step", color=color, lw=1.3)
     axis.set_yticks([])
