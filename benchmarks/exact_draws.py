@@ -66,9 +66,9 @@ def in_latent_space(
     A step to sqrt(1 - b^2) z + b noise leaves N(0, I) as it is, so that it is taken or not by the
     likelihood alone; lengths b of all orders are tried.
     """
-    pick_key, *keys = jax.random.split(key, 1 + LATENT_STEPS)
+    keys = jax.random.split(key, 1 + LATENT_STEPS)
     weights = jax.nn.softmax(log_likelihood(atoms))
-    z = atoms[pick(weights, jax.random.uniform(pick_key, (num_draws,), atoms.dtype))]
+    z = atoms[pick(weights, jax.random.uniform(keys[0], (num_draws,), atoms.dtype))]
 
     def step(state: tuple[Array, Array], key: Key[Array, ""]) -> tuple[tuple[Array, Array], None]:
         z, value = state
@@ -79,7 +79,7 @@ def in_latent_space(
         moved = jnp.sqrt(1.0 - length**2) * z + length * noise
         return _accepted(accept_key, (z, value), moved, log_likelihood(moved)), None
 
-    return jax.lax.scan(step, (z, log_likelihood(z)), jnp.stack(keys))[0][0]
+    return jax.lax.scan(step, (z, log_likelihood(z)), keys[1:])[0][0]
 
 
 def in_blocks(

@@ -1,6 +1,5 @@
 """Functions that workers import by name, and logs in shards, for the tests of executors."""
 
-import functools
 import os
 import signal
 import time
@@ -72,11 +71,6 @@ def slow(function: Any, seconds: float, folder: str, shard: Any) -> Any:
     (Path(folder) / f"began-{os.getpid()}").touch()
     time.sleep(seconds)
     return function(shard)
-
-
-def slowed(function: Any, seconds: float, folder: str) -> Any:
-    """The same function, slower."""
-    return functools.partial(slow, function, seconds, folder)
 
 
 def count_rows(shard: Any) -> int:

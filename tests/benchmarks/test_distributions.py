@@ -46,10 +46,10 @@ def test_log_density_matches_samples(name: str) -> None:
     assert np.all(np.abs(found - expected) < 5 * np.sqrt(expected / 1e5) + 2e-3)
 
 
-@pytest.mark.parametrize(("name", "num_observations"), [("H", 1000), ("swirl", 0)])
-def test_draws_in_the_plane_have_the_moments_of_a_grid(name: str, num_observations: int) -> None:
+def test_draws_in_the_plane_have_the_moments_of_a_grid() -> None:
+    name = "H"
     source = distribution(name)
-    tasks = source.tasks(num_observations, 2, 0)
+    tasks = source.tasks(1000, 2, 0)
     draws = source.posterior(1, tasks, DRAWS)
     for draw, precision, shift in zip(
         draws, tasks.evidence.precision, tasks.evidence.shift, strict=True
@@ -76,8 +76,8 @@ def test_strong_evidence_leaves_many_points_to_choose_from() -> None:
 
 def test_draws_on_a_sheet_have_the_moments_of_weighted_atoms() -> None:
     source = distribution("sheet-4")
-    tasks = source.tasks(10, 2, 0)
-    draws = source.posterior(1, tasks, DRAWS)
+    tasks = source.tasks(10, 1, 0)
+    draws = source.posterior(1, tasks, 1000)
     atoms = source.sample(99, 100_000)
     for draw, precision, shift in zip(
         draws, tasks.evidence.precision, tasks.evidence.shift, strict=True
@@ -85,8 +85,8 @@ def test_draws_on_a_sheet_have_the_moments_of_weighted_atoms() -> None:
         logs = atoms @ np.asarray(shift)
         logs = logs - 0.5 * np.sum((atoms @ np.asarray(precision)) * atoms, axis=1)
         mean, square = grid_moments(atoms, logs)
-        assert len(np.unique(draw[:, 0])) == DRAWS
-        assert np.all(np.abs(draw.mean(axis=0) - mean) < 5 * draw.std(axis=0) / np.sqrt(DRAWS))
+        assert len(np.unique(draw[:, 0])) == 1000
+        assert np.all(np.abs(draw.mean(axis=0) - mean) < 5 * draw.std(axis=0) / np.sqrt(1000))
         assert_mean(draw[:, 0] ** 2, square[0])
 
 
@@ -94,7 +94,7 @@ def test_draws_of_a_wide_prior_have_the_moments_of_a_grid() -> None:
     num_observations, likelihood = 3, "negative-binomial"
     source = distribution("wide-2", likelihood)
     assert isinstance(source, MixtureDistribution)
-    tasks = source.tasks(num_observations, 2, 0, likelihood)
+    tasks = source.tasks(num_observations, 1, 0, likelihood)
     draws = source.posterior(1, tasks, DRAWS)
     family, evidence = LIKELIHOODS[likelihood](), tasks.evidence
     reach = 6 * distributions.WIDE[likelihood]

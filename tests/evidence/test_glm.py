@@ -27,7 +27,10 @@ both_precisions = pytest.mark.float32
 every_family = pytest.mark.parametrize("case", GLMS, ids=case_name)
 LINKS = (LOGISTIC, POISSON, NEGATIVE_BINOMIAL)
 every_link = pytest.mark.parametrize("case", LINKS, ids=case_name)
-SIZES = [(d, n) for d in (3, 9) for n in sorted({0, d - 1, 10 * d})]
+SIZES = [
+    *(pytest.param(3, n, marks=both_precisions) for n in (0, 2, 30)),
+    *((9, n) for n in (0, 8, 90)),
+]
 ETA = np.linspace(-30, 30, 61)
 
 
@@ -90,7 +93,6 @@ def test_log_likelihood_is_a_log_probability(eta: float) -> None:
         assert_allclose(got, stats.bernoulli(1 / (1 + np.exp(-eta))).logpmf(y), rtol=rtol)
 
 
-@both_precisions
 @every_link
 @pytest.mark.parametrize(("dim", "num_rows"), SIZES)
 def test_condition_is_algorithm_1(case: LikelihoodCase, dim: int, num_rows: int) -> None:
@@ -109,7 +111,7 @@ def test_condition_is_algorithm_1(case: LikelihoodCase, dim: int, num_rows: int)
 @both_precisions
 @pytest.mark.parametrize(
     ("case", "dim", "num_rows"),
-    [(LOGISTIC, 3, 10_000), (POISSON, 128, 1_280)],
+    [(LOGISTIC, 3, 10_000), (POISSON, 64, 640)],
     ids=["logistic", "poisson"],
 )
 def test_large_histories_end_where_the_gradient_is_zero(
@@ -129,7 +131,7 @@ def test_large_histories_end_where_the_gradient_is_zero(
 
 
 @every_link
-@pytest.mark.parametrize(("dim", "num_rows"), [(3, 1), (9, 8), (3, 50)])
+@pytest.mark.parametrize(("dim", "num_rows"), [(3, 50)])
 def test_mode_is_that_of_scipys_optimizer(case: LikelihoodCase, dim: int, num_rows: int) -> None:
     p = problem(7, dim, num_rows, case)
     mode = reference.map_by_optimizer(*p.for_twin(), case.family, case.dispersion)

@@ -261,9 +261,9 @@ def test_weights_are_checked() -> None:
 
 def test_rows_of_weight_zero_are_as_if_not_there() -> None:
     """However many there are: they are no samples that justify components."""
-    x = draws(400)
-    weights = np.r_[np.ones(400), np.zeros(6000)]
-    with_others = np.concatenate([x, np.random.default_rng(1).standard_normal((6000, 3)) + 9])
+    x = draws(150)
+    weights = np.r_[np.ones(150), np.zeros(2000)]
+    with_others = np.concatenate([x, np.random.default_rng(1).standard_normal((2000, 3)) + 9])
     got = dp.MixturePrior.fit(with_others, sample_weights=weights)
     assert_allclose(np.asarray(got.means), np.asarray(dp.MixturePrior.fit(x).means))
 

@@ -38,7 +38,7 @@ def runs(sampler: dp.ParticleFilter, evidence: dp.AbstractEvidence) -> tuple[jax
     return jax.lax.map(one, jax.random.split(KEY, 2048), batch_size=512)
 
 
-@pytest.mark.parametrize("num_rows", [0, 1, 6])
+@pytest.mark.parametrize("num_rows", [0, 6])
 def test_runs_follow_the_limit_law(num_rows: int) -> None:
     """A run of K particles is off by the order of 1 / K, in units of the spread; twice that is
     allowed. The perturbation adds at most its own variance to the exact covariance."""
