@@ -4,8 +4,8 @@ Two kinds of task were solved before, so their parameters form two blobs. A new 
 a few rewards. Three priors turn them into a posterior:
 
     N(0, I)     knows nothing of the past
-    Gaussian    one bell over all past tasks
-    mixture     one bell for each kind of task
+    Gaussian    one Gaussian over all past tasks
+    mixture     one Gaussian for each kind of task
 
 Run it with `python examples/exact_inference.py`.
 """

@@ -34,7 +34,7 @@ def answer(path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-    """The application as WSGI defines it; a refused call is answered by the reason."""
+    """The application as WSGI defines it; a rejected call is answered by the reason."""
     try:
         size = int(environ.get("CONTENT_LENGTH") or 0)
         found = answer(environ["PATH_INFO"], json.loads(environ["wsgi.input"].read(size)))

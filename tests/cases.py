@@ -174,8 +174,8 @@ def diffusion() -> dp.DiffusionPrior:
     return dp.DiffusionPrior.from_prior(GAUSSIAN.make())
 
 
-def standing_on(weights: Array, means: Array, covs: Array) -> dp.DiffusionPrior:
-    """A mixture as a learned prior stands on one, with nothing to correct."""
+def mixture_based(weights: Array, means: Array, covs: Array) -> dp.DiffusionPrior:
+    """A mixture as the base of a learned prior, with nothing to correct."""
     closed = dp.DiffusionPrior.from_prior(dp.MixturePrior(weights, means, covs))
     inverse = np.linalg.inv(np.asarray(closed.scale, np.float64))
     unit = (means - np.asarray(closed.offset, np.float64)) @ inverse.T
@@ -200,8 +200,8 @@ def corrected(prior: dp.DiffusionPrior, size: float = 0.3) -> dp.DiffusionPrior:
 
 @functools.cache
 def on_a_mixture() -> dp.DiffusionPrior:
-    """The mixture as a learned prior that stands on it."""
-    return standing_on(WEIGHTS, MEANS, COVS)
+    """The mixture as the base of a learned prior."""
+    return mixture_based(WEIGHTS, MEANS, COVS)
 
 
 @dataclass(frozen=True)

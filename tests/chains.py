@@ -21,7 +21,7 @@ Step = Callable[[Array, float, float, Array], Array]
 
 @dataclasses.dataclass(frozen=True)
 class Unit:
-    """Coordinates in which a law of this mean and covariance has mean zero and covariance I."""
+    """Coordinates in which a distribution of these moments has mean zero and covariance I."""
 
     offset: Array
     scale: Array

@@ -56,8 +56,8 @@ class Stranger:
 
     def denoise(self, precision: jax.Array, shift: jax.Array) -> Law:
         self.calls.append("denoise")
-        law = self.inner.denoise(precision, shift)
-        return Law(law.mean, law.cov)
+        found = self.inner.denoise(precision, shift)
+        return Law(found.mean, found.cov)
 
     def moments(self) -> Law:
         return Law(np.asarray(self.inner.mean), np.asarray(self.inner.cov))

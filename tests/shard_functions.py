@@ -34,7 +34,7 @@ def place(shard: int) -> tuple[int, int]:
     return os.getpid(), num_cores()
 
 
-def refused(shard: int) -> int:
+def rejected(shard: int) -> int:
     """Fails at one shard."""
     if shard == 7:
         raise ValueError("seven is not wanted")

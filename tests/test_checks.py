@@ -1,4 +1,4 @@
-"""Checks at the door: what passes, and messages that say which, what and how to mend it."""
+"""Input validation: what passes, and messages that name the argument, the value and the fix."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ def test_numbers_of_any_size_pass_if_they_are_finite(dtype: Any) -> None:
 
 
 @pytest.mark.float32
-def test_a_number_beyond_the_precision_is_refused() -> None:
+def test_a_number_beyond_the_precision_is_rejected() -> None:
     beyond = np.array([1.0, 1e39])
     if checks.default_float() == np.float64:
         assert_array_equal(checks.real_array("x", beyond, (2,)), beyond)
@@ -136,7 +136,7 @@ def test_longdouble_is_taken_in_double_precision() -> None:
         checks.real_numbers("x", np.array([1.0, np.finfo(np.longdouble).max]), ("n",))
 
 
-def test_masked_entries_are_refused_and_masks_without_any_are_not() -> None:
+def test_masked_entries_are_rejected_and_masks_without_any_are_not() -> None:
     masked = np.ma.masked_array([1.0, 2.0, 3.0], mask=[False, True, True])
     with pytest.raises(ValueError, match="`x`: expected numbers everywhere, got 2 masked; fill or"):
         checks.real_numbers("x", masked, ("n",))
@@ -144,7 +144,7 @@ def test_masked_entries_are_refused_and_masks_without_any_are_not() -> None:
 
 
 @pytest.mark.parametrize("folder", [None, 3, "", __file__])
-def test_no_folder_is_refused(folder: object) -> None:
+def test_no_folder_is_rejected(folder: object) -> None:
     before = jax.config.jax_compilation_cache_dir
     with pytest.raises(ValueError, match="^`folder`: expected the path of a folder, got"):
         dp.keep_compiled(folder)

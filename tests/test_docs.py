@@ -94,9 +94,9 @@ def test_the_hedge_of_the_page_takes_a_learned_prior() -> None:
     theta = np.asarray(moments.mean) + 8 * np.sqrt(np.diagonal(moments.cov))
     wide = dp.GaussianPrior(np.asarray(moments.mean), 25 * np.asarray(moments.cov))
     precision = jax.device_put(40 * np.eye(3))  # of forty rewards along each axis
-    law = page["Hedged"](learned, wide, 0.01).denoise(precision, precision @ theta)
-    assert np.max(np.abs(np.asarray(law.mean) - theta)) < 0.2
-    assert np.all(np.isfinite(law.cov)) and np.all(np.diagonal(law.cov) < 0.05)
+    found = page["Hedged"](learned, wide, 0.01).denoise(precision, precision @ theta)
+    assert np.max(np.abs(np.asarray(found.mean) - theta)) < 0.2
+    assert np.all(np.isfinite(found.cov)) and np.all(np.diagonal(found.cov) < 0.05)
 
 
 def build_site(folder: Path, site: Path) -> subprocess.CompletedProcess[str]:

@@ -69,7 +69,7 @@ def test_log_density_integrates_to_one() -> None:
     assert_allclose(np.sum(np.exp(log_density)) * area, 1.0, rtol=tolerance(1e-8, 1e-5))
 
 
-def test_rescale_is_the_law_of_a_multiple() -> None:
+def test_rescale_is_the_distribution_of_a_multiple() -> None:
     (mean, cov, *_), (gaussian, _) = pair(4, 3)
     assert_allclose(gaussian.rescale(-2.0).mean, -2 * mean)
     assert_allclose(gaussian.rescale(-2.0).cov, 4 * cov)
@@ -174,7 +174,7 @@ def test_draws_have_the_moments() -> None:
         ("ab", np.eye(2), "`mean`: expected real numbers"),
     ],
 )
-def test_what_is_no_gaussian_is_refused(mean: object, cov: object, message: str) -> None:
+def test_what_is_no_gaussian_is_rejected(mean: object, cov: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dp.Gaussian(mean, cov)
 
@@ -188,7 +188,7 @@ def test_what_is_no_gaussian_is_refused(mean: object, cov: object, message: str)
         (np.eye(3), np.zeros(2), r"`precision`: expected shape \(2, 2\)"),
     ],
 )
-def test_what_is_no_evidence_is_refused(precision: object, shift: object, message: str) -> None:
+def test_what_is_no_evidence_is_rejected(precision: object, shift: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dp.LinearEvidence.from_natural(precision, shift)
 

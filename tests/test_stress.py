@@ -67,7 +67,7 @@ precisions, keys = jnp.asarray(covs[:batch]), jax.random.split(jax.random.key(0)
 def loop(shifts):
     def one(precision, shift, key):
         evidence = dp.LinearEvidence.from_natural(precision, shift)
-        draws = [dp.Exact(law).draw(key, evidence)[0] for law in (prior, other)]
+        draws = [dp.Exact(one).draw(key, evidence)[0] for one in (prior, other)]
         return draws[0] + draws[1]
     return jax.lax.fori_loop(0, 2, lambda _, x: jax.vmap(one)(precisions, x, keys), shifts)
 

@@ -1,4 +1,4 @@
-"""Logs with known laws, and slow twins of what is learned from them; NumPy alone."""
+"""Logs of known distributions, and slow twins of what is learned from them; NumPy alone."""
 
 import numpy as np
 

@@ -176,6 +176,6 @@ def test_an_index_is_the_same_on_the_host_and_in_programs(name: str) -> None:
         (lambda: Uniform(dp.Logistic), r"`likelihood`.*got the class Logistic;.*Logistic\(\)"),
     ],
 )
-def test_wrong_arguments_are_refused(make: Callable[[], AbstractAgent], message: str) -> None:
+def test_wrong_arguments_are_rejected(make: Callable[[], AbstractAgent], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()

@@ -229,12 +229,12 @@ def test_a_failed_draw_raises_or_is_marked() -> None:
         (lambda b: Bandit(standard_prior(), dp.Linear(1.0), seed=-1), "`seed`.*got -1"),
     ],
 )
-def test_wrong_arguments_are_refused(call: Callable[[Bandit], object], message: str) -> None:
+def test_wrong_arguments_are_rejected(call: Callable[[Bandit], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(Bandit(standard_prior(), dp.Logistic()))
 
 
-def test_a_refused_batch_of_rewards_leaves_no_trace() -> None:
+def test_a_rejected_batch_of_rewards_leaves_no_trace() -> None:
     bandit = Bandit(standard_prior(), dp.Logistic())
     with pytest.raises(ValueError, match="0 or 1"):
         bandit.update(FEATURES, np.array([1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 5.0]))
@@ -254,7 +254,7 @@ def test_a_refused_batch_of_rewards_leaves_no_trace() -> None:
         lambda b: b.warm_up(0),
     ],
 )
-def test_a_refused_call_changes_nothing(call: Callable[[Bandit], object]) -> None:
+def test_a_rejected_call_changes_nothing(call: Callable[[Bandit], object]) -> None:
     bandit, untouched = taught(), taught()
     evidence = bandit.evidence
     with pytest.raises(ValueError):

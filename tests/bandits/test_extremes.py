@@ -1,4 +1,4 @@
-"""One row cannot brick a bandit: what could not be drawn from is refused, and nothing changes."""
+"""One row cannot brick a bandit: what could not be drawn from is rejected, and nothing changes."""
 
 import jax
 import numpy as np
@@ -34,7 +34,7 @@ def mixture() -> dp.MixturePrior:
     ],
 )
 def test_decisions_go_on_after_an_extreme_row(name: str, make: type) -> None:
-    """Accepted or refused with the reason; in any case decisions do not fail afterwards."""
+    """Accepted or rejected with the reason; in any case decisions do not fail afterwards."""
     accepted = []
     for what, (phi, reward) in ROWS.items():
         bandit = Bandit(make(), LIKELIHOODS[name], seed=0, max_rows=128)
@@ -56,7 +56,7 @@ def test_decisions_go_on_after_an_extreme_row(name: str, make: type) -> None:
 
 
 @pytest.mark.float32
-def test_a_bandit_with_much_data_refuses_too() -> None:
+def test_a_bandit_with_much_data_rejects_too() -> None:
     """1e200 squared is beyond double precision as well."""
     huge = 1e200 if jax.config.read("jax_enable_x64") else 1e25
     bandit = Bandit(standard_prior(), dp.Linear(1.0), seed=0)

@@ -109,7 +109,7 @@ def test_a_copy_and_a_file_forget_as_the_original(
 @pytest.mark.parametrize(
     "half_life", [0, -1.0, float("nan"), float("inf"), "a week", datetime.timedelta(0), [1.0, 2.0]]
 )
-def test_other_half_lives_are_refused(half_life: Any) -> None:
+def test_other_half_lives_are_rejected(half_life: Any) -> None:
     with pytest.raises(ValueError, match="`half_life`: expected"):
         dp.Bandit(standard_prior(), dp.Linear(1.0), half_life=half_life)
 

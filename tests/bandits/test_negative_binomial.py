@@ -52,7 +52,7 @@ def test_it_is_kept_in_files(tmp_path: Path) -> None:
     assert copy.evidence.to_bytes() == bandit.evidence.to_bytes()
 
 
-def test_held_out_tasks_are_judged_by_it() -> None:
+def test_held_out_tasks_are_scored_by_it() -> None:
     """The log evidence of a task is that of the grid, to the error of its estimate."""
     tasks = dp.evaluate.Tasks.from_arrays(np.zeros(12), *history(), LIKELIHOOD)
     found = dp.evaluate.estimate_log_evidence(PRIOR, tasks)

@@ -228,7 +228,7 @@ WIDE = dp.Exact(dp.GaussianPrior(np.zeros(3), np.eye(3)))
         ),
     ],
 )
-def test_wrong_arguments_are_refused(call: Callable[[], object], message: str) -> None:
+def test_wrong_arguments_are_rejected(call: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
 

@@ -1,4 +1,4 @@
-"""Seeds: fresh unless given, all of their bits used, and refused by name."""
+"""Seeds: fresh unless given, all of their bits used, and rejected by name."""
 
 import functools
 
@@ -50,13 +50,13 @@ def test_streams_are_the_same_in_numpy() -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 2**70, 1.0, True, "7", None])
-def test_what_is_no_seed_is_refused(seed: object) -> None:
+def test_what_is_no_seed_is_rejected(seed: object) -> None:
     with pytest.raises(ValueError, match=r"`seed`: expected an integer from 0 to 2\*\*63 - 1, got"):
         checked_seed(seed)
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63])
-def test_every_door_refuses_such_a_seed(seed: int) -> None:
+def test_every_entry_rejects_such_a_seed(seed: int) -> None:
     bandit = Bandit(standard_prior(), dp.Linear(1.0))
     for call in (functools.partial(Bandit, standard_prior(), dp.Linear(1.0)), bandit.posterior):
         with pytest.raises(ValueError, match="`seed`"):

@@ -48,7 +48,7 @@ def test_fit_learns_from_the_columns_named(
     assert read_parameters(tmp_path / "draws.csv").names == ("height", "width")  # kept in the prior
 
 
-def test_refusals_come_before_any_work(
+def test_errors_come_before_any_work(
     table: Path, tmp_path: Path, fitted: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, missing = tmp_path / "out.npy", tmp_path / "missing" / "out.npy"

@@ -165,7 +165,7 @@ def test_stagewise_covariance_is_second_order_tweedie() -> None:
         assert_allclose(got.cov[3 - t], cov, atol=1e-7)
 
 
-def test_stagewise_refuses_what_it_was_not_trained_on() -> None:
+def test_stagewise_rejects_what_it_was_not_trained_on() -> None:
     denoiser = stagewise(dp.Schedule.constant(3))
     assert not denoiser.general
     with pytest.raises(ValueError, match="`precision`.*own grid.*general evidence.*Fit without"):

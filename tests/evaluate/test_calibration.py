@@ -108,11 +108,11 @@ def test_ties_are_broken_at_random() -> None:
 
 
 @pytest.mark.parametrize(("level", "num_draws"), [(0.9, 18), (1.0, 99), (0.99, 99)])
-def test_too_few_draws_are_refused(tasks: Tasks, level: float, num_draws: int) -> None:
+def test_too_few_draws_are_rejected(tasks: Tasks, level: float, num_draws: int) -> None:
     with pytest.raises(ValueError, match="`level`|`num_draws`: expected at least"):
         coverage(PRIOR, tasks, level, num_draws=num_draws)
 
 
-def test_another_dimension_is_refused(tasks: Tasks) -> None:
+def test_another_dimension_is_rejected(tasks: Tasks) -> None:
     with pytest.raises(ValueError, match="`tasks`: expected 1 features as in the prior, got 2"):
         coverage(dp.GaussianPrior(np.zeros(1), np.eye(1)), tasks)

@@ -167,7 +167,7 @@ def test_logs_need_a_likelihood_and_the_right_width() -> None:
         compare([GAUSSIAN], logs, dp.Linear(1.0))
 
 
-def test_any_object_with_four_members_is_judged() -> None:
+def test_any_object_with_four_members_is_scored() -> None:
     """Against the closed form of the same Gaussian."""
     own = TwelveLines(GAUSSIAN.mean, GAUSSIAN.cov)
     tasks = Tasks.simulate(own, dp.Linear(0.5), num_tasks=12, num_observations=3)

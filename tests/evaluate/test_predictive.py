@@ -55,7 +55,7 @@ def test_only_rows_before_are_seen() -> None:
     assert found[0] == found[1]
 
 
-def test_tasks_without_rows_are_refused() -> None:
+def test_tasks_without_rows_are_rejected() -> None:
     tasks = Tasks.simulate(PRIOR, dp.Linear(0.5), num_tasks=2, num_observations=0)
     with pytest.raises(ValueError, match="`tasks`: expected tasks with rows"):
         predictive_check(PRIOR, tasks)

@@ -106,7 +106,7 @@ def test_linear_evidence_is_as_it_is() -> None:
     assert evidence.bounded(1, PRIOR) is evidence
 
 
-def test_too_small_a_bound_is_refused() -> None:
+def test_too_small_a_bound_is_rejected() -> None:
     prior = dp.GaussianPrior(PRIOR.mean, PRIOR.cov)
     with pytest.raises(ValueError, match="`max_rows`: expected at least 128, got 5; .*None keeps"):
         dp.Bandit(prior, dp.Logistic(), max_rows=5)

@@ -1,4 +1,4 @@
-"""Histories that grow: what a refused row leaves behind, room in compiled programs."""
+"""Histories that grow: what a rejected row leaves behind, room in compiled programs."""
 
 import equinox as eqx
 import jax
@@ -24,7 +24,7 @@ BAD_ROWS = {
 
 @every_likelihood
 @pytest.mark.parametrize("row", BAD_ROWS.values(), ids=BAD_ROWS)
-def test_a_refused_row_loses_nothing(case: LikelihoodCase, row: tuple) -> None:
+def test_a_rejected_row_loses_nothing(case: LikelihoodCase, row: tuple) -> None:
     p = problem(0, DIM, 9, case)
     evidence = p.evidence(case.make())
     before = [np.array(leaf) for leaf in jax.tree.leaves(evidence)]
@@ -40,7 +40,7 @@ def test_a_refused_row_loses_nothing(case: LikelihoodCase, row: tuple) -> None:
 
 
 @pytest.mark.parametrize("bad", [-1.0, 0.5])
-def test_one_bad_row_refuses_the_batch(bad: float) -> None:
+def test_one_bad_row_rejects_the_batch(bad: float) -> None:
     evidence = dp.Poisson().observe(dim=DIM)
     with pytest.raises(ValueError, match=f"`rewards`: expected counts.*, got {bad:g}; "):
         evidence.extend(np.ones((3, DIM)), [1.0, bad, 2.0])

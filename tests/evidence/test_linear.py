@@ -147,7 +147,7 @@ def test_every_scale_is_finite(
 
 @both_precisions
 @pytest.mark.parametrize("which", ["features", "rewards"])
-def test_rows_whose_squares_overflow_are_refused(which: str) -> None:
+def test_rows_whose_squares_overflow_are_rejected(which: str) -> None:
     """In units of the noise: a small noise makes smaller numbers extreme."""
     largest = np.sqrt(jnp.finfo(jnp.result_type(float)).max)
     features, rewards = np.ones((3, 2)), np.ones(3)

@@ -49,7 +49,7 @@ def test_the_contract_holds_on_two_nodes(executor: AbstractExecutor, tmp_path: P
     once = functools.partial(functions.dies_once, str(tmp_path))
     assert list(executor.map(once, range(8))) == list(range(8))
     with pytest.raises(ShardError, match="shard 7 failed: ValueError: seven is not wanted"):
-        list(executor.map(functions.refused, range(20)))
+        list(executor.map(functions.rejected, range(20)))
     with pytest.raises(ShardError, match="shard 3 failed 3 times: its worker died"):
         list(executor.map(functions.dies_always, range(5)))
 

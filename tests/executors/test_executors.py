@@ -32,7 +32,7 @@ def test_threads_keep_the_order(count: int) -> None:
 
 def test_threads_name_what_fails() -> None:
     with pytest.raises(ShardError, match="shard 7 failed: ValueError: seven is not wanted"):
-        list(InProcess(2).map(functions.refused, range(20)))
+        list(InProcess(2).map(functions.rejected, range(20)))
 
 
 def test_threads_are_never_far_ahead() -> None:
@@ -45,7 +45,7 @@ def test_threads_are_never_far_ahead() -> None:
 
 
 def test_processes_keep_order_settings_and_cores(processes: AbstractExecutor) -> None:
-    assert list(processes.map(functions.refused, [])) == []
+    assert list(processes.map(functions.rejected, [])) == []
     found = list(processes.map(functools.partial(functions.scaled, 0.1), range(9)))
     np.testing.assert_array_equal(found, [0.1 * np.full(3, i) for i in range(9)])
     with jax.enable_x64(False):
@@ -65,17 +65,17 @@ def test_processes_that_die_are_replaced(processes: AbstractExecutor, tmp_path: 
 
 def test_processes_name_what_always_fails(processes: AbstractExecutor) -> None:
     with pytest.raises(ShardError, match="shard 7 failed: ValueError: seven is not wanted"):
-        list(processes.map(functions.refused, range(20)))
+        list(processes.map(functions.rejected, range(20)))
     with pytest.raises(ShardError, match="shard 3 failed 3 times: its worker died"):
         list(processes.map(functions.dies_always, range(5)))
-    results = processes.map(functions.refused, range(7))
+    results = processes.map(functions.rejected, range(7))
     assert next(results) == 0
     results.close()  # type: ignore[attr-defined]
-    assert list(processes.map(functions.refused, range(3))) == [0, 1, 2]
+    assert list(processes.map(functions.rejected, range(3))) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("kind", [Processes, InProcess])
-def test_impossible_numbers_of_workers_are_refused(kind: type) -> None:
+def test_impossible_numbers_of_workers_are_rejected(kind: type) -> None:
     with pytest.raises(ValueError, match="expected"):
         kind(0)
 

@@ -73,7 +73,7 @@ def learned(denoiser: Any = None, schedule: dp.Schedule | None = None) -> dp.Dif
 
 
 def chosen() -> dp.DiffusionPrior:
-    """A prior that stands on a mixture, and says why."""
+    """A prior with a mixture base, and the reason for it."""
     report = dataclasses.replace(REPORT, candidates=CHOICE, chosen=1)
     return dataclasses.replace(learned(corrected(mixed=True)), metadata=Metadata(report))
 

@@ -26,7 +26,7 @@ SMALL = dp.GaussianPrior(np.array([1.0, 0.1, 0.0]), np.eye(3))
 
 
 def try_all(blobs: Iterable[bytes]) -> dict[str, Any]:
-    """How many were tried, and the places of those that were not refused."""
+    """How many were tried, and the places of those that were not rejected."""
     loaded, tried = [], 0
     for blob in blobs:
         try:

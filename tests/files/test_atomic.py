@@ -95,7 +95,7 @@ def test_any_name_will_do(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folder", "device", "missing"])
-def test_what_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_file_is_rejected(tmp_path: Path, kind: str) -> None:
     if kind == "missing":
         with pytest.raises(FileNotFoundError, match="`path`: expected an existing folder"):
             write_atomic(tmp_path / "none" / "file", b"")

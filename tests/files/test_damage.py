@@ -1,4 +1,4 @@
-"""Damaged and forged files: refused with a message or loaded equal, fast and in little memory."""
+"""Damaged and forged files: rejected with a message or loaded equal, fast and in little memory."""
 
 import copy
 import json
@@ -31,7 +31,7 @@ SMALL = dp.GaussianPrior(np.array([1.0, 0.1]), np.eye(2))
 # ---- damage
 
 
-def test_flipped_bits_of_large_arrays_are_refused() -> None:
+def test_flipped_bits_of_large_arrays_are_rejected() -> None:
     blob, rng = paper().to_bytes(), random.Random(0)
     header = int.from_bytes(blob[:8], "little") + 8
     for _ in range(100):

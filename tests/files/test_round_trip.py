@@ -249,7 +249,7 @@ def test_a_class_of_ones_own_is_kept() -> None:
     ],
     ids=["function", "list", "dict", "method", "pair", "nan", "text", "longdouble", "long"],
 )
-def test_what_cannot_be_kept_is_refused(what: Any, message: str, tmp_path: Path) -> None:
+def test_what_cannot_be_kept_is_rejected(what: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"`save`: .*{message}"):
         Mine(what).save(tmp_path / "file")
     assert not list(tmp_path.iterdir())
@@ -297,7 +297,7 @@ class Later(dp.Linear):
         return fields
 
 
-def test_older_versions_are_upgraded_and_newer_ones_refused() -> None:
+def test_older_versions_are_upgraded_and_newer_ones_rejected() -> None:
     header, about, data = take_apart(Mine(jnp.asarray(9.0)).to_bytes())
     header["variance"] = header.pop("what")
     about["object"] = {"kind": "Former", "version": 1, "fields": {"variance": {"array": "jax"}}}

@@ -1,4 +1,4 @@
-"""Whatever is asked of a bandit: documented errors, finite answers, nothing changed if refused."""
+"""Whatever is asked of a bandit: documented errors, finite answers, nothing changed if rejected."""
 
 from typing import Any
 
@@ -114,7 +114,7 @@ def test_posterior_and_warm_up(data: st.DataObject) -> None:
 @fuzzed
 @given(st.data())
 def test_bytes(data: st.DataObject) -> None:
-    """Damaged bytes are refused, or give a bandit that decides."""
+    """Damaged bytes are rejected, or give a bandit that decides."""
     blob = bytearray(bandit_of(data.draw(st.sampled_from(LIKELIHOODS[:2]))).to_bytes())
     for _ in range(data.draw(st.integers(0, 3))):
         place = data.draw(st.integers(0, len(blob) - 1))

@@ -103,7 +103,7 @@ SAMPLERS = (dp.Exact, dp.EvidenceDPS, dp.LaplaceDPS, dp.TwistedSMC, dp.DPS, dp.P
 
 @fuzzed
 @given(st.sampled_from(SAMPLERS), st.data())
-def test_samplers_are_made_or_refused(kind: Any, data: st.DataObject) -> None:
+def test_samplers_are_made_or_rejected(kind: Any, data: st.DataObject) -> None:
     prior = data.draw(either(PRIOR, PRIOR, dp.MixturePrior, np.eye(2)))
     temperature = data.draw(st.one_of(numbers, either(1.0, 0.5)))
     sampler = attempt(lambda: kind(prior, temperature=temperature))

@@ -62,7 +62,7 @@ BLOBS = tuple(kept.to_bytes() for kept in KEPT)
 @fuzzed
 @given(st.sampled_from(BLOBS), st.data())
 def test_bytes(whole: bytes, data: st.DataObject) -> None:
-    """Damaged ones are refused, or load equal: every number has a checksum."""
+    """Damaged ones are rejected, or load equal: every number has a checksum."""
     blob = bytearray(whole)
     for _ in range(data.draw(st.integers(0, 3))):
         blob[data.draw(st.integers(0, len(blob) - 1))] ^= 1 << data.draw(st.integers(0, 7))

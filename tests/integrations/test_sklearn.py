@@ -53,7 +53,7 @@ def test_scikit_learns_tools_take_it() -> None:
     assert np.all(scores > 0.9)  # R^2 of rewards without noise
 
 
-def test_refusals() -> None:
+def test_errors() -> None:
     model = PriorRegressor(PRIOR, dp.Linear(0.5))
     with pytest.raises(NotFittedError):
         model.predict(NEW)

@@ -179,7 +179,7 @@ def test_an_object_with_four_members_is_a_prior() -> None:
         (np.zeros(2), "got ndarray without `dim`, `sample`"),
     ],
 )
-def test_what_is_no_prior_is_refused(prior: Any, message: str) -> None:
+def test_what_is_no_prior_is_rejected(prior: Any, message: str) -> None:
     expected = "^`prior`: expected an object with `dim`, `sample`, `denoise` and `moments`, "
     for use in (as_prior, dp.best_sampler, dp.EvidenceDPS, dp.DiffusionPrior.from_prior):
         with pytest.raises(ValueError, match=expected + message):

@@ -127,7 +127,7 @@ def test_empirical_posterior_reweights_the_atoms(case: LikelihoodCase) -> None:
 
 
 def test_mixture_samples_follow_the_mixture() -> None:
-    """The law along directions: the moments alone hardly see how each component is turned."""
+    """Along directions: the moments alone hardly see how each component is turned."""
     draws = np.asarray(mixture().sample(jax.random.key(0), 100_000))
     for direction in np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, -1.0]]):
         stds = np.sqrt(np.einsum("i,kij,j->k", direction, COVS, direction))

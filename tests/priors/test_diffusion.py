@@ -1,4 +1,4 @@
-"""The diffusion prior: its reverse process in closed form, units, odd samples and refusals."""
+"""The diffusion prior: its reverse process in closed form, units, odd samples and errors."""
 
 import dataclasses
 

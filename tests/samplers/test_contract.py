@@ -65,7 +65,7 @@ def test_no_evidence_is_welcome(case: SamplerCase) -> None:
     assert np.all(np.isfinite(theta))
 
 
-def test_other_dimensions_are_refused(case: SamplerCase) -> None:
+def test_other_dimensions_are_rejected(case: SamplerCase) -> None:
     message = rf"^`evidence`: expected {DIM} parameters .*, got 7; use features with {DIM} columns"
     for draw in (case.make().sample, lambda *args: case.make().sample_many(*args, 3)):
         with pytest.raises(ValueError, match=message):

@@ -116,8 +116,8 @@ def test_isotropic_evidence_is_a_stage_of_the_plain_chain() -> None:
     def chain(key: jax.Array) -> jax.Array:
         def step(s: jax.Array, inputs: tuple) -> tuple[jax.Array, None]:
             stage, inside, noise = inputs
-            law = reverse_distribution(stage, s, prior.denoiser.denoise_at(inside, s))
-            return law.mean + jnp.linalg.cholesky(law.cov) @ noise, None
+            belief = reverse_distribution(stage, s, prior.denoiser.denoise_at(inside, s))
+            return belief.mean + jnp.linalg.cholesky(belief.cov) @ noise, None
 
         noises = jax.random.normal(key, (40, DIM))
         start = np.sqrt(stages.alpha_bar[-1]) * z_bar
@@ -136,7 +136,7 @@ def test_isotropic_evidence_is_a_stage_of_the_plain_chain() -> None:
     assert_near(both[0] - both[1], np.zeros(6), allowance=0.005)
 
 
-def test_priors_for_isotropic_evidence_are_refused() -> None:
+def test_priors_for_isotropic_evidence_are_rejected() -> None:
     grid = dp.Schedule.constant(5)
     stagewise = StagewiseDenoiser.initialize(KEY, DIM, grid, width=4)
     network = network_denoiser(DIM, isotropic=True)

@@ -83,8 +83,8 @@ def test_a_gaussian_prior_is_a_mixture_of_one() -> None:
 
 
 @pytest.mark.parametrize("num_rows", [0, 2, 6])
-def test_mixture_draws_follow_the_exact_law(num_rows: int) -> None:
-    """Along several directions, where a mixture of the twin's components has a known law."""
+def test_mixture_draws_follow_the_exact_distribution(num_rows: int) -> None:
+    """Along several directions, where the distribution of a mixture is known."""
     p = problem(num_rows, DIM, num_rows)
     draws, info = draw(dp.MixturePrior(WEIGHTS, MEANS, COVS), LINEAR, num_rows)
     weights, means, covs, log_evidence = reference.mixture_posterior(

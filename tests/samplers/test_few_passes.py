@@ -14,8 +14,8 @@ from cases import (
     LINEAR,
     LOGISTIC,
     NOISE_STD,
+    mixture_based,
     problem,
-    standing_on,
     tolerance,
 )
 from chains import (
@@ -38,7 +38,7 @@ NOISE = {1: (), 2: (3.0,), 3: (1.5, 8.0), 4: (1.0, 4.0, 16.0)}  # precisions, of
 
 
 def blobs() -> dp.DiffusionPrior:
-    return standing_on(*BLOBS)
+    return mixture_based(*BLOBS)
 
 
 def gaussian(mean: np.ndarray, cov: np.ndarray) -> dp.DiffusionPrior:
@@ -142,7 +142,7 @@ def test_binary_rewards_give_the_posterior_by_weights() -> None:
     eta = atoms @ p.features.T
     logs = reference.family_log_density(p.rewards[None], eta, "logistic", 1.0).sum(axis=1)
     shares = np.exp(logs - logs.max())
-    sampler = dp.FewPasses(standing_on(*wide))
+    sampler = dp.FewPasses(mixture_based(*wide))
     draws, info = sampler.sample_many(KEY, p.evidence(LOGISTIC.make()), N)
     assert not np.any(info.failed)
     assert PROPOSALS > 1 and len(np.unique(np.asarray(draws), axis=0)) == N
@@ -151,7 +151,7 @@ def test_binary_rewards_give_the_posterior_by_weights() -> None:
         assert_near(of(np.asarray(draws, np.float64) / 4), expected, allowance=0.02)
 
 
-def test_other_priors_and_numbers_of_passes_are_refused() -> None:
+def test_other_priors_and_numbers_of_passes_are_rejected() -> None:
     with pytest.raises(ValueError, match="^`prior`: .*a mixture.*prefer_mixture=True., or use Ev"):
         dp.FewPasses(blob_prior())
     for passes in (0, 5, True):

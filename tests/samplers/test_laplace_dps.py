@@ -1,4 +1,4 @@
-"""LaplaceDPS against the law of its own chain, and stage by stage against the twin."""
+"""LaplaceDPS against the distribution of its own chain, and stage by stage against the twin."""
 
 from collections.abc import Callable
 
@@ -57,7 +57,7 @@ def chain_law(sampler: dp.LaplaceDPS, p: Problem) -> tuple[np.ndarray, np.ndarra
 
 
 @pytest.mark.parametrize("name", CHAINS)
-def test_draws_follow_the_law_of_the_chain(name: str) -> None:
+def test_draws_follow_the_distribution_of_the_chain(name: str) -> None:
     make, options = CHAINS[name]
     for num_rows in (1, 6, 40):
         p = problem(num_rows, DIM, num_rows)

@@ -1,4 +1,4 @@
-"""Extreme evidence, many parameters, priors on a grid, and failures that must be told."""
+"""Extreme evidence, many parameters, priors on a grid, and failures that must be reported."""
 
 import dataclasses
 from collections.abc import Callable
@@ -141,7 +141,7 @@ def test_failed_draws_are_nan_and_others_are_not() -> None:
 
 @pytest.mark.parametrize("name", ["laplace", "twisted", "dps"])
 def test_a_prior_on_its_own_grid_is_strided(name: str) -> None:
-    """Its samplers take part of its stages, by default all of them, and refuse more."""
+    """Its samplers take part of its stages, by default all of them, and reject more."""
     grid = dp.Schedule.constant(20)
     closed = dp.DiffusionPrior.from_prior(dp.GaussianPrior(MEAN, COV))
     denoiser = StagewiseDenoiser.initialize(KEY, DIM, grid, width=4)
@@ -154,7 +154,7 @@ def test_a_prior_on_its_own_grid_is_strided(name: str) -> None:
 
 
 def test_without_evidence_draws_follow_the_prior() -> None:
-    """In law, for the samplers whose chain is not compared with the plain one elsewhere."""
+    """For the samplers whose chain is not compared with the plain one elsewhere."""
     for name in (*EXACT, "laplace"):
         sampler = SAMPLERS[name](dp.GaussianPrior(MEAN, COV))
         draws, _ = sampler.sample_many(KEY, dp.Linear(1.0).observe(dim=DIM), 1024)

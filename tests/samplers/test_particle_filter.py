@@ -1,4 +1,4 @@
-"""ParticleFilter against the law that infinitely many particles would follow."""
+"""ParticleFilter against the distribution that infinitely many particles would follow."""
 
 import equinox as eqx
 import jax
@@ -39,7 +39,7 @@ def runs(sampler: dp.ParticleFilter, evidence: dp.AbstractEvidence) -> tuple[jax
 
 
 @pytest.mark.parametrize("num_rows", [0, 6])
-def test_runs_follow_the_limit_law(num_rows: int) -> None:
+def test_runs_follow_the_limit_distribution(num_rows: int) -> None:
     """A run of K particles is off by the order of 1 / K, in units of the spread; twice that is
     allowed. The perturbation adds at most its own variance to the exact covariance."""
     p = problem(num_rows, DIM, num_rows)

@@ -94,7 +94,7 @@ def test_samplers_of_ones_own_are_tempered_too() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, np.nan, "warm", [1.0]])
-def test_impossible_temperatures_are_refused(temperature: object) -> None:
+def test_impossible_temperatures_are_rejected(temperature: object) -> None:
     prior = dp.GaussianPrior(np.zeros(DIM), np.eye(DIM))
     for use in (
         lambda: dp.best_sampler(prior, temperature),

@@ -29,7 +29,7 @@ KEY = jax.random.key(9)
 
 
 def test_a_gaussian_prior_gives_exact_bayes() -> None:
-    """The law, and the expectation of the estimated evidence over the exact one, which is 1."""
+    """The moments, and the mean of the estimated evidence over the exact one, which is 1."""
     num_particles, steps, dim = 4, 8, 3
     for num_rows in (0, 5, 100):
         p = problem(num_rows, dim, num_rows)
@@ -71,7 +71,7 @@ def test_generalized_linear_models_give_the_posterior_of_a_grid() -> None:
     assert np.median(info.effective_sample_size) > 12
 
 
-def test_strides_of_a_grid_follow_the_law_of_the_chain() -> None:
+def test_strides_of_a_grid_follow_the_distribution_of_the_chain() -> None:
     """One particle is the moment-matched step, begun at N(0, I) though a fifth of the signal's
     amplitude is left at the last stage of the paper's schedule."""
     p = problem(6, DIM, 6)

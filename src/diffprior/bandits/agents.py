@@ -26,7 +26,7 @@ Kind = TypeVar("Kind")
 
 @runtime_checkable
 class Index(Protocol):
-    """What an agent maximizes at one decision: a function of the features of the actions.
+    """The index that an agent maximizes at one decision: a function of the features of the actions.
 
     A named tuple of arrays, floats or 32-bit words, so that a program can return it. It is called
     with JAX arrays inside programs and with NumPy arrays outside.
@@ -127,7 +127,7 @@ class AbstractAgent(eqx.Module, Serializable):
     def index(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Index, Bool[Array, ""]]:
-        """What to maximize at one decision, and whether it failed.
+        """The index to maximize at one decision, and whether it failed.
 
         Args:
             key: Of the random numbers.
@@ -225,7 +225,7 @@ class AbstractGaussianAgent(AbstractAgent):
         return self.prior.moments()
 
     def posterior(self, evidence: AbstractEvidence) -> tuple[Gaussian, Bool[Array, ""]]:
-        """What the agent believes, and whether it could not be found."""
+        """The posterior, and whether it could not be found."""
         posterior, log_evidence = evidence.condition(self.prior.moments())
         return posterior, jnp.isnan(log_evidence)
 
@@ -387,5 +387,5 @@ def _checked_kind(name: str, value: object, kind: type[Kind], fix: str) -> Kind:
 
 
 def _kind_of(value: object) -> str:
-    """What a message calls a value of the wrong kind."""
+    """The name of a value of the wrong kind in a message."""
     return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

@@ -167,12 +167,12 @@ class Bandit(Serializable):
 
     @property
     def agent(self) -> AbstractAgent:
-        """What decides."""
+        """The agent."""
         return self._agent
 
     @property
     def sampler(self) -> AbstractSampler:
-        """What draws the parameters; a ValueError where the agent has no sampler."""
+        """The sampler of the agent; a ValueError if it has none."""
         if not isinstance(self._agent, ThompsonSampling):
             raise ValueError(
                 f"`sampler`: expected a bandit with a sampler, got one with "
@@ -187,7 +187,7 @@ class Bandit(Serializable):
 
     @property
     def evidence(self) -> AbstractEvidence:
-        """What has been learned so far, and is not forgotten."""
+        """The evidence so far, as it has faded."""
         state, shown = self._present(self._state), self._shown
         if shown is None or shown[0] is not state:
             shown = self._shown = (state, state.evidence)
@@ -195,7 +195,7 @@ class Bandit(Serializable):
 
     @property
     def seed(self) -> int:
-        """What the random numbers follow from."""
+        """The seed of the random numbers."""
         return self._seed
 
     @property
@@ -276,7 +276,7 @@ class Bandit(Serializable):
             warnings.warn(surprise, NoiseWarning, stacklevel=2)
 
     def posterior(self, num_draws: int = 1000, *, seed: int | None = None) -> Posterior:
-        """What the bandit believes about the parameters; no decision is changed by asking.
+        """The posterior of the parameters; asking for it changes no decision.
 
         Args:
             num_draws: Number of draws n, 2 to 2**24.
@@ -407,7 +407,7 @@ class Bandit(Serializable):
         return from_path(path, cls, *_options(seed, keep_seed, prior))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """What pickle and `copy` keep: the bytes, and classes whose modules must be imported."""
+        """The state for pickle and `copy`: bytes, and classes whose modules must be imported."""
         return _copied, (type(self), self.to_bytes(), kinds_in(self))
 
     @classmethod
@@ -489,7 +489,7 @@ class Bandit(Serializable):
         return default_float()
 
     def _present(self, state: State, num_decisions: int | None = None) -> State:
-        """What is left of a state after so many decisions; by default, at this moment."""
+        """The faded state after so many decisions; by default, at this moment."""
         if self._forgetting is None:
             return state
         number = self._num_decisions if num_decisions is None else num_decisions

@@ -1,4 +1,4 @@
-"""What a simulation came to: regret curves, standard errors, failures and times."""
+"""Results of simulations: regret curves, standard errors, failures and times."""
 
 import dataclasses
 import json

@@ -130,7 +130,7 @@ def _decision_keys(streams: Key[Array, " r"], numbers: Int[Array, " n"]) -> Key[
 
 
 class Outcome(NamedTuple):
-    """What an agent did and what it cost; leading axes are runs and rounds."""
+    """Actions of an agent and their regret; leading axes are runs and rounds."""
 
     regret: Float[Rows, "*n"]
     action: Int[Rows, "*n"]
@@ -203,7 +203,7 @@ class Player:
         self.outcomes.append(Outcome(*(np.concatenate(part)[: self.num_runs] for part in parts)))
 
     def outcome(self, num_rounds: int) -> Outcome:
-        """What has been played so far, up to `num_rounds`."""
+        """All rounds played so far, up to `num_rounds`."""
         parts = zip(*self.outcomes, strict=True)
         return Outcome(*(np.concatenate(part, axis=1)[:, :num_rounds] for part in parts))
 

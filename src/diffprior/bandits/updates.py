@@ -55,7 +55,7 @@ class RowPlaces(NamedTuple):
 
 
 def learning_on_host(evidence: AbstractEvidence) -> Learn | None:
-    """What adds rows to the arrays of such evidence on the host; None for evidence of its own."""
+    """The function that adds rows to such evidence on the host; None for other evidence."""
     if isinstance(evidence, LinearEvidence):
         return add_to_sums
     places = RowPlaces.of(evidence)
@@ -277,11 +277,11 @@ class Forgetting:
         return time.time() if self.in_seconds else float(num_decisions)
 
     def temperature(self, before: float, now: float) -> float:
-        """What evidence of one moment is tempered by at a later one; 1 if the clock went back."""
+        """Temperature of the evidence of one moment at a later one; 1 if the clock went back."""
         return float(np.exp2(np.clip((now - before) / self.half_life, 0.0, MAX_HALVINGS)))
 
     def faded(self, state: State, now: float) -> State:
-        """What is left of the evidence at a later moment."""
+        """The faded evidence at a later moment."""
         temperature = self.temperature(state.moment, now)
         if temperature == 1.0:
             return state
@@ -327,7 +327,7 @@ class NoiseWatch:
         return True
 
     def look(self, evidence: AbstractEvidence) -> str | None:
-        """What to say of rewards that contradict their noise, once; None if they do not."""
+        """A warning about rewards that contradict their noise, once; None if they do not."""
         if not isinstance(evidence, LinearEvidence):
             return None
         scatter, noise_std = residual_std(evidence, TOLERANCE), float(evidence.noise_std)

@@ -1,1 +1,1 @@
-"""What a task has shown so far: linear statistics, or rows of a generalized linear model."""
+"""Evidence of a task: linear statistics, or rows of a generalized linear model."""

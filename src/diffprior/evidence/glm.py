@@ -76,7 +76,7 @@ class ModeSearch(eqx.Module):
 
     @property
     def objective(self) -> Float[Array, ""]:
-        """What is minimized."""
+        """The function to minimize."""
         return 0.5 * self.z @ self.z - self.at.value
 
     def hessian_tril(self) -> Float[Array, "d d"]:

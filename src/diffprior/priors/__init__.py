@@ -1,1 +1,1 @@
-"""What past tasks say about the parameters: closed-form priors and learned ones."""
+"""Priors of the parameters of a task: closed forms and learned ones."""

@@ -120,7 +120,7 @@ class AbstractClosedFormPrior(AbstractPrior):
 
 
 def checked_offset(offset: ArrayLike, dim: int) -> Float[Array, " d"]:
-    """What parameters are moved by."""
+    """The shift of the parameters."""
     return real_array("offset", offset, (dim,), "pass one number for each parameter")
 
 

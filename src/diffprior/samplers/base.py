@@ -252,8 +252,8 @@ def from_unit(prior: DiffusionPrior, z: Float[Array, " d"]) -> Float[Array, " d"
 
 
 def first_belief(local: AbstractEvidence) -> Gaussian:
-    """What a likelihood that is not quadratic is first expanded under: its Laplace posterior under
-    N(0, I).
+    """The Laplace posterior under N(0, I), under which other likelihoods are first expanded; of a
+    quadratic one N(0, I) itself.
     """
     standard = Gaussian.standard(local.dim)
     return standard if local.quadratic else local.condition(standard)[0]

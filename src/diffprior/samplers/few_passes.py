@@ -144,7 +144,7 @@ def _proposed(
 
 
 class Hidden(NamedTuple):
-    """What is known of the present draw through noise: evidence of precision c (I + P)."""
+    """Evidence about the present draw, convolved with noise, of precision c (I + P)."""
 
     unit: Spectral  # I + P
     precision: Float[Array, ""]

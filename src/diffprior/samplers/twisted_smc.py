@@ -112,7 +112,7 @@ class TwistedSMC(AbstractSampler):
 
 
 class _Beliefs(NamedTuple):
-    """What each particle takes s_0 to be, before and after the evidence, and log p(h) under it."""
+    """Each particle's Gaussian of s_0, before and after the evidence, and log p(h) under it."""
 
     prior: Gaussian
     posterior: Gaussian
