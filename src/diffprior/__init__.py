@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # for type checkers, which read no table
     from .bandits.bandit import Bandit as Bandit
     from .bandits.bandit import Posterior as Posterior
     from .bandits.decisions import Decision as Decision
-    from .bandits.items import ItemChoice as ItemChoice
+    from .bandits.item_choice import ItemChoice as ItemChoice
     from .bandits.items import Items as Items
     from .bandits.result import SimulationResult as SimulationResult
     from .bandits.simulate import simulate as simulate
@@ -77,7 +77,8 @@ _NAMES = {
     ".bandits.agents": "AbstractAgent EpsilonGreedy LinUCB ThompsonSampling Uniform",
     ".bandits.bandit": "Bandit Posterior",
     ".bandits.decisions": "Decision",
-    ".bandits.items": "ItemChoice Items",
+    ".bandits.item_choice": "ItemChoice",
+    ".bandits.items": "Items",
     ".bandits.result": "SimulationResult",
     ".bandits.simulate": "simulate",
     ".bandits.updates": "NoiseWarning",

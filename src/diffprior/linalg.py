@@ -22,6 +22,7 @@ MAX_UNROLLED = 8  # largest dimension factorized in plain array operations
 MAX_INLINE = 150_000  # operations below which LAPACK's batches are not shared out among threads
 MAX_UNTHREADED = 512  # numbers on the right of a triangular solve that BLAS starts no threads for
 MAX_TERMWISE = 3  # largest dimension of products that are sums of terms, computed with their users
+MANY = 32  # matrices on the host, beyond which they are solved side by side
 
 Arrays = TypeVar("Arrays")  # an array, or a tree of arrays
 
@@ -221,11 +222,12 @@ def _cholesky(matrix: Float[Array, "*k d d"]) -> Float[Array, "*k d d"]:
 
 
 def solve_lower(
-    tril: Float[AnyArray, "*k d d"], rhs: Float[AnyArray, "*k d m"]
-) -> Float[AnyArray, "*k d m"]:
+    tril: Float[AnyArray, "*#k d d"], rhs: Float[AnyArray, "*#k d m"]
+) -> Float[AnyArray, "... d m"]:
     """Solve L X = rhs for a lower triangular L; NumPy arrays may have leading axes."""
     if isinstance(tril, np.ndarray):
-        return np.linalg.solve(tril, rhs)
+        many = tril.size > MANY * tril.shape[-1] ** 2
+        return _substitute_side_by_side(tril, rhs) if many else np.linalg.solve(tril, rhs)
     if tril.shape[0] <= MAX_UNROLLED:
         return _substitute_rows(tril, rhs)
     return _some_at_a_time(lapack_solve_lower)(tril, rhs)
@@ -238,6 +240,16 @@ def _substitute_rows(tril: Float[Array, "d d"], rhs: Float[Array, "d m"]) -> Flo
         rows.append(row)
         rest = rest[1:] - tril[i + 1 :, i, None] * row[None, :]
     return jnp.stack(rows)
+
+
+def _substitute_side_by_side(tril: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """In NumPy, a row of all matrices at a time, where LAPACK would be called for each."""
+    leading = np.broadcast_shapes(tril.shape[:-2], rhs.shape[:-2])
+    solved = np.empty((*leading, *rhs.shape[-2:]), np.result_type(tril, rhs))
+    for i in range(tril.shape[-1]):
+        known = np.matmul(tril[..., i : i + 1, :i], solved[..., :i, :])[..., 0, :]
+        solved[..., i, :] = (rhs[..., i, :] - known) / tril[..., i, i, None]
+    return solved
 
 
 def lapack_solve_lower(

@@ -433,3 +433,18 @@ def test_simulated_items_cost_less_from_a_prior_that_knows_them() -> None:
 def test_a_problem_of_items_checks_its_turnover() -> None:
     with pytest.raises(ValueError, match="`turnover`: expected a share from 0 to 1, got 2.0"):
         dp.ItemProblem(mixture(), dp.Linear(1.0), turnover=2.0)
+
+
+def test_refresh_draws_anew_and_in_the_background() -> None:
+    items = filled(LINEAR)
+    before = np.stack(items._panel.draws)[:, :4].copy()
+    items.refresh("a")
+    after = np.stack(items._panel.draws)[:, :4].copy()
+    assert not np.any(after[:, 0] == before[:, 0])
+    np.testing.assert_array_equal(after[:, 1:], before[:, 1:])
+    items.refresh(background=True)
+    assert items._refreshing is not None
+    items._refreshing.join()
+    assert not np.any(np.stack(items._panel.draws)[:, :4] == after)
+    values = np.stack(items._panel.draws)[:, 3]  # a new item's: those of the prior
+    assert_moments(values, WEIGHTS @ MEANS, reference.mixture_moments(WEIGHTS, MEANS, COVS)[1])

@@ -51,6 +51,34 @@ def test_a_model_holds_all_that_is_needed(model: dp.Model, tmp_path: Path) -> No
     )
 
 
+def test_items_of_a_model_take_raw_rows_and_attributes(model: dp.Model, tmp_path: Path) -> None:
+    kinds = dp.Encoder.fit([{"kind": kind} for kind in 20 * "abc"], intercept=False)
+    moved = np.zeros((kinds.dim, model.prior.dim))
+    moved[:, 0] = 100.0  # of the intercept
+    prior = dp.ConditionalPrior(model.prior, moved, np.zeros(kinds.dim))
+    shop = dp.Model(prior, model.likelihood, model.encoder, kinds)
+    items = shop.items(seed=0)
+    rows = [{"kind": "a"}, {"kind": "b"}, {"kind": "c"}]
+    items.add(["one", "two", "three"], rows)
+    items.save(tmp_path / "items")
+    again = dp.load(tmp_path / "items")
+    for catalog in (items, again):
+        assert isinstance(catalog, dp.Items)
+        visitor = {"age": 31.0, "device": "ios"}
+        best = {catalog.choose(visitor).item for _ in range(20)}
+        assert best <= {["one", "two", "three"][i] for i in kinds.encode(rows).any(1).nonzero()[0]}
+        assert catalog.choose([visitor] * 2, among=["one", "two"]).item in ("one", "two")
+        catalog.update("one", visitor, 2.0)
+        catalog.update(["one", "two"], [visitor, visitor], [2.0, 1.0])
+    unpaid = dp.Model(model.prior, model.likelihood, model.encoder, kinds).items(seed=0)
+    unpaid.add("one", {"kind": "a"})  # attributes that do not pay are ignored
+    mean = unpaid.posterior("one", 4000, seed=1).mean
+    cov = np.asarray(model.prior.moments().cov)
+    assert np.all(np.abs(mean - model.prior.moments().mean) < 5 * np.sqrt(np.diag(cov) / 4000))
+    with pytest.raises(ValueError, match="`attributes`: expected arrays"):
+        dp.Items(prior, model.likelihood).add("one", {"kind": "a"})
+
+
 def test_what_a_model_does_not_know_is_named(model: dp.Model) -> None:
     prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
     bare = dp.Model(prior, dp.Logistic())

@@ -5,40 +5,36 @@ import datetime
 import math
 import threading
 import warnings
-from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from ..checks import choice, default_float, positive_int
+from ..checks import choice, positive_int
 from ..encoders import Encoder
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..evidence.rows import capacity_for, small_room
 from ..files.atomic import AnyPath, write_atomic
-from ..files.base import Serializable, from_bytes, from_path, kinds_in, to_bytes
+from ..files.base import from_bytes, from_path, kinds_in, to_bytes
 from ..priors.base import AbstractPrior
 from ..samplers.base import AbstractSampler
 from ._dispatch import check_not_forked
-from .agents import AbstractAgent, ThompsonSampling, as_agent, dim_of, known_prior
+from .agents import ThompsonSampling, known_prior
 from .decisions import (
     MAX_DRAWS,
     Decision,
     Policy,
     Request,
-    checked_seed,
-    fresh_seed,
     seed_key,
 )
+from .online import AbstractOnline, seed_or_fresh
 from .updates import (
     LARGE,
-    Forgetting,
     NoiseWarning,
     NoiseWatch,
     Observations,
     State,
-    checked_max_rows,
     ordinary,
 )
 
@@ -89,7 +85,7 @@ class Posterior:
         return f"Posterior({len(self.draws)} draws: {listed})"
 
 
-class Bandit(Serializable):
+class Bandit(AbstractOnline):
     """Decisions one call at a time, by Thompson sampling unless another agent is given.
 
     The decisions that follow from a seed and a history are those of run 0 of `simulate` with the
@@ -138,37 +134,26 @@ class Bandit(Serializable):
         half_life: ArrayLike | datetime.timedelta | None = None,
         encoder: Encoder | None = None,
     ) -> None:
-        check_not_forked("Bandit")
-        self._agent = as_agent(prior, likelihood, temperature)
-        self._dim = dim_of(self._agent)
-        self._encoder = encoder
-        if encoder is not None and encoder.dim != self._dim:
-            raise ValueError(
-                f"`encoder`: expected {self._dim} features, as many as there are parameters, got "
-                f"{encoder.dim}; pass the encoder of the logs that the prior was learned from"
-            )
-        self._seed = fresh_seed() if seed is None else checked_seed(seed)
-        self._max_rows = checked_max_rows(max_rows)
-        self._forgetting = None if half_life is None else Forgetting.of(half_life)
+        super().__init__(
+            prior,
+            likelihood,
+            seed=seed,
+            temperature=temperature,
+            max_rows=max_rows,
+            half_life=half_life,
+            encoder=encoder,
+        )
         self._policy = Policy(self._agent, self._seed)
-        self._moments = self._agent.moments()
         self._check_rewards = self.likelihood.check_rewards  # slow to be looked up in a module
         self._stds = np.sqrt(np.diagonal(np.asarray(self._moments.cov, np.float64)))
-        self._lock = threading.Lock()  # held while the state is read or replaced
         self._updating = threading.Lock()  # held while evidence is made of evidence
         self._state = State.of(
             self.likelihood.empty(self._dim, self._max_rows or 0), self._max_rows
         )
         self._limit = LARGE * float(getattr(self.likelihood, "noise_std", 1.0))
         self._shown: tuple[State, AbstractEvidence] | None = None
-        self._num_decisions = 0
         self._strained = False  # whether the evidence holds extreme observations
         self._noise = NoiseWatch()
-
-    @property
-    def agent(self) -> AbstractAgent:
-        """The agent."""
-        return self._agent
 
     @property
     def sampler(self) -> AbstractSampler:
@@ -181,27 +166,12 @@ class Bandit(Serializable):
         return self._agent.sampler
 
     @property
-    def likelihood(self) -> AbstractLikelihood:
-        """How rewards arise."""
-        return self._agent.likelihood
-
-    @property
     def evidence(self) -> AbstractEvidence:
         """The evidence so far, as it has faded."""
         state, shown = self._present(self._state), self._shown
         if shown is None or shown[0] is not state:
             shown = self._shown = (state, state.evidence)
         return shown[1]
-
-    @property
-    def seed(self) -> int:
-        """The seed of the random numbers."""
-        return self._seed
-
-    @property
-    def num_decisions(self) -> int:
-        """Decisions taken so far, each of a batch counted."""
-        return self._num_decisions
 
     def decide(
         self,
@@ -233,7 +203,13 @@ class Bandit(Serializable):
             RuntimeError: A draw failed (it counts as a decision), or the process was forked.
         """
         check_not_forked("decide")
-        request = Request(self._encoded(features), mask, top_k, propensity_draws, self._dim)
+        request = Request(
+            self._encoded("features", features, self._encoder),
+            mask,
+            top_k,
+            propensity_draws,
+            self._dim,
+        )
         with self._lock:
             state, number = self._state, self._num_decisions
             self._num_decisions += request.size
@@ -260,7 +236,9 @@ class Bandit(Serializable):
             RuntimeError: The process was forked.
         """
         check_not_forked("update")
-        new = Observations(self._encoded(features), reward, self._dim, self._dtype)
+        new = Observations(
+            self._encoded("features", features, self._encoder), reward, self._dim, self._dtype
+        )
         self._check_rewards(new.rewards)
         large = new.largest(self._stds) > self._limit
         with self._updating:
@@ -294,7 +272,7 @@ class Bandit(Serializable):
         check_not_forked("posterior")
         if not 2 <= positive_int("num_draws", num_draws) <= MAX_DRAWS:
             raise ValueError(f"`num_draws`: expected 2 to 2**24, got {num_draws}; try 1000")
-        key = seed_key(fresh_seed() if seed is None else checked_seed(seed))
+        key = seed_key(seed_or_fresh(seed))
         draws, failed = self._policy.posterior(self._present(self._state), key, num_draws)
         if np.any(failed):
             raise RuntimeError(_FAILURE.format("posterior"))
@@ -412,35 +390,14 @@ class Bandit(Serializable):
 
     @classmethod
     def file_hints(cls) -> dict[str, object]:
-        return {
-            "agent": AbstractAgent,
-            "evidence": AbstractEvidence,
-            "seed": int,
-            "num_decisions": int,
-            "max_rows": int | None,
-            "strained": bool,
-            "half_life": float | None,
-            "encoder": Encoder | None,
-            "in_seconds": bool,
-            "moment": float,
-        }
+        own = {"evidence": AbstractEvidence, "strained": bool, "moment": float}
+        return super().file_hints() | own
 
     def file_fields(self) -> dict[str, object]:
-        forgetting = self._forgetting
         with self._lock:
-            state, num_decisions, strained = self._state, self._num_decisions, self._strained
-        return {
-            "agent": self._agent,
-            "evidence": state.evidence,
-            "seed": self._seed,
-            "num_decisions": num_decisions,
-            "max_rows": self._max_rows,
-            "strained": strained,
-            "half_life": None if forgetting is None else forgetting.half_life,
-            "encoder": self._encoder,
-            "in_seconds": forgetting is not None and forgetting.in_seconds,
-            "moment": state.moment,
-        }
+            state, common = self._state, super().file_fields()
+            own = {"evidence": state.evidence, "strained": self._strained, "moment": state.moment}
+        return common | own
 
     @classmethod
     def upgrade(cls, fields: dict[str, object], version: int) -> dict[str, object]:
@@ -451,49 +408,18 @@ class Bandit(Serializable):
     def from_fields(cls, fields: dict[str, object]) -> Self:
         known: dict[str, Any] = fields  # checked against `file_hints`
         _check_room(known["evidence"], known["max_rows"])
-        half_life = known["half_life"]
-        if half_life is not None and known["in_seconds"]:
-            half_life = datetime.timedelta(seconds=half_life)
-        options = {name: known[name] for name in ("seed", "max_rows")}
-        bandit = cls(known["agent"], **options, half_life=half_life, encoder=known["encoder"])
-        evidence, num_decisions = known["evidence"], known["num_decisions"]
+        bandit = cls(known["agent"], **cls._options(known))
+        evidence = known["evidence"]
         if type(evidence) is not type(bandit.evidence) or evidence.dim != bandit.evidence.dim:
             raise ValueError("`evidence`: expected that of the agent's model, got another")
         if not math.isfinite(known["moment"]):
             raise ValueError(f"`moment`: expected a finite number, got {known['moment']}")
-        if num_decisions < 0:
-            raise ValueError(f"`num_decisions`: expected none below 0, got {num_decisions}")
         evidence = evidence.with_capacity(known["max_rows"] or 0)
         state = State.of(evidence, known["max_rows"])
         bandit._state = state._replace(moment=known["moment"])
-        bandit._num_decisions = num_decisions
+        bandit._num_decisions = known["num_decisions"]
         bandit._strained = known["strained"]
         return bandit
-
-    def _encoded(self, features: object) -> Any:
-        """Features as an array; raw rows become one by the encoder."""
-        is_raw = isinstance(features, Mapping) or hasattr(features, "columns")
-        if isinstance(features, list | tuple) and features:
-            is_raw = isinstance(features[0], Mapping)
-        if not is_raw:
-            return features
-        if self._encoder is None:
-            raise ValueError(
-                "`features`: expected arrays, because the bandit has no encoder, got raw rows; "
-                "make it by model.bandit() of a model that was learned from a table"
-            )
-        return self._encoder.encode(features)
-
-    @property
-    def _dtype(self) -> np.dtype:
-        return default_float()
-
-    def _present(self, state: State, num_decisions: int | None = None) -> State:
-        """The faded state after so many decisions; by default, at this moment."""
-        if self._forgetting is None:
-            return state
-        number = self._num_decisions if num_decisions is None else num_decisions
-        return self._forgetting.faded(state, self._forgetting.now(number))
 
     def _with(self, state: State, new: Observations) -> State:
         return state.add(new, self._max_rows, self._moments)
@@ -526,7 +452,7 @@ def _options(
     given = () if prior is None else (prior,)
     if keep_seed and seed is None:
         return given, {}
-    return given, {"seed": fresh_seed() if seed is None else checked_seed(seed)}
+    return given, {"seed": seed_or_fresh(seed)}
 
 
 _FAILURE = (

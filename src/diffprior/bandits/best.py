@@ -5,11 +5,12 @@ largest: by quadrature.
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
-TAIL = 6.5  # standard deviations beyond which a Gaussian has no mass worth counting
-COARSE, FINE = 65, 193  # points of the grids that find where the largest is, and of the last
-NEGLIGIBLE = 1e-10  # probability that the largest is elsewhere
+TAIL = 6.0  # standard deviations beyond which a Gaussian has no mass worth counting
+COARSE, FINE = 49, 161  # points of the grids that find where the largest is, and of the last
+NEGLIGIBLE = 1e-9  # probability that the largest is elsewhere
+LEADERS = 32  # rows that show, before all are looked at, which others cannot be the largest
 TINY = 1e-300
 
 
@@ -20,25 +21,32 @@ class Mixtures(NamedTuple):
     means: Float[np.ndarray, "k c"]
     stds: Float[np.ndarray, "k c"]
 
+    def select(self, places: Int[np.ndarray, " n"] | Bool[np.ndarray, " k"]) -> "Mixtures":
+        """Some of the rows."""
+        return Mixtures(*(part[places] for part in self))
+
 
 def best_probabilities(mixtures: Mixtures) -> Float[np.ndarray, " k"]:
     """P(u_a is the largest) of independent u_a, one per row of `mixtures`.
 
     With F the distribution functions and G their product, the maximum falls into a cell of the grid
     with probability dG, and belongs to row a there in proportion to d log F_a. So the
-    probabilities sum to one by construction. The grid is refined where G grows.
+    probabilities sum to one by construction. The grid is refined where G grows, and rows below it
+    are left out.
     """
     rows = Mixtures(*(np.asarray(part, np.float64) for part in mixtures))
-    grid = _range(rows, COARSE)
-    able = np.arange(len(rows.means))
-    for num_points in (COARSE, FINE):
-        product = np.exp(_log_cdfs(rows, grid).sum(axis=0))
-        grid = _refined(grid, product, num_points)
+    grid, able = _range(rows, COARSE), np.arange(len(rows.means))
+    leaders = np.argsort((rows.weights * rows.means).sum(axis=1))[-LEADERS:]
+    product = np.exp(_log_cdfs(rows.select(leaders), grid).sum(axis=0))
+    grid = np.linspace(grid[max(int(np.argmax(product > NEGLIGIBLE)) - 1, 0)], grid[-1], COARSE)
+    for num_points in (COARSE, FINE, 0):
         reaching = _log_cdfs(rows, grid[:1])[:, 0] < -NEGLIGIBLE / len(able)
-        able, rows = able[reaching], Mixtures(*(part[reaching] for part in rows))
-    logs = _log_cdfs(rows, grid)
-    mass = np.diff(np.exp(logs.sum(axis=0)))
-    growth = np.diff(logs, axis=1)
+        able, rows = able[reaching], rows.select(reaching)
+        log_cdfs = _log_cdfs(rows, grid)
+        if num_points:
+            grid = _refined(grid, np.exp(log_cdfs.sum(axis=0)), num_points)
+    mass = np.diff(np.exp(log_cdfs.sum(axis=0)))
+    growth = np.diff(log_cdfs, axis=1)
     shares = growth * (mass / np.maximum(growth.sum(axis=0), TINY))
     probabilities = np.zeros(len(mixtures.means))
     probabilities[able] = shares.sum(axis=1)
@@ -57,19 +65,14 @@ def _log_cdfs(rows: Mixtures, grid: Float[np.ndarray, " g"]) -> Float[np.ndarray
     """Log F of each row, computed only for components that have mass on the grid."""
     from scipy.special import ndtr  # slow to import, and not needed to decide
 
-    inside = _reaches(rows, grid)
+    inside = rows.means + TAIL * rows.stds > grid[0]
     cdfs = np.tile(np.sum(rows.weights * ~inside, axis=1)[:, None], (1, len(grid)))
+    scale = 1.0 / np.maximum(rows.stds, TINY)
     for component in range(rows.weights.shape[1]):
         which = np.flatnonzero(inside[:, component])
-        mean, std = rows.means[which, component], rows.stds[which, component]
-        z = (grid[None] - mean[:, None]) / np.maximum(std, TINY)[:, None]
-        cdfs[which] += rows.weights[which, component][:, None] * ndtr(z)
+        z = (grid - rows.means[which, component, None]) * scale[which, component, None]
+        cdfs[which] += rows.weights[which, component, None] * ndtr(z)
     return np.log(np.clip(cdfs, TINY, 1.0))
-
-
-def _reaches(rows: Mixtures, grid: Float[np.ndarray, " g"]) -> Bool[np.ndarray, "k c"]:
-    """Which components are not wholly below the grid, where their distribution function is 1."""
-    return rows.means + TAIL * rows.stds > grid[0]
 
 
 def _refined(

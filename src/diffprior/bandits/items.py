@@ -10,7 +10,8 @@ import datetime
 import functools
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -18,67 +19,23 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from ..checks import choice as one_of
-from ..checks import default_float, positive_int, real_numbers
+from ..checks import positive_int, real_numbers
+from ..encoders import Encoder
 from ..evidence.base import AbstractLikelihood
-from ..files.base import Serializable
 from ..files.cache import SavedArrays
 from ..priors.conditional import ConditionalPrior
 from ._dispatch import check_not_forked
-from .agents import (
-    AbstractAgent,
-    EpsilonGreedy,
-    LinUCB,
-    ThompsonSampling,
-    Uniform,
-    as_agent,
-    dim_of,
-)
 from .bandit import Posterior
 from .best import Mixtures, best_probabilities
-from .decisions import best_first, checked_seed, fresh_seed, host_mean, propensity
+from .decisions import best_first, host_mean
+from .item_choice import ItemChoice, Name, View
+from .online import AbstractOnline, seed_or_fresh
 from .panel import Panel, PanelDraws, PanelRows, kind_of, pieces, side_by_side
-from .updates import Forgetting, Observations, State, checked_max_rows, num_axes
+from .updates import Observations, State, num_axes
 
-Name = str | int
 Names = Name | Iterable[object]
-Chosen = Name | list[Name] | list[list[Name]]
-Numbers = float | Float[np.ndarray, "..."]
 MIN_DRAWS, MAX_DRAWS = 2, 2**16
 AT_ONCE = 512  # items that `refresh` draws for
-
-
-class ItemChoice:
-    """The item to show; with `top_k` above 1 the items, best first; for a batch, a list of them.
-
-    Attributes:
-        item: Name, or names.
-        score: Mean reward of each under the draw that decided.
-    """
-
-    def __init__(
-        self, item: Chosen, score: Numbers, propensity: Callable[[], tuple[Numbers, Numbers]]
-    ) -> None:
-        self.item, self.score, self._compute = item, score, propensity
-
-    @functools.cached_property
-    def _share(self) -> tuple[Numbers, Numbers]:
-        return self._compute()
-
-    @property
-    def propensity(self) -> Numbers:
-        """Probability that the same evidence leads to this choice (has the item among its top k).
-
-        It is computed when first read, which must be before the items change.
-        """
-        return self._share[0]
-
-    @property
-    def propensity_se(self) -> Numbers:
-        """Standard error of `propensity`; 0 where it is exact."""
-        return self._share[1]
-
-    def __repr__(self) -> str:
-        return f"ItemChoice(item={self.item!r}, score={self.score!r})"
 
 
 @dataclasses.dataclass(slots=True)
@@ -96,7 +53,7 @@ class _Item:
     offset: Float[np.ndarray, " d"] | None = None  # of the prior, given the item's attributes
 
 
-class Items(Serializable):
+class Items(AbstractOnline):
     """Items that each have parameters of their own, chosen by Thompson sampling unless another
     agent is given.
 
@@ -118,6 +75,8 @@ class Items(Serializable):
         max_rows: As of `Bandit`, per item.
         half_life: As of `Bandit`; decisions are counted over all items. What has faded since an
             item's last reward shows in its draws after `refresh`.
+        encoder: How raw rows, which `choose` and `update` then take beside arrays, become contexts.
+        attribute_encoder: Likewise of the attributes that `add` takes.
         unknown: What an unknown name does in `choose` and `update`: "add" starts the item at the
             prior, "raise" is an error.
 
@@ -138,49 +97,34 @@ class Items(Serializable):
         temperature: ArrayLike | None = None,
         max_rows: int | None = 1024,
         half_life: ArrayLike | datetime.timedelta | None = None,
+        encoder: Encoder | None = None,
+        attribute_encoder: Encoder | None = None,
         unknown: str = "add",
     ) -> None:
-        check_not_forked("Items")
+        super().__init__(
+            prior,
+            likelihood,
+            seed=seed,
+            temperature=temperature,
+            max_rows=max_rows,
+            half_life=half_life,
+            encoder=encoder,
+        )
         self._conditional = prior if isinstance(prior, ConditionalPrior) else None
-        self._agent = as_agent(prior, likelihood, temperature)
-        self._dim = dim_of(self._agent)
+        self._attribute_encoder = attribute_encoder
         if not MIN_DRAWS <= positive_int("num_draws", num_draws) <= MAX_DRAWS:
             raise ValueError(f"`num_draws`: expected 2 to {MAX_DRAWS}, got {num_draws}; try 64")
         self._num_draws = int(num_draws)
-        self._seed = fresh_seed() if seed is None else checked_seed(seed)
-        self._max_rows = checked_max_rows(max_rows)
-        self._forgetting = None if half_life is None else Forgetting.of(half_life)
         self._unknown = one_of("unknown", unknown, ("add", "raise"))
         self._mean = host_mean(self._agent.likelihood)
-        self._moments = self._agent.moments()
         self._draws = PanelDraws(self._agent, self._seed, self._num_draws, self._dim)
         self._panel = Panel(self._draws.empty())
         self._posteriors: dict[int, tuple[Any, ...]] = {}  # for exact propensities
         self._items: dict[Name, _Item] = {}
         self._active: list[_Item] = []  # by row
-        self._num_added = self._num_decisions = self._version = 0
-        self._lock = threading.Lock()  # held while the panel is read or written
+        self._num_added = self._version = 0
+        self._refreshing: threading.Thread | None = None
         self._updating = threading.RLock()  # held while evidence is made of evidence
-
-    @property
-    def agent(self) -> AbstractAgent:
-        """What decides."""
-        return self._agent
-
-    @property
-    def likelihood(self) -> AbstractLikelihood:
-        """How rewards arise."""
-        return self._agent.likelihood
-
-    @property
-    def seed(self) -> int:
-        """What the random numbers follow from."""
-        return self._seed
-
-    @property
-    def num_decisions(self) -> int:
-        """Decisions taken so far, each of a batch counted."""
-        return self._num_decisions
 
     @property
     def names(self) -> list[Name]:
@@ -204,32 +148,32 @@ class Items(Serializable):
             f"dim={self._dim}, num_draws={self._num_draws}, num_decisions={self._num_decisions})"
         )
 
-    def add(self, names: Names, attributes: ArrayLike | None = None) -> None:
+    def add(self, names: Names, attributes: object = None) -> None:
         """Let items be chosen. New ones start at the prior, removed ones where they were.
 
         Args:
             names: One name or several, strings or integers.
-            attributes: What is known of them, (n, a) or (a,) of one, NaN where it is not; for a
-                prior given attributes. Without them, new items are average ones.
+            attributes: What is known of them, for a prior given attributes: (n, a) or (a,) of one,
+                NaN where it is not known; with an `attribute_encoder` also a dict, several, or a
+                table. Without attributes, new items are average ones.
 
         Raises:
             ValueError: A name is no string or integer, or occurs twice; or attributes do not fit.
         """
         wanted = _checked_names("names", names)
-        offsets = self._offsets(attributes, len(wanted))
+        offsets = None if attributes is None else self._offsets(attributes, len(wanted))
         with self._updating:
             self._add(wanted, offsets)
 
-    def _offsets(self, attributes: ArrayLike | None, count: int) -> Float[np.ndarray, "n d"] | None:
+    def _offsets(self, attributes: object, count: int) -> Float[np.ndarray, "n d"]:
         """What the attributes of so many items move the prior by."""
-        if attributes is None:
-            return None
         if self._conditional is None:
             raise ValueError(
                 "`attributes`: expected None with a prior that was not learned given attributes; "
                 "learn one by fit(samples, attributes=...)"
             )
-        z = np.atleast_2d(np.asarray(attributes, np.float64))
+        numbers = self._encoded("attributes", attributes, self._attribute_encoder)
+        z = np.atleast_2d(np.asarray(numbers, np.float64))
         if len(z) != count:
             raise ValueError(
                 f"`attributes`: expected a row for each of {count} names, got {len(z)}"
@@ -311,7 +255,7 @@ class Items(Serializable):
 
     def choose(
         self,
-        context: ArrayLike,
+        context: object,
         *,
         among: Iterable[object] | None = None,
         exclude: Iterable[object] | None = None,
@@ -322,7 +266,8 @@ class Items(Serializable):
 
         Args:
             context: Features (d,) that all items share, or (K, d) of each candidate, in the order
-                of `among`, or else of `names`; for a batch (B, 1, d) or (B, K, d).
+                of `among`, or else of `names`; for a batch (B, 1, d) or (B, K, d). With an
+                `encoder` also a dict, or K of them.
             among: Names that may be chosen; None for all.
             exclude: Names that may not.
             top_k: How many items to choose, best first.
@@ -339,7 +284,8 @@ class Items(Serializable):
             RuntimeError: The process was forked.
         """
         check_not_forked("choose")
-        single = num_axes("context", context) < 3
+        given = self._encoded("context", context, self._encoder)
+        single = num_axes("context", given) < 3
         candidates = None if among is None else self._candidates(among)
         barred = [] if exclude is None else _checked_names("exclude", exclude)
         one_of("propensity", propensity, ("panel", "exact"))
@@ -354,10 +300,10 @@ class Items(Serializable):
                     f"`top_k`: expected at most {count - len(out)}, the number of items that can "
                     f"be chosen, got {top_k}; add items, or exclude fewer"
                 )
-            x = self._checked_context(context, count)
+            x = self._checked_context(given, count)
             number, version = self._num_decisions, self._version
             self._num_decisions += len(x)
-            view = _View(self._panel, rows, out, int(top_k), number, self._seed)
+            view = View(self._panel, rows, out, int(top_k), number, self._seed)
             values = [view.values(self._agent, i, each) for i, each in enumerate(x)]
             places = [best_first(each[None], view.top_k)[0] for each in values]
             chosen = [p if rows is None else rows[p] for p in places]
@@ -373,12 +319,12 @@ class Items(Serializable):
             named[0] if single else named, scores[0] if single else np.stack(scores), whole
         )
 
-    def update(self, item: Names, context: ArrayLike, reward: ArrayLike) -> None:
+    def update(self, item: Names, context: object, reward: ArrayLike) -> None:
         """Learn from rewards, which may come late, in any order, and of many items at once.
 
         Args:
             item: The item that was shown, or the item of each reward.
-            context: Its features (d,), or (n, d) of many.
+            context: Its features (d,), or (n, d) of many; with an `encoder` also raw rows.
             reward: Its reward, or rewards (n,).
 
         Raises:
@@ -388,7 +334,8 @@ class Items(Serializable):
         """
         check_not_forked("update")
         names = [item] if isinstance(item, Name | np.integer) else list(item)
-        new = Observations(context, reward, self._dim, default_float())
+        given = self._encoded("context", context, self._encoder)
+        new = Observations(given, reward, self._dim, self._dtype)
         if len(names) not in (1, len(new)):
             raise ValueError(
                 f"`item`: expected one name, or one for each of {len(new)} rewards, got "
@@ -456,38 +403,42 @@ class Items(Serializable):
             state = State.of(state.evidence, most, like=state)
         return state.add(new, most, self._moments)
 
-    def _present(self, state: State) -> State:
-        """What is left of evidence that fades."""
-        if self._forgetting is None:
-            return state
-        return self._forgetting.faded(state, self._forgetting.now(self._num_decisions))
-
-    def refresh(self, names: Names | None = None) -> None:
+    def refresh(self, names: Names | None = None, *, background: bool = False) -> None:
         """Draw anew, so that decisions to come use other draws than those before.
+
+        Choices and updates go on meanwhile: a few hundred items are drawn for at a time.
 
         Args:
             names: Items to draw for; None for all that can be chosen.
+            background: Return at once, and draw in a thread of its own; nothing is done if an
+                earlier one still draws.
 
         Raises:
             ValueError: A name is unknown.
         """
         check_not_forked("refresh")
-        with self._updating:
-            if names is None:
-                items = list(self._active)
-            else:
-                items = [self._known("names", n) for n in _checked_names("names", names)]
-            self._redraw([item for item in items if item.row >= 0])
+        with self._lock:
+            items = list(self._active)
+        if names is not None:
+            items = [self._known("names", name) for name in _checked_names("names", names)]
+        if not background:
+            self._redraw(items)
+        elif self._refreshing is None or not self._refreshing.is_alive():
+            self._refreshing = threading.Thread(target=self._redraw, args=(items,), daemon=True)
+            self._refreshing.start()
 
     def _redraw(self, items: Sequence[_Item]) -> None:
-        """Draw anew for items, some at a time."""
+        """Draw anew for items that can be chosen, some at a time."""
         for start in range(0, len(items), AT_ONCE):
-            some = items[start : start + AT_ONCE]
-            states = [None if i.state is None else self._present(i.state) for i in some]
-            proposals = list(zip(some, states, strict=True))
-            rows = self._redrawn(proposals)
-            with self._lock:
-                self._commit(proposals, rows)
+            with self._updating:
+                some = [item for item in items[start : start + AT_ONCE] if item.row >= 0]
+                if not some:
+                    continue
+                states = [None if i.state is None else self._present(i.state) for i in some]
+                proposals = list(zip(some, states, strict=True))
+                rows = self._redrawn(proposals)
+                with self._lock:
+                    self._commit(proposals, rows)
 
     def posterior(self, name: Name, num_draws: int = 1000, *, seed: int | None = None) -> Posterior:
         """What is believed about the parameters of an item; no decision is changed by asking.
@@ -509,9 +460,8 @@ class Items(Serializable):
             raise ValueError(f"`num_draws`: expected at least 2, got {num_draws}; try 1000")
         item = self._known("name", _checked_name("name", name))
         state = item.state
-        seed = fresh_seed() if seed is None else checked_seed(seed)
         state = None if state is None else self._present(state)
-        thetas = self._draws.parameters(state, num_draws, seed, item.offset)
+        thetas = self._draws.parameters(state, num_draws, seed_or_fresh(seed), item.offset)
         if not np.isfinite(thetas).all():
             raise RuntimeError("`posterior`: a draw failed; rescale features or set jax_enable_x64")
         return Posterior(thetas)
@@ -559,7 +509,7 @@ class Items(Serializable):
             min(max(axes, 1), 3) - 1
         ]
         fix = f"{self._dim} numbers, or a row of them for each of {count} candidates"
-        x = np.asarray(real_numbers("context", context, shape, fix), default_float())
+        x = np.asarray(real_numbers("context", context, shape, fix), self._dtype)
         x = x.reshape((1,) * (3 - x.ndim) + x.shape)
         if x.shape[1] not in (1, count) or len(x) == 0:
             raise ValueError(f"`context`: expected {fix}, got shape {np.shape(context)}")
@@ -575,7 +525,7 @@ class Items(Serializable):
     def _propensities(
         self,
         method: str,
-        view: "_View",
+        view: "View",
         x: Float[np.ndarray, "b k d"],
         places: Sequence[Int[np.ndarray, " top_k"]],
         version: int,
@@ -601,7 +551,7 @@ class Items(Serializable):
         return (float(shares[0]), float(errors[0])) if view.top_k == 1 else (shares[0], errors[0])
 
     def _exact(
-        self, view: "_View", x: Float[np.ndarray, "r d"], places: Int[np.ndarray, " one"]
+        self, view: "View", x: Float[np.ndarray, "r d"], places: Int[np.ndarray, " one"]
     ) -> tuple[Float[np.ndarray, " one"], Float[np.ndarray, " one"]]:
         rows = np.arange(self._panel.size) if view.rows is None else view.rows
         allowed = np.setdiff1d(np.arange(len(rows)), view.excluded)
@@ -630,22 +580,16 @@ class Items(Serializable):
 
     @classmethod
     def file_hints(cls) -> dict[str, object]:
-        return {
-            "agent": AbstractAgent,
+        return super().file_hints() | {
             "conditional": ConditionalPrior | None,
+            "attribute_encoder": Encoder | None,
             "about": SavedArrays,
             "evidence": tuple[SavedArrays, ...],
             "num_draws": int,
-            "seed": int,
-            "max_rows": int | None,
-            "half_life": float | None,
-            "in_seconds": bool,
             "unknown": str,
-            "num_decisions": int,
         }
 
     def file_fields(self) -> dict[str, object]:
-        forgetting = self._forgetting
         with self._updating, self._lock:
             items = sorted(self._items.values(), key=lambda item: (item.row < 0, item.row))
             text = json.dumps([item.name for item in items]).encode()
@@ -658,28 +602,20 @@ class Items(Serializable):
             offsets = self._stacked_offsets(items)
             if offsets is not None:
                 about["offsets"] = offsets
-            return {
-                "agent": self._agent,
+            return super().file_fields() | {
                 "conditional": self._conditional,
+                "attribute_encoder": self._attribute_encoder,
                 "about": SavedArrays(about),
                 "evidence": tuple(_stacked(items)),
                 "num_draws": self._num_draws,
-                "seed": self._seed,
-                "max_rows": self._max_rows,
-                "half_life": None if forgetting is None else forgetting.half_life,
-                "in_seconds": forgetting is not None and forgetting.in_seconds,
                 "unknown": self._unknown,
-                "num_decisions": self._num_decisions,
             }
 
     @classmethod
     def from_fields(cls, fields: dict[str, object]) -> Self:
         known: dict[str, Any] = fields  # checked against `file_hints`
-        half_life = known["half_life"]
-        if half_life is not None and known["in_seconds"]:
-            half_life = datetime.timedelta(seconds=half_life)
-        options = {name: known[name] for name in ("num_draws", "seed", "max_rows", "unknown")}
-        found = cls(known["agent"], half_life=half_life, **options)
+        own = {k: known[k] for k in ("num_draws", "attribute_encoder", "unknown")}
+        found = cls(known["agent"], **cls._options(known), **own)
         found._conditional = known["conditional"]
         about = known["about"].arrays
         names = _checked_names("names", json.loads(np.asarray(about["names"], np.uint8).tobytes()))
@@ -689,7 +625,7 @@ class Items(Serializable):
         distinct = len(np.unique(numbers)) == len(numbers)
         if not (0 <= num_active <= len(names) and distinct and counts.min(initial=0) >= 0):
             raise ValueError("`items`: expected items with numbers of their own, got others")
-        if found._num_added <= numbers.max(initial=-1) or known["num_decisions"] < 0:
+        if found._num_added <= numbers.max(initial=-1):
             raise ValueError("`items`: expected counts from 0, got others")
         items = [
             _Item(name, -1, int(number), None, int(rewards), int(redraws) - 1)
@@ -730,93 +666,6 @@ class Items(Serializable):
             items[index].state = rooms._replace(moment=float(moments[place]))
 
 
-@dataclasses.dataclass(frozen=True)
-class _View:
-    """The panel as one choice sees it: candidates (all rows if None), which of them are excluded,
-    how many to choose, and the number of the first decision.
-    """
-
-    panel: Panel
-    rows: Int[np.ndarray, " k"] | None
-    excluded: Int[np.ndarray, " e"]
-    top_k: int
-    number: int
-    seed: int
-
-    @property
-    def num_candidates(self) -> int:
-        """Number of candidates."""
-        return self.panel.size if self.rows is None else len(self.rows)
-
-    def values(
-        self, agent: AbstractAgent, place: int, x: Float[np.ndarray, "r d"]
-    ) -> Float[np.ndarray, " k"]:
-        """What the agent maximizes in a decision; minus infinity where excluded."""
-        number = self.number + place
-        if isinstance(agent, ThompsonSampling):
-            return self._linear(number % len(self.panel.draws), x)
-        rng = np.random.default_rng((self.seed, number))
-        if isinstance(agent, Uniform) or (
-            isinstance(agent, EpsilonGreedy) and rng.random() < float(agent.epsilon)
-        ):
-            return self._barred(rng.random(self.num_candidates).astype(x.dtype))
-        values = self._linear(0, x)
-        if isinstance(agent, LinUCB):
-            covs = self._chosen(self.panel.covs)
-            phi = np.broadcast_to(x, (self.num_candidates, x.shape[1]))
-            variances = np.matmul(np.matmul(covs, phi[:, :, None])[:, None, :, 0], phi[:, :, None])
-            values = values + float(agent.width) * np.sqrt(np.maximum(variances[:, 0, 0], 0.0))
-        return values
-
-    def shares(
-        self,
-        agent: AbstractAgent,
-        place: int,
-        x: Float[np.ndarray, "r d"],
-        chosen: Int[np.ndarray, " top_k"],
-    ) -> tuple[Float[np.ndarray, " top_k"], Float[np.ndarray, " top_k"]]:
-        """Propensities of a decision's choices, and their standard errors."""
-        if not isinstance(agent, ThompsonSampling):
-            return self._known_shares(agent, place, x, chosen), np.zeros(len(chosen))
-        members = [s for s in range(len(self.panel.draws)) if s != self._member(place)]
-        hits = np.zeros(self.num_candidates, np.int64)
-        for member in members:
-            hits[best_first(self._linear(member, x)[None], self.top_k)[0]] += 1
-        return hits[chosen] / len(members), propensity(hits[chosen], len(members))[1]
-
-    def _known_shares(
-        self,
-        agent: AbstractAgent,
-        place: int,
-        x: Float[np.ndarray, "r d"],
-        chosen: Int[np.ndarray, " top_k"],
-    ) -> Float[np.ndarray, " top_k"]:
-        at_random = self.top_k / (self.num_candidates - len(self.excluded))
-        if isinstance(agent, Uniform):
-            return np.full(len(chosen), at_random)
-        if isinstance(agent, EpsilonGreedy):
-            greedy = best_first(self._linear(0, x)[None], self.top_k)[0]
-            epsilon = float(agent.epsilon)
-            return epsilon * at_random + (1 - epsilon) * np.isin(chosen, greedy)
-        return np.ones(len(chosen))
-
-    def _member(self, place: int) -> int:
-        return (self.number + place) % len(self.panel.draws)
-
-    def _chosen(self, array: np.ndarray) -> np.ndarray:
-        return array[: self.panel.size] if self.rows is None else array[self.rows]
-
-    def _linear(self, member: int, x: Float[np.ndarray, "r d"]) -> Float[np.ndarray, " k"]:
-        theta = self._chosen(self.panel.draws[member])
-        values = theta @ x[0] if len(x) == 1 else np.einsum("kd,kd->k", theta, x)
-        return self._barred(values)
-
-    def _barred(self, values: Float[np.ndarray, " k"]) -> Float[np.ndarray, " k"]:
-        if len(self.excluded):
-            values[self.excluded] = -np.inf
-        return values
-
-
 def _stacked(items: Sequence[_Item]) -> Iterator[SavedArrays]:
     """The evidence of items, arrays of one shape side by side."""
     groups: dict[object, list[int]] = {}
@@ -852,6 +701,6 @@ def _checked_names(argument: str, names: Names) -> list[Name]:
     given = [names] if isinstance(names, str | int | np.integer) else list(names)
     found = [_checked_name(argument, name) for name in given]
     if len(set(found)) != len(found):
-        twice = next(name for name in found if found.count(name) > 1)
+        twice = Counter(found).most_common(1)[0][0]
         raise ValueError(f"`{argument}`: expected names once each, got {twice!r} twice; drop one")
     return found

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from ..checks import default_float
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Tilted, tilted
+from ..linalg import solve_lower
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..samplers.exact import Exact
@@ -29,6 +30,7 @@ POOL = 2**14  # draws of a learned prior that new items share once there are mor
 BLOCK = 2**10  # draws that are added to the pool at once
 STRIDE = 7919
 SIZES = (512, 64, 8, 1)  # numbers of items that one program draws for
+HOST_SIZES = (128, 32, 8, 1)  # likewise in NumPy, so that their matrices stay in the cache
 GROWTH = 1.25
 
 
@@ -125,11 +127,12 @@ class PanelDraws:
         """
         found = self.empty(len(states))
         groups: dict[Any, list[int]] = {}
+        kind = kind_of if self.mixture is None else type
         for place, state in enumerate(states if self._num_draws else ()):
-            groups.setdefault(None if state is None else kind_of(state), []).append(place)
-        for kind, places in groups.items():
-            for some in pieces(np.array(places)):
-                given = [] if kind is None else [state for i in some if (state := states[i])]
+            groups.setdefault(None if state is None else kind(state), []).append(place)
+        for about, places in groups.items():
+            for some in pieces(np.array(places), SIZES if self.mixture is None else HOST_SIZES):
+                given = [] if about is None else [state for i in some if (state := states[i])]
                 by = None if offsets is None else offsets[some]
                 found.thetas[some], covs = self._rows(given, words[some], by)
                 found.covs[some] = covs[:, : self._width, : self._width]
@@ -248,7 +251,7 @@ class ConditionedMixture:
         given = self.given(states, offsets)
         log_weights = self.log_weights + given.log_mass()
         weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
-        factors = np.linalg.solve(given.tril, self.transposed)
+        factors = solve_lower(given.tril, self.transposed)
         means = self.means + np.matmul(given.half_step[:, :, None], factors)[:, :, 0]
         means = means if offsets is None else means + offsets[:, None]
         return weights / weights.sum(axis=1, keepdims=True), means, factors
@@ -263,48 +266,76 @@ class ConditionedMixture:
     ) -> Float[np.ndarray, "n m d"]:
         """Draws of items, each from random numbers of its own; NaN where they cannot be made."""
         (num_components, dim), count = self.means.shape, len(words)
-        uniforms, noise = np.empty((count, num_draws)), np.empty((count, num_draws, dim))
-        for place, (number, times) in enumerate(words.tolist()):
-            rng = np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, times, number]))
-            rng.random(out=uniforms[place])
-            rng.standard_normal(out=noise[place])
+        uniforms, noise = _random_numbers(seed, words, num_draws, dim)
         try:
             given = self.given(states, offsets)
-        except np.linalg.LinAlgError:
-            return np.full_like(noise, np.nan)
+        except np.linalg.LinAlgError:  # of one of them
+            return (
+                np.full_like(noise, np.nan)
+                if count == 1
+                else np.concatenate(
+                    [
+                        self.draws(
+                            states[i : i + 1],
+                            words[i : i + 1],
+                            num_draws,
+                            seed,
+                            None if offsets is None else offsets[i : i + 1],
+                        )
+                        for i in range(count)
+                    ]
+                )
+            )
         log_weights = self.log_weights + given.log_mass()
         cumulative = np.cumsum(np.exp(log_weights - log_weights.max(axis=1, keepdims=True)), axis=1)
         places = uniforms * cumulative[:, -1:]
         which = (places[:, :, None] >= cumulative[:, None, :-1]).sum(axis=2)
         own = np.arange(count) if states else np.zeros(count, np.int64)
         pairs = which + num_components * own[:, None]
-        shifted = given.half_step.reshape(-1, dim)[pairs] + noise
-        moved = self._times_factors(
-            shifted.reshape(-1, dim), pairs.reshape(-1), given.tril.reshape(-1, dim, dim)
-        )
-        thetas = self.means[which] + moved.reshape(noise.shape)
-        return thetas if offsets is None else thetas + offsets[:, None]
+        thetas = self._located(given, pairs.reshape(-1), noise.reshape(-1, dim))
+        thetas = thetas.reshape(noise.shape)
+        return thetas if offsets is None else thetas + offsets[:, None].astype(noise.dtype)
 
-    def _times_factors(
-        self,
-        vectors: Float[np.ndarray, "v d"],
-        pairs: Int[np.ndarray, " v"],
-        inner: Float[np.ndarray, "p d d"],
+    def _located(
+        self, given: Tilted, pairs: Int[np.ndarray, " v"], noise: Float[np.ndarray, "v d"]
     ) -> Float[np.ndarray, "v d"]:
-        """L C^-T x, with the C and L that each vector names, in few products of matrices."""
-        order = np.argsort(pairs, kind="stable")
-        named, starts, counts = np.unique(pairs[order], return_index=True, return_counts=True)
-        factors = np.linalg.solve(inner[named], self.transposed[named % len(self.transposed)])
-        z, moved = vectors[order], np.empty_like(vectors)
-        rooms = 2 ** np.ceil(np.log2(counts)).astype(np.int64)
+        """Noise with the mean and covariance of the component of the item that each names, in few
+        products of matrices.
+        """
+        counts = np.bincount(pairs)
+        order = np.argsort(pairs.astype(np.min_scalar_type(len(counts))), kind="stable")
+        named = np.flatnonzero(counts)
+        which, last = named % len(self.means), np.cumsum(counts[named]) - 1
+        factors = solve_lower(
+            given.tril.reshape(-1, *self.trils.shape[1:])[named], self.transposed[which]
+        )
+        steps = given.half_step.reshape(-1, 1, noise.shape[1])[named]
+        means = (self.means[which, None] + steps @ factors).astype(noise.dtype)
+        factors, located = factors.astype(noise.dtype), np.empty_like(noise)
+        rooms = 2 ** np.ceil(np.log2(counts[named])).astype(np.int64)
         for room in np.unique(rooms):
             some = np.flatnonzero(rooms == room)
-            last = starts[some] + counts[some] - 1
-            rows = np.minimum(starts[some, None] + np.arange(room), last[:, None])
-            moved[rows] = z[rows] @ factors[some]
-        out = np.empty_like(moved)
-        out[order] = moved
-        return out
+            first = last[some, None] - counts[named[some], None] + 1
+            rows = order[np.minimum(first + np.arange(room), last[some, None])]
+            located[rows] = means[some] + noise[rows] @ factors[some]
+        return located
+
+
+def _random_numbers(
+    seed: int, words: Int[np.ndarray, "n 2"], num_draws: int, dim: int
+) -> tuple[Float[np.ndarray, "n m"], Float[np.ndarray, "n m d"]]:
+    """Uniform and standard normal numbers of each item, in the generator's order."""
+    count = len(words)
+    uniforms = np.empty((count, num_draws))
+    noise = np.empty((count, num_draws, dim), default_float())
+    bits = np.random.Philox(key=seed)
+    rng, state = np.random.Generator(bits), bits.state
+    for place, (number, times) in enumerate(words.tolist()):
+        state["state"]["counter"][2:] = times, number
+        bits.state = state
+        rng.random(out=uniforms[place])
+        rng.standard_normal(dtype=noise.dtype, out=noise[place])
+    return uniforms, noise
 
 
 def _padded(offsets: Float[np.ndarray, "n d"] | None, size: int) -> np.ndarray | None:
@@ -318,12 +349,14 @@ def kind_of(state: State) -> tuple[object, ...]:
     return (state.structure, *(np.shape(leaf) for leaf in state.leaves))
 
 
-def pieces(places: Int[np.ndarray, " n"]) -> Iterator[Int[np.ndarray, " k"]]:
+def pieces(
+    places: Int[np.ndarray, " n"], sizes: tuple[int, ...] = HOST_SIZES
+) -> Iterator[Int[np.ndarray, " k"]]:
     """Places in pieces that programs of few sizes take, with little room to spare."""
     start = 0
     while start < len(places):
         left = len(places) - start
-        size = next((s for s in SIZES if 2 * left > s), SIZES[-1])
+        size = next((s for s in sizes if 2 * left > s), sizes[-1])
         yield places[start : start + size]
         start += size
 

@@ -10,11 +10,13 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from ..bandits.bandit import Bandit
+from ..bandits.items import Items
 from ..encoders import Encoder
 from ..evidence.base import AbstractLikelihood
 from ..evidence.linear import Linear
 from ..files.base import Serializable
 from ..priors.base import AbstractPrior
+from ..priors.conditional import ConditionalPrior
 from .report import LearningReport
 
 
@@ -165,6 +167,50 @@ class Model(Serializable):
             max_rows=max_rows,
             half_life=half_life,
             encoder=self.encoder,
+        )
+
+    def items(
+        self,
+        *,
+        num_draws: int = 64,
+        seed: int | None = None,
+        temperature: ArrayLike | None = None,
+        max_rows: int | None = 1024,
+        half_life: ArrayLike | datetime.timedelta | None = None,
+        unknown: str = "add",
+    ) -> Items:
+        """Start a catalog of items that each have parameters of their own.
+
+        Args:
+            num_draws: As of `Items`.
+            seed: As of `Items`.
+            temperature: As of `Items`.
+            max_rows: As of `Items`.
+            half_life: As of `Items`.
+            unknown: As of `Items`.
+
+        Returns:
+            A catalog without items, which takes raw rows as contexts and attributes, as well as
+            arrays.
+
+        Raises:
+            ValueError: As for `Items`.
+        """
+        prior = self.prior
+        if self.attribute_encoder is not None and not isinstance(prior, GivenAttributes):
+            unused = np.zeros(self.attribute_encoder.dim)  # since they do not pay
+            prior = ConditionalPrior(prior, np.zeros((len(unused), prior.dim)), unused)
+        return Items(
+            prior,
+            self.likelihood,
+            num_draws=num_draws,
+            seed=seed,
+            temperature=temperature,
+            max_rows=max_rows,
+            half_life=half_life,
+            encoder=self.encoder,
+            attribute_encoder=self.attribute_encoder,
+            unknown=unknown,
         )
 
     @classmethod

@@ -1,0 +1,137 @@
+"""Choices among items, by the joint draws of a panel."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from .agents import AbstractAgent, EpsilonGreedy, LinUCB, ThompsonSampling, Uniform
+from .decisions import best_first, propensity
+from .panel import Panel
+
+Name = str | int
+Chosen = Name | list[Name] | list[list[Name]]
+Numbers = float | Float[np.ndarray, "..."]
+
+
+class ItemChoice:
+    """The item to show; with `top_k` above 1 the items, best first; for a batch, a list of them.
+
+    Attributes:
+        item: Name, or names.
+        score: Mean reward of each under the draw that decided.
+    """
+
+    def __init__(
+        self, item: Chosen, score: Numbers, propensity: Callable[[], tuple[Numbers, Numbers]]
+    ) -> None:
+        self.item, self.score, self._compute = item, score, propensity
+
+    @functools.cached_property
+    def _share(self) -> tuple[Numbers, Numbers]:
+        return self._compute()
+
+    @property
+    def propensity(self) -> Numbers:
+        """Probability that the same evidence leads to this choice (has the item among its top k).
+
+        It is computed when first read, which must be before the items change.
+        """
+        return self._share[0]
+
+    @property
+    def propensity_se(self) -> Numbers:
+        """Standard error of `propensity`; 0 where it is exact."""
+        return self._share[1]
+
+    def __repr__(self) -> str:
+        return f"ItemChoice(item={self.item!r}, score={self.score!r})"
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """The panel as one choice sees it: candidates (all rows if None), which of them are excluded,
+    how many to choose, and the number of the first decision.
+    """
+
+    panel: Panel
+    rows: Int[np.ndarray, " k"] | None
+    excluded: Int[np.ndarray, " e"]
+    top_k: int
+    number: int
+    seed: int
+
+    @property
+    def num_candidates(self) -> int:
+        """Number of candidates."""
+        return self.panel.size if self.rows is None else len(self.rows)
+
+    def values(
+        self, agent: AbstractAgent, place: int, x: Float[np.ndarray, "r d"]
+    ) -> Float[np.ndarray, " k"]:
+        """What the agent maximizes in a decision; minus infinity where excluded."""
+        number = self.number + place
+        if isinstance(agent, ThompsonSampling):
+            return self._linear(number % len(self.panel.draws), x)
+        rng = np.random.default_rng((self.seed, number))
+        if isinstance(agent, Uniform) or (
+            isinstance(agent, EpsilonGreedy) and rng.random() < float(agent.epsilon)
+        ):
+            return self._barred(rng.random(self.num_candidates).astype(x.dtype))
+        values = self._linear(0, x)
+        if isinstance(agent, LinUCB):
+            covs = self._chosen(self.panel.covs)
+            phi = np.broadcast_to(x, (self.num_candidates, x.shape[1]))
+            variances = np.matmul(np.matmul(covs, phi[:, :, None])[:, None, :, 0], phi[:, :, None])
+            values = values + float(agent.width) * np.sqrt(np.maximum(variances[:, 0, 0], 0.0))
+        return values
+
+    def shares(
+        self,
+        agent: AbstractAgent,
+        place: int,
+        x: Float[np.ndarray, "r d"],
+        chosen: Int[np.ndarray, " top_k"],
+    ) -> tuple[Float[np.ndarray, " top_k"], Float[np.ndarray, " top_k"]]:
+        """Propensities of a decision's choices, and their standard errors."""
+        if not isinstance(agent, ThompsonSampling):
+            return self._known_shares(agent, place, x, chosen), np.zeros(len(chosen))
+        members = [s for s in range(len(self.panel.draws)) if s != self._member(place)]
+        hits = np.zeros(self.num_candidates, np.int64)
+        for member in members:
+            hits[best_first(self._linear(member, x)[None], self.top_k)[0]] += 1
+        return hits[chosen] / len(members), propensity(hits[chosen], len(members))[1]
+
+    def _known_shares(
+        self,
+        agent: AbstractAgent,
+        place: int,
+        x: Float[np.ndarray, "r d"],
+        chosen: Int[np.ndarray, " top_k"],
+    ) -> Float[np.ndarray, " top_k"]:
+        at_random = self.top_k / (self.num_candidates - len(self.excluded))
+        if isinstance(agent, Uniform):
+            return np.full(len(chosen), at_random)
+        if isinstance(agent, EpsilonGreedy):
+            greedy = best_first(self._linear(0, x)[None], self.top_k)[0]
+            epsilon = float(agent.epsilon)
+            return epsilon * at_random + (1 - epsilon) * np.isin(chosen, greedy)
+        return np.ones(len(chosen))
+
+    def _member(self, place: int) -> int:
+        return (self.number + place) % len(self.panel.draws)
+
+    def _chosen(self, array: np.ndarray) -> np.ndarray:
+        return array[: self.panel.size] if self.rows is None else array[self.rows]
+
+    def _linear(self, member: int, x: Float[np.ndarray, "r d"]) -> Float[np.ndarray, " k"]:
+        theta = self._chosen(self.panel.draws[member])
+        values = theta @ x[0] if len(x) == 1 else np.einsum("kd,kd->k", theta, x)
+        return self._barred(values)
+
+    def _barred(self, values: Float[np.ndarray, " k"]) -> Float[np.ndarray, " k"]:
+        if len(self.excluded):
+            values[self.excluded] = -np.inf
+        return values
