@@ -117,6 +117,7 @@ class Items(AbstractOnline):
         self._num_draws = int(num_draws)
         self._unknown = one_of("unknown", unknown, ("add", "raise"))
         self._mean = host_mean(self._agent.likelihood)
+        self._empty = State.of(self.likelihood.empty(self._dim, 0), None)
         self._draws = PanelDraws(self._agent, self._seed, self._num_draws, self._dim)
         self._panel = Panel(self._draws.empty())
         self._posteriors: dict[int, tuple[Any, ...]] = {}  # for exact propensities
@@ -395,7 +396,7 @@ class Items(AbstractOnline):
         """The state of an item with these observations; its rows are allocated as they come."""
         state, most = item.state, self._max_rows
         if state is None:
-            state = State.of(self.likelihood.empty(self._dim, 0), None)
+            state = self._empty
         state = self._present(state)
         if most is None or item.num_rewards + len(new) <= most:
             return state.add(new, None, self._moments)
@@ -566,12 +567,11 @@ class Items(AbstractOnline):
 
     def _conditioned(self, items: Sequence[_Item]) -> list[np.ndarray]:
         """Weights, means and factors of items' posteriors; those not known yet are computed."""
-        empty = State.of(self.likelihood.empty(self._dim, 0), None)
         known, mixture = self._posteriors, self._draws.mixture
         assert mixture is not None
         changed = [i for i in items if known.get(i.number, (-1,))[0] != i.num_redraws]
         for some in pieces(np.arange(len(changed))):
-            states = [changed[place].state or empty for place in some]
+            states = [changed[place].state or self._empty for place in some]
             parts = mixture.mixtures(states, self._stacked_offsets([changed[i] for i in some]))
             for place, *own in zip(some, *parts, strict=True):
                 known[changed[place].number] = (changed[place].num_redraws, *own)
