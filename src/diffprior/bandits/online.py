@@ -1,4 +1,4 @@
-"""The common part of `Bandit` and `Items`: an agent with its settings, evidence that fades, and files."""
+"""The common part of `Bandit` and `Items`: agent, settings, evidence that fades, and files."""
 
 import datetime
 import threading
