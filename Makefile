@@ -2,6 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO := $(VENV)/.installed-demo
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 .DEFAULT_GOAL := help
@@ -12,9 +13,10 @@ help: ## list the targets
 
 setup: $(STAMP) ## make the virtual environment and install the package into it
 
-demo: $(STAMP) ## learn a prior, compare agents that use it with others, and write a report
-	$(BIN)/python -m experiments.synthetic --quick --runs 256 --problem corners --out results/demo \
-		--agent TS --agent MixTS --agent 'MixTS(K)' --agent EvidenceDPS --agent Exact
+demo: $(DEMO) ## learn a prior, compare agents that use it with others, and write a report
+	$(BIN)/python -m experiments.synthetic --quick --problem corners --out results/demo --agent TS \
+		--agent TunedTS --agent MixTS --agent 'MixTS(K)' --agent DiffTS \
+		--agent EvidenceDPS --agent Exact
 
 DATA ?=
 
@@ -77,10 +79,14 @@ clean: ## remove the virtual environment, caches and build outputs
 	find src tests examples experiments benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # As variables rather than options, the constraints hold for the build backend too.
-$(STAMP): export PIP_CONSTRAINT = constraints.txt
-$(STAMP): export PIP_BUILD_CONSTRAINT = constraints.txt
-$(STAMP): pyproject.toml constraints.txt
+$(DEMO) $(STAMP): export PIP_CONSTRAINT = constraints.txt
+$(DEMO) $(STAMP): export PIP_BUILD_CONSTRAINT = constraints.txt
+$(DEMO): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[plot,distances]'
+	@touch $@
+
+$(STAMP): $(DEMO)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --group dev \
 		--editable '.[plot,logs,distances,cluster,client,integrations,serve]'

@@ -182,7 +182,7 @@ class DataExperiment:
     @property
     def num_steps(self) -> int:
         """How many steps of progress there are for one kind of rewards."""
-        return 2 * len(self.agents) + 1
+        return 1 + sum(e.num_steps for e in self.experiments("", dp.Linear(noise_std=1.0)))
 
     def experiments(
         self, name: str, likelihood: dp.AbstractLikelihood

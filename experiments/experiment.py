@@ -16,7 +16,7 @@ import diffprior as dp
 from diffprior.evaluate import Tasks, distance_over_floor
 from diffprior.evaluate.calibration import interval_coverage
 from diffprior.evaluate.posterior import draw_posteriors
-from diffprior.executors import AbstractExecutor
+from diffprior.executors import AbstractExecutor, InProcess
 from diffprior.progress import Progress, progress
 
 from .agents import NAMES, TRUE, AgentSpec, LearnedPriors, agent_specs, true_prior
@@ -131,18 +131,23 @@ class Effort:
     num_draws: int = 199
     coverage_tasks: int = 200
     coverage_draws: int = 19
+    at_once: int = 1  # priors or agents; with more, seconds say less of each
 
     @staticmethod
     def of(num_runs: int | None, quick: bool) -> "Effort":
-        """The paper's effort, or a quick look; `num_runs` overrides the runs of either."""
+        """The paper's effort, or a quick look, whose parts are of the same shapes, so that they
+        share their programs; `num_runs` overrides the runs of either.
+        """
         small = Effort(
-            num_runs=64,
+            num_runs=256,
             temperatures=(0.25,),
-            temperature_runs=64,
-            sizes=(5, 20),
-            num_tasks=8,
+            temperature_runs=256,
+            sizes=(4, 16),
+            num_tasks=10,
             num_draws=99,
             coverage_tasks=50,
+            coverage_draws=99,
+            at_once=2,
         )
         usual = small if quick else Effort()
         if num_runs is None:
@@ -197,33 +202,54 @@ class Experiment:
 
     def parts(self) -> list[Part]:
         """Every regret and every posterior, as functions that ask the cache for one."""
-        effort, found = self.effort, list[Part]()
-        for spec in self.specs:
-            found.append(functools.partial(self.regret, spec, effort.num_runs))
-            if spec.sampler is not None:
-                runs = effort.temperature_runs
-                for t in effort.temperatures:
-                    found.append(functools.partial(self.regret, spec, runs, t))
-                found.append(functools.partial(self.posterior, spec))
+        return [part for spec in self.specs for part in self.parts_of(spec)]
+
+    def parts_of(self, spec: AgentSpec) -> list[Part]:
+        """Those of one agent."""
+        effort = self.effort
+        found: list[Part] = [functools.partial(self.regret, spec, effort.num_runs)]
+        if spec.sampler is not None:
+            runs = effort.temperature_runs
+            found += [functools.partial(self.regret, spec, runs, t) for t in effort.temperatures]
+            found.append(functools.partial(self.posterior, spec))
         return found
 
-    def run(self, progress: Progress) -> ProblemResult:
-        """All agents; `progress` is shown of each."""
-        agents = {}
-        for spec in self.specs:
-            progress.describe(f"{self.name}, {spec.name}")
-            agents[spec.name] = self.result(spec)
-            progress.advance()
-        return ProblemResult(self.name, self.effort.sizes, agents)
+    @property
+    def num_steps(self) -> int:
+        """Steps of `run`: priors, regrets and posteriors."""
+        return len(self.prior_parts()) + len(self.parts())
 
-    def result(self, spec: AgentSpec) -> AgentResult:
-        """One agent: regret at every temperature, and its posterior."""
-        regret = self.regret(spec, self.effort.num_runs)
-        if spec.sampler is None:
+    def run(self, progress: Progress) -> ProblemResult:
+        """All agents; `progress` counts priors, regrets and posteriors.
+
+        The first agent plays while priors are learned: it compiles what others share with it.
+        """
+
+        def take(named: tuple[str, Sequence[Part]]) -> list[Any]:
+            found = []
+            for part in named[1]:
+                progress.describe(f"{self.name}, {named[0]}")
+                found.append(part())
+                progress.advance()
+            return found
+
+        agents = [(spec.name, self.parts_of(spec)) for spec in self.specs]
+        priors = [("priors", [part]) for part in self.prior_parts()]
+        executor = InProcess(self.effort.at_once)
+        first, *_ = executor.map(take, [agents[0], *priors])
+        last_first = list(executor.map(take, agents[:0:-1]))
+        numbers = zip(self.specs, [first, *last_first[::-1]], strict=True)
+        found = {spec.name: self.result(own) for spec, own in numbers}
+        return ProblemResult(self.name, self.effort.sizes, found)
+
+    def result(self, numbers: Sequence[Any]) -> AgentResult:
+        """What the parts of an agent have come to."""
+        regret, *rest = numbers
+        if not rest:
             return AgentResult(regret)
-        runs = self.effort.temperature_runs
-        tempered = {f"{t:g}": self.regret(spec, runs, t) for t in self.effort.temperatures}
-        return AgentResult(regret, tempered, self.posterior(spec))
+        *tempered, posterior = rest
+        temperatures = (f"{t:g}" for t in self.effort.temperatures)
+        return AgentResult(regret, dict(zip(temperatures, tempered, strict=True)), posterior)
 
     def regret(self, spec: AgentSpec, num_runs: int, temperature: float = 1.0) -> Regret:
         """Regret of one agent at one temperature."""

@@ -71,7 +71,7 @@ def run_synthetic(
     experiments = [_experiment(name, cache, effort, agents, logistic, seed) for name in names]
     share_out(cache, [p for e in experiments for p in e.prior_parts()], executor, "priors")
     share_out(cache, [p for e in experiments for p in e.parts()], executor, "parts")
-    with progress("", sum(len(e.specs) for e in experiments)) as shown:
+    with progress("", sum(e.num_steps for e in experiments)) as shown:
         problems = tuple(experiment.run(shown) for experiment in experiments)
     settings = {"rewards": rewards, **in_words(effort), "seed": str(seed)}
     result = SyntheticResult(rewards, settings, problems)

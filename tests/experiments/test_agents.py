@@ -100,7 +100,7 @@ def test_slow_agents_get_a_share() -> None:
 
 def test_effort() -> None:
     assert Effort.of(None, quick=False) == Effort()
-    assert Effort.of(None, quick=True).num_runs == 64
+    assert Effort.of(None, quick=True).num_runs == 256
     few = Effort.of(16, quick=False)
     assert (few.num_runs, few.temperature_runs) == (16, 16)
     assert Effort.of(1000, quick=False).temperature_runs == 128

@@ -65,9 +65,9 @@ def test_numbers_are_those_of_simulate(effort: Effort, cache: ResultCache) -> No
     problem = dp.synthetic("cross")
     priors = LearnedPriors("cross", past_tasks(problem, 300, 0), cache)
     options = {"effort": effort, "agents": ("TS",), "score_posteriors": False}
-    shown = Progress("", 1)
-    found = Experiment("cross", problem, priors, **options).run(shown).agents["TS"]
-    assert shown.done == 1
+    of_cross, shown = Experiment("cross", problem, priors, **options), Progress("", 1)
+    found = of_cross.run(shown).agents["TS"]
+    assert shown.done == of_cross.num_steps == 1 + 3  # a prior, two regrets and no posterior
     prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
     for temperature, ours in ((1.0, found.regret), (0.5, found.tempered["0.5"])):
         sampler = dp.Exact(prior, temperature=temperature)
