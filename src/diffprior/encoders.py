@@ -253,6 +253,11 @@ class Encoder(Serializable):
         return tuple(name for name, _ in self._features)
 
     @property
+    def raw_columns(self) -> tuple[str, ...]:
+        """The raw column, or the interaction, that each feature belongs to, (d,)."""
+        return tuple(column for _, column in self._features)
+
+    @property
     def dim(self) -> int:
         """Number of features d."""
         return len(self._features)

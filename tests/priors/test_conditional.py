@@ -9,7 +9,7 @@ import pytest
 import diffprior as dp
 import reference
 from cases import random_cov
-from diffprior.fitting.attributes import regress, regress_samples
+from diffprior.fitting.attributes import regress_samples
 from statistic import Z, assert_mean
 
 DIM, NUM_ATTRIBUTES = 3, 4
@@ -42,26 +42,6 @@ def test_coefficients_of_noise_vanish_and_sparse_indicators_shrink() -> None:
     found = regress_samples(samples, noise)
     least_squares = np.linalg.lstsq(noise - noise.mean(axis=0), samples, rcond=None)[0]
     assert np.abs(found.coefficients).mean() < 0.1 * np.abs(least_squares).mean()
-
-
-def test_tasks_with_rows_are_regressed_by_their_evidence() -> None:
-    """By an E-step written out here; few rows per task, so that plain estimates would mislead."""
-    samples, z, truth, cov = world(3000)
-    rng = np.random.default_rng(2)
-    features = rng.standard_normal((3000, 2, DIM))
-    rewards = np.einsum("nrd,nd->nr", features, samples) + 0.5 * rng.standard_normal((3000, 2))
-    precision = np.einsum("nri,nrj->nij", features, features) / 0.25
-    shift = np.einsum("nri,nr->ni", features, rewards) / 0.25
-
-    def expect(means: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        inverse = np.linalg.inv(cov)
-        covs = np.linalg.inv(inverse + precision)
-        return np.einsum("nij,nj->ni", covs, means @ inverse + shift), covs.sum(axis=0)
-
-    found = regress(z, np.zeros(DIM), 4 * np.eye(DIM), expect)
-    error = np.sqrt(np.diag(cov).max() * np.diag(np.linalg.inv(np.cov(z.T))).max() / 1500)
-    assert np.abs(found.coefficients - truth).max() < Z * error
-    np.testing.assert_allclose(found.cov, cov, atol=0.25)
 
 
 def test_given_attributes_a_gaussian_is_the_least_squares_prediction() -> None:

@@ -77,6 +77,7 @@ def evaluate_prior(
 
         from ..evaluate import compare, predictive_check
         from ..logs.logs import Logs
+        from ..priors.conditional import ConditionalPrior
         from ..progress import progress
 
         model = load_model(prior, likelihood, noise_std, dispersion)
@@ -97,6 +98,7 @@ def evaluate_prior(
             time=time,
             intercept=bool(intercept),  # features are those of the prior
             encoder=model.encoder,
+            attribute_encoder=model.attribute_encoder,
         )
         say(f"{table.num_tasks} tasks, {table.num_rows} rows, {table.dim} features")
         if table.num_tasks > max_tasks:
@@ -105,6 +107,9 @@ def evaluate_prior(
             table = table.select(np.sort(chosen))
         with progress("log evidence", 2) as shown:
             samples = np.asarray(evaluated.sample(jax.random.key(seed), NUM_SAMPLES))
+            if isinstance(evaluated, ConditionalPrior) and table.attributes is not None:
+                offsets = evaluated.offsets(table.attributes)
+                samples = samples + np.resize(offsets, samples.shape)
             comparison = compare(priors, table, model.likelihood, samples=samples, seed=seed)
             shown.advance()
             shown.describe("next rewards")

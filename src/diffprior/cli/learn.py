@@ -93,13 +93,20 @@ def learn(
         if report is not None:
             require("plot", "matplotlib")
         table: Logs | ShardedLogs | TaskStatistics
+        sharded = is_sharded(logs) and max_rows is None
+        if attributes and (sharded or source == "statistics"):
+            raise ValueError(
+                "`attributes`: expected none with shards or statistics, which carry none, got "
+                f"{', '.join(attributes)}; learn from one file, or from some of its tasks with "
+                "--max-rows"
+            )
         if choice("from", source, ("rows", "statistics")) == "statistics":
             table = TaskStatistics.read(logs, task=task)
         else:
             chosen = split_names(features) or None
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", EncodingWarning)  # the report repeats them
-                if is_sharded(logs) and max_rows is None:
+                if sharded:
                     table = ShardedLogs.read(
                         logs,
                         task=task,

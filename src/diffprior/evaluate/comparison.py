@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..evidence.linear import Linear
-from ..fitting.rows import block_order, blocks_of, row_blocks
+from ..fitting.rows import block_order, blocks_of, row_blocks, shifted
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from ..priors.adaptor import as_prior
@@ -24,7 +24,7 @@ from ..reporting.tables import Table, plus_minus, standard_error
 from ..samplers.choose import closed_form
 from ..samplers.twisted_smc import TwistedSMC
 from .posterior import draw_posteriors
-from .tasks import Tasks, as_tasks
+from .tasks import Tasks, as_tasks, residuals
 
 AT_ONCE = 256  # tasks side by side, which bounds the memory
 NUM_POINTS = 256  # of importance sampling, for each task
@@ -117,7 +117,8 @@ def estimate_log_evidence(
     that priors of different kinds can be compared.
 
     Args:
-        prior: Any prior, or any object with its four members.
+        prior: Any prior, or any object with its four members; one given attributes takes those of
+            the logs.
         tasks: `Tasks` or `Logs`.
         likelihood: How rewards arise; needed with logs, by default the tasks' own.
         num_estimates: Independent runs of `TwistedSMC` for each task.
@@ -131,6 +132,7 @@ def estimate_log_evidence(
     """
     prior, tasks = as_prior(prior), as_tasks(tasks, likelihood)
     tasks.check_dim(prior)
+    prior, tasks = residuals(prior, tasks)
     prior = closed_form(prior) or prior
     if isinstance(prior, GaussianPrior | MixturePrior) and isinstance(
         tasks.likelihood, Linear | AbstractFamily
@@ -174,6 +176,8 @@ def _of_mixture(prior: GaussianPrior | MixturePrior, tasks: Tasks, seed: int) ->
         blocks = row_blocks(tasks.logs, tasks.likelihood, tasks_at_once=max(1, at_once))
     else:
         blocks = blocks_of(tasks.logs, tasks.likelihood)
+    if tasks.offsets is not None:
+        blocks = shifted(blocks, tasks.offsets[block_order(tasks.logs)])
     found = [block.estimate(mixture, NUM_POINTS, seed) for block in blocks]
     values, variances = np.empty((2, len(tasks)))
     order = block_order(tasks.logs)

@@ -12,9 +12,10 @@ from jaxtyping import Array, Float, Key
 
 from ..checks import positive_int
 from ..evidence.base import AbstractEvidence
+from ..priors.conditional import ConditionalPrior
 from ..samplers.base import AbstractSampler, Info
 from ..samplers.choose import best_sampler
-from .tasks import Tasks
+from .tasks import Tasks, residuals
 
 AT_ONCE = 1024  # draws side by side, which bounds the memory
 
@@ -52,7 +53,12 @@ def as_sampler(sampler: object) -> AbstractSampler:
 
 
 def draw_posteriors(sampler: object, tasks: Tasks, num_draws: int, seed: int) -> PosteriorDraws:
-    """Draws from the posterior of every task; those of a task depend on its number and the seed."""
+    """Draws from the posterior of every task; those of a task depend on its number and the seed.
+
+    Under a prior given attributes, those are of the logs.
+    """
+    if isinstance(sampler, ConditionalPrior):
+        sampler, tasks = residuals(sampler, tasks)
     sampler, num_draws = as_sampler(sampler), positive_int("num_draws", num_draws)
     tasks.check_dim(sampler.prior)
     keys = jax.random.split(jax.random.key(seed), len(tasks))
@@ -63,6 +69,8 @@ def draw_posteriors(sampler: object, tasks: Tasks, num_draws: int, seed: int) ->
         thetas, info = _draw(sampler, keys[which], evidence, num_draws)
         values[which] = nan_where_failed(np.asarray(thetas), np.asarray(info.failed))
         log_evidence[which] = np.asarray(info.log_evidence, np.float64)
+    if tasks.offsets is not None:
+        values += tasks.offsets[:, None]
     return PosteriorDraws(values, log_evidence)
 
 

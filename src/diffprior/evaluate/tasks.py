@@ -15,6 +15,7 @@ from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..logs.logs import Logs, grouped_logs
 from ..priors.adaptor import as_prior
 from ..priors.base import AbstractPrior
+from ..priors.conditional import ConditionalPrior
 from ..problems.base import AbstractProblem
 from ..problems.synthetic import uniform_in_ball
 
@@ -29,11 +30,13 @@ class Tasks:
         logs: The rows of the tasks, those of a task in the order in which they were seen.
         likelihood: How rewards arise from parameters.
         parameters: The true ones (n, d), or None where they are not known.
+        offsets: What evidence is about is theta minus this (n, d); or None.
     """
 
     logs: Logs
     likelihood: AbstractLikelihood
     parameters: Float[np.ndarray, "n d"] | None = None
+    offsets: Float[np.ndarray, "n d"] | None = None
 
     @staticmethod
     def from_logs(logs: Logs, likelihood: AbstractLikelihood) -> "Tasks":
@@ -139,7 +142,9 @@ class Tasks:
         """Select tasks; `which` is a slice, numbers of tasks, or a mask (n,)."""
         chosen = np.arange(len(self))[which]
         truths = None if self.parameters is None else self.parameters[chosen]
-        return replace(self, logs=self.logs.select(chosen), parameters=truths)
+        offsets = None if self.offsets is None else self.offsets[chosen]
+        logs = self.logs.select(chosen)
+        return replace(self, logs=logs, parameters=truths, offsets=offsets)
 
     def first_rows(self, count: int) -> "Tasks":
         """The same tasks after their first `count` rows, or all where there are fewer."""
@@ -196,7 +201,8 @@ class Tasks:
             rows = np.minimum(rows, logs.num_rows - 1)
             features, rewards = logs.features[rows], logs.rewards[rows]
             counts = counts * logs.weights[rows]
-        return _evidence_stack(self.likelihood, *map(on_device, (features, rewards, counts)))
+        stack = _evidence_stack(self.likelihood, *map(on_device, (features, rewards, counts)))
+        return stack if self.offsets is None else _moved(stack, on_device(self.offsets[which]))
 
 
 def _room_for(num_rows: Int[np.ndarray, "*n"]) -> Int[np.ndarray, "*n"]:
@@ -221,6 +227,18 @@ def as_tasks(tasks: Tasks | Logs, likelihood: AbstractLikelihood | None = None) 
     return Tasks.from_logs(tasks, likelihood)
 
 
+def residuals(prior: AbstractPrior, tasks: Tasks) -> tuple[AbstractPrior, Tasks]:
+    """A prior given attributes as that of residuals, and the evidence about these.
+
+    Tasks whose attributes are not known are average ones. Other priors stay as they are.
+    """
+    if not isinstance(prior, ConditionalPrior):
+        return prior, tasks
+    if tasks.logs.attributes is None:
+        return prior.residual, tasks
+    return prior.residual, replace(tasks, offsets=prior.offsets(tasks.logs.attributes))
+
+
 @eqx.filter_jit
 def _evidence_stack(
     likelihood: AbstractLikelihood,
@@ -230,6 +248,15 @@ def _evidence_stack(
 ) -> AbstractEvidence:
     empty = likelihood.empty(features.shape[2], features.shape[1])
     return jax.vmap(lambda phi, y, w: empty.add(phi, y, w))(features, rewards, weights)
+
+
+@eqx.filter_jit
+def _moved(evidence: AbstractEvidence, offsets: Float[Array, "b d"]) -> AbstractEvidence:
+    identity = jnp.eye(offsets.shape[1], dtype=offsets.dtype)
+    moved: AbstractEvidence = jax.vmap(lambda one, by: one.reparameterize(by, identity))(
+        evidence, offsets
+    )
+    return moved
 
 
 def _as_problem(source: object, likelihood: AbstractLikelihood | None) -> AbstractProblem:

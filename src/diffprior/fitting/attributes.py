@@ -1,25 +1,29 @@
 """How parameters depend on what is known of a task: theta = mean + B'(z - center) + r.
 
-B is a ridge regression whose penalty is estimated too (empirical Bayes), so that many sparse
-indicators shrink, and attributes that say nothing vanish.
+B has a Gaussian prior whose variance is estimated too (empirical Bayes), for each raw column its
+own, so that many sparse indicators shrink, and attributes that say nothing vanish. The ridge
+regression is the same whether parameters are known, or only evidence about them.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from ..checks import real_numbers
+from ..logs.logs import Logs
+from ..mixture import GaussianMixture
+from .em import AbstractTasks
+from .rows import AnyLogs, RowTasks, block_order, shifted
+from .triangles import symmetric
 
-MAX_STEPS = 500
-TOLERANCE = 1e-6  # change of the tasks' means in residual standard deviations
-MIN_SHARE = 1e-8  # of the variance that attributes may explain
-Expect = Callable[
-    [Float[np.ndarray, "n d"], Float[np.ndarray, "d d"]],
-    tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "d d"]],
-]
+MAX_STEPS = 100
+TOLERANCE = 1e-4  # change of the tasks' means in residual standard deviations
+EXPANSIONS = 3  # of generalized linear models
+MIN_STRENGTH = 1e-8  # variance of a coefficient as a share of the parameters'
+TASKS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +35,24 @@ class Regression:
         coefficients: B; shape (a, d).
         mean: Of the parameters of the average task; shape (d,).
         cov: Of the residuals; shape (d, d).
+        errors: Standard errors of the coefficients; shape (a, d).
     """
 
     center: Float[np.ndarray, " a"]
     coefficients: Float[np.ndarray, "a d"]
     mean: Float[np.ndarray, " d"]
     cov: Float[np.ndarray, "d d"]
+    errors: Float[np.ndarray, "a d"]
 
     def offsets(self, attributes: Float[np.ndarray, "n a"]) -> Float[np.ndarray, "n d"]:
-        """B'(z - center) of tasks."""
-        return np.asarray((attributes - self.center) @ self.coefficients)
+        """B'(z - center) of tasks; an attribute that is NaN is taken to be the average."""
+        known = np.where(np.isnan(attributes), self.center, attributes)
+        return np.asarray((known - self.center) @ self.coefficients)
+
+    @property
+    def residual(self) -> GaussianMixture:
+        """The Gaussian of the average task."""
+        return GaussianMixture.single(self.mean, self.cov)
 
 
 def checked_attributes(attributes: ArrayLike, num_tasks: int) -> Float[np.ndarray, "n a"]:
@@ -49,58 +61,166 @@ def checked_attributes(attributes: ArrayLike, num_tasks: int) -> Float[np.ndarra
     return np.asarray(real_numbers("attributes", attributes, (num_tasks, "a"), fix), np.float64)
 
 
+def offsets_of(regression: Regression | None, logs: AnyLogs) -> Float[np.ndarray, "t d"] | None:
+    """B'(z - center) of the tasks of logs; None without a regression."""
+    if regression is None:
+        return None
+    assert isinstance(logs, Logs)
+    assert logs.attributes is not None
+    return regression.offsets(logs.attributes)
+
+
+def regress_logs(
+    logs: Logs,
+    blocks: Sequence[RowTasks],
+    gaussian: GaussianMixture,
+    used: Bool[np.ndarray, " a"] | None = None,
+) -> Regression:
+    """From logs that carry attributes, and the evidence of their tasks.
+
+    Attributes that are not `used` get coefficients of zero.
+    """
+    assert logs.attributes is not None
+    z, columns = logs.attributes[block_order(logs)], attribute_columns(logs)
+    if used is None or used.all():
+        return regress_tasks(blocks, z, gaussian, columns)
+    found = regress_tasks(
+        blocks, z[:, used], gaussian, np.unique(columns[used], return_inverse=True)[1]
+    )
+    every = np.zeros((len(used), gaussian.dim)), np.zeros((len(used), gaussian.dim))
+    center = np.nanmean(z, axis=0)
+    every[0][used], every[1][used] = found.coefficients, found.errors
+    return Regression(center, every[0], found.mean, found.cov, every[1])
+
+
+def attribute_columns(logs: Logs) -> Int[np.ndarray, " a"]:
+    """Number of the raw column of each attribute; of arrays, numbers are one and indicators one."""
+    assert logs.attributes is not None
+    if logs.attribute_encoder is not None:
+        return np.unique(logs.attribute_encoder.raw_columns, return_inverse=True)[1]
+    kinds = [len(np.unique(column[~np.isnan(column)])) > 2 for column in logs.attributes.T]
+    return np.unique(kinds, return_inverse=True)[1]
+
+
 def regress_samples(
     samples: Float[np.ndarray, "n d"], attributes: Float[np.ndarray, "n a"]
 ) -> Regression:
     """From parameters that are known."""
-    none = np.zeros((samples.shape[1],) * 2)
-    return regress(
-        attributes,
-        samples.mean(axis=0),
-        np.cov(samples.T, ddof=0).reshape(none.shape),
-        lambda means, cov: (samples, none),
-    )
+    cov = np.atleast_2d(np.cov(samples.T, ddof=0))
+    return _regress(None, samples, attributes, samples.mean(axis=0), cov, None)
 
 
-def regress(
+def regress_tasks(
+    blocks: Sequence[AbstractTasks],
+    attributes: Float[np.ndarray, "n a"],
+    gaussian: GaussianMixture,
+    columns: Int[np.ndarray, " a"] | None = None,
+) -> Regression:
+    """From evidence about the parameters of each task.
+
+    Args:
+        blocks: The evidence.
+        attributes: One row per task in the order of the blocks; NaN where one is not known.
+        gaussian: Prior without attributes.
+        columns: Number of the raw column of each attribute; by default all are of one.
+    """
+    tasks = [block for block in blocks if isinstance(block, RowTasks)]
+    found, offsets = None, np.zeros((len(attributes), gaussian.dim))
+    residual = gaussian
+    for _ in range(1 if tasks[0].exact else EXPANSIONS):
+        near = [block.expanded(residual) for block in shifted(tasks, offsets)]
+        precision = np.concatenate([np.moveaxis(symmetric(b.precision), -1, 0) for b in near])
+        shift = np.concatenate([b.shift.T for b in near])
+        shift = shift + np.einsum("nij,nj->ni", precision, offsets)
+        mean, cov = residual.moments()
+        prior_cov = np.asarray(gaussian.covs[0])
+        found = _regress(precision, shift, attributes, mean, cov, columns, prior_cov)
+        residual, offsets = found.residual, found.offsets(attributes)
+    assert found is not None
+    return found
+
+
+def _regress(
+    precision: Float[np.ndarray, "n d d"] | None,
+    shift: Float[np.ndarray, "n d"],
     attributes: Float[np.ndarray, "n a"],
     mean: Float[np.ndarray, " d"],
     cov: Float[np.ndarray, "d d"],
-    expect: Expect,
+    columns: Int[np.ndarray, " a"] | None,
+    prior_cov: Float[np.ndarray, "d d"] | None = None,
 ) -> Regression:
-    """EM from N(mean, cov), the Gaussian without attributes.
+    """Generalized least squares of coefficients, and EM of the residuals' covariance, in turn.
 
-    Rows of B have the prior N(0, strength cov), so that its posterior has a closed form.
-
-    Args:
-        attributes: One row per task.
-        mean: To begin with.
-        cov: To begin with.
-        expect: From prior means of the tasks (n, d) and the residuals' covariance to posterior
-            means (n, d) and the sum of posterior covariances (d, d).
+    Without a `precision`, `shift` has the parameters themselves. The prior of a coefficient vector
+    is N(0, strength prior_cov), with a strength for each raw column by MacKay's fixed point.
     """
-    center = attributes.mean(axis=0)
-    z, scale = _scaled(attributes - center)
-    values, vectors = np.linalg.eigh(z.T @ z)
-    values, rotated = np.maximum(values, 0.0), z @ vectors
-    n, num_attributes = z.shape
-    b, strength = np.zeros((num_attributes, len(mean))), 1.0 / n
+    center = np.nanmean(attributes, axis=0)
+    known = np.where(np.isnan(attributes), center, attributes)
+    z, scale = _scaled(known - center)
+    (n, d), num_attributes = shift.shape, z.shape[1]
+    design = np.concatenate([np.ones((n, 1)), z], axis=1)
+    group = np.zeros(num_attributes, int) if columns is None else columns
+    size = np.bincount(group) * d
+    penalty = np.linalg.inv(cov if prior_cov is None else prior_cov)
+    strength = np.full(len(size), 1.0 / num_attributes)
+    beta = np.concatenate([mean[None], np.zeros((num_attributes, d))])
+    places = np.arange(1, num_attributes + 1)
     for _ in range(MAX_STEPS):
-        means, spread = expect(mean + rotated @ b, cov)
-        before = rotated @ b
-        new_mean = means.mean(axis=0)
-        precision = values + 1.0 / strength
-        b = (rotated.T @ (means - new_mean)) / precision[:, None]
-        residual = means - new_mean - rotated @ b
-        explained = b.T @ b / strength
-        cov = (spread + residual.T @ residual + explained) / n
-        unit = np.linalg.solve(np.linalg.cholesky(cov), (rotated @ b - before + new_mean - mean).T)
-        size = np.trace(np.linalg.solve(cov, b.T @ b)) + len(mean) * np.sum(1.0 / precision)
-        strength = max(size / (num_attributes * len(mean)), MIN_SHARE / n)
-        mean = new_mean
-        if np.abs(unit).max() < TOLERANCE:
+        weight, score = _marginal(precision, shift, cov)
+        information, right = _normal_equations(design, weight, score)
+        information[places, :, places] += penalty / strength[group][:, None, None]
+        flat = information.reshape(right.size, right.size)
+        inverse = np.linalg.inv(flat)
+        new = (inverse @ right.ravel()).reshape(right.shape)
+        blocks = inverse.reshape(information.shape)[places, :, places]
+        doubt = np.bincount(group, np.einsum("ipq,pq->i", blocks, penalty))
+        used = np.maximum(size - doubt / strength, 1e-6)
+        square = np.bincount(group, np.einsum("ip,pq,iq->i", new[1:], penalty, new[1:]))
+        strength = np.clip(square / used, MIN_STRENGTH, 1e3)
+        residual = score - np.einsum("nij,nj->ni", weight, design @ new)
+        spread = residual.T @ residual / max(n - 1.0 - used.sum() / d, 1.0)
+        unit = np.linalg.solve(np.linalg.cholesky(cov), (design @ (new - beta)).T)
+        cov = cov + cov @ (spread - weight.mean(axis=0)) @ cov
+        cov = 0.5 * (cov + cov.T)
+        beta = new
+        if np.sqrt(np.mean(unit**2)) < TOLERANCE:
             break
-    return Regression(center, (vectors @ b) / scale[:, None], mean, cov)
+    errors = np.sqrt(np.diagonal(blocks, axis1=1, axis2=2)) / scale[:, None]
+    return Regression(center, beta[1:] / scale[:, None], beta[0], cov, errors)
+
+
+def _marginal(
+    precision: Float[np.ndarray, "n d d"] | None,
+    shift: Float[np.ndarray, "n d"],
+    cov: Float[np.ndarray, "d d"],
+) -> tuple[Float[np.ndarray, "n d d"], Float[np.ndarray, "n d"]]:
+    """What tasks say of their prior means mu, when theta ~ N(mu, cov): -mu' W mu / 2 + v' mu."""
+    if precision is None:
+        inverse = np.linalg.inv(cov)
+        return np.broadcast_to(inverse, (len(shift), *cov.shape)), shift @ inverse
+    both = np.concatenate([precision, shift[:, :, None]], axis=2)
+    found = np.linalg.solve(np.eye(len(cov)) + precision @ cov, both)
+    weight = found[:, :, :-1]
+    return 0.5 * (weight + weight.swapaxes(1, 2)), found[:, :, -1]
+
+
+def _normal_equations(
+    design: Float[np.ndarray, "n a"],
+    weight: Float[np.ndarray, "n d d"],
+    score: Float[np.ndarray, "n d"],
+) -> tuple[Float[np.ndarray, "a d a d"], Float[np.ndarray, "a d"]]:
+    """The information about coefficients (attribute by parameter), and its right side."""
+    a, d = design.shape[1], score.shape[1]
+    rows, columns = np.triu_indices(a)
+    total = np.zeros((len(rows), d * d))
+    for start in range(0, len(design), TASKS_AT_ONCE):
+        own = slice(start, start + TASKS_AT_ONCE)
+        products = design[own][:, rows] * design[own][:, columns]
+        total += products.T @ weight[own].reshape(-1, d * d)
+    information = np.empty((a, d, a, d))
+    information[rows, :, columns] = total.reshape(-1, d, d)
+    information[columns, :, rows] = total.reshape(-1, d, d)
+    return information, design.T @ score
 
 
 def _scaled(

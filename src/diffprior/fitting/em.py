@@ -29,6 +29,7 @@ CENTERS_FROM = 4096  # points that centers of k-means are sought among
 CENTER_TRIALS = 4  # points tried for each center
 LLOYD_STEPS = 6
 TINY = 1e-300
+LONGEST_JUMP = 1.0  # change of log scales by an extrapolated step, where evidence is not exact
 Part = TypeVar("Part")
 
 
@@ -531,12 +532,13 @@ def fit_gaussian(
     """
     start = guess_gaussian(blocks, executor) if start is None else start
     state = _State.of(start, float(np.log(noise_std or 1.0)))
+    longest = np.inf if blocks[0].exact else LONGEST_JUMP
     step = functools.partial(_step, blocks, noise_std is not None, num_draws, executor)
     steps, converged, before = 0, False, -np.inf
     while steps < max_steps and not converged:
         one, _, _ = step(state)
         two, value_one, _ = step(one)
-        jump = state.extrapolate(one, two)
+        jump = state.extrapolate(one, two, longest)
         steps += 2
         if jump is not None:
             three, value_jump, _ = step(jump)
@@ -574,7 +576,7 @@ class _State:
         tril[np.tril_indices(dim, -1)] = vector[2 * dim : -1]
         return _State(vector[:dim], tril @ tril.T, float(vector[-1]))
 
-    def extrapolate(self, one: "_State", two: "_State") -> "_State | None":
+    def extrapolate(self, one: "_State", two: "_State", longest: float) -> "_State | None":
         a, b, c = self.vector(), one.vector(), two.vector()
         r, v = b - a, (c - b) - (b - a)
         size = np.linalg.norm(v)
@@ -583,8 +585,11 @@ class _State:
         step = -float(np.linalg.norm(r) / size)
         if step > -1.0:
             return None
-        step = max(step, -64.0)
+        step, scales = max(step, -64.0), slice(len(self.mean), 2 * len(self.mean))
         vector = a - 2 * step * r + step**2 * v
+        while np.abs(vector - c)[scales].max() > longest and step < -1.0 - 1e-3:
+            step = 0.5 * (step - 1.0)
+            vector = a - 2 * step * r + step**2 * v
         return self.at(vector) if np.all(np.isfinite(vector)) else None
 
     def distance(self, other: "_State") -> float:

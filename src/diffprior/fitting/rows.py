@@ -7,6 +7,7 @@ posterior correct by importance what the quadratic misses.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import equinox as eqx
@@ -170,6 +171,20 @@ class RowTasks(AbstractTasks):
             spread = np.einsum("ijn,kj->ikn", given.roots[:, :, 0], gaussian.factors[0])
             found = found._about(theta, *self.rows.at(theta, spread))
         return found
+
+    def shifted(self, offsets: Float[np.ndarray, "n d"]) -> "RowTasks":
+        """The same evidence about theta - offset, which each task has its own of."""
+        moved = np.einsum("ijn,nj->in", symmetric(self.precision), offsets)
+        along = np.einsum("in,ni->n", self.shift, offsets)
+        square = np.einsum("in,ni->n", moved, offsets)
+        return dataclasses.replace(
+            self,
+            shift=self.shift - moved,
+            constant=self.constant + along - 0.5 * square,
+            squares=self.squares - 2.0 * along + square if self.exact else self.squares,
+            rows=None if self.rows is None else self.rows.shifted(offsets),
+            is_expanded=False,
+        )
 
     def _about(
         self,
@@ -352,11 +367,18 @@ class GlmRows:
     rewards: Float[np.ndarray, " r"]
     weights: Float[np.ndarray, " r"]
     last_modes: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # search from there
+    offsets: Float[np.ndarray, " r"] | None = None  # added to the predictors
 
     @property
     def row_tasks(self) -> Int[np.ndarray, " r"]:
         """The task of every row."""
         return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+
+    def shifted(self, offsets: Float[np.ndarray, "n d"]) -> "GlmRows":
+        """The same rows about theta - offset, which each task has its own of."""
+        more = np.einsum("ri,ri->r", self.features, offsets[self.row_tasks])
+        before = 0.0 if self.offsets is None else self.offsets
+        return dataclasses.replace(self, offsets=before + more, last_modes={})
 
     def at(
         self, theta: Float[np.ndarray, "n d"], spread: Float[np.ndarray, "d d n"] | None = None
@@ -368,6 +390,7 @@ class GlmRows:
         """
         own, x = self.row_tasks, self.features
         eta = np.einsum("ri,ri->r", x, theta[own])
+        eta = eta if self.offsets is None else eta + self.offsets
         if spread is None:
             value, score, curvature = terms(self.family, self.rewards, eta)
         else:
@@ -431,6 +454,7 @@ class GlmRows:
             eta = np.einsum(
                 "ri,mri->mr", self.features, theta[start : start + step, self.row_tasks]
             )
+            eta = eta if self.offsets is None else eta + self.offsets
             value = terms(self.family, np.tile(self.rewards, len(eta)), eta.ravel())[0]
             parts.append(self.weights[:, None] * value.reshape(eta.shape).T)
         return segment_sums(np.concatenate(parts, axis=1), self.starts).T
@@ -461,14 +485,30 @@ def _terms(family: AbstractFamily, y: Array, eta: Array) -> tuple[Array, Array, 
     return exact.log_density(y, eta), exact.score(y, eta), exact.curvature(y, eta)
 
 
-def blocks_of(logs: AnyLogs, likelihood: AbstractLikelihood) -> list[RowTasks]:
-    """Blocks of the tasks, in the order of their labels' hashes; at least one, if of no tasks."""
+def blocks_of(
+    logs: AnyLogs,
+    likelihood: AbstractLikelihood,
+    offsets: Float[np.ndarray, "t d"] | None = None,
+) -> list[RowTasks]:
+    """Blocks of the tasks, in the order of their labels' hashes; at least one, if of no tasks.
+
+    With `offsets`, in the order of the logs, the evidence is about theta - offset.
+    """
     if isinstance(likelihood, Linear):
         assert likelihood.noise_std is not None
-        return linear_blocks(logs.statistics(), float(likelihood.noise_std))
-    assert isinstance(logs, Logs)
-    assert isinstance(likelihood, AbstractFamily)
-    return row_blocks(logs, likelihood)
+        blocks = linear_blocks(logs.statistics(), float(likelihood.noise_std))
+    else:
+        assert isinstance(logs, Logs)
+        assert isinstance(likelihood, AbstractFamily)
+        blocks = row_blocks(logs, likelihood)
+    return blocks if offsets is None else shifted(blocks, offsets[block_order(logs)])
+
+
+def shifted(blocks: Sequence[RowTasks], offsets: Float[np.ndarray, "n d"]) -> list[RowTasks]:
+    """The same evidence about theta - offset; tasks in the order of the blocks."""
+    ends = np.cumsum([block.num_tasks for block in blocks])
+    parts = zip(blocks, ends, strict=True)
+    return [block.shifted(offsets[end - block.num_tasks : end]) for block, end in parts]
 
 
 def block_order(logs: AnyLogs) -> np.ndarray:

@@ -112,6 +112,7 @@ class Search:
         best: The candidate; the Gaussian where no other was tried.
         scores: Mean log evidence per held-out task of every candidate.
         error: Standard error of the difference between the best and the Gaussian.
+        values: Log evidence of every held-out task under every candidate.
     """
 
     gaussian: GaussianMixture
@@ -119,6 +120,7 @@ class Search:
     best: MixtureCandidate
     scores: dict[MixtureCandidate, float]
     error: float
+    values: dict[MixtureCandidate, Float[np.ndarray, " m"]]
 
     @property
     def score(self) -> float:
@@ -172,7 +174,7 @@ def search_samples(
     num_folds = 10 if one_fold else min(config.num_folds, num_groups)
     blur = 0.0 if x.shape[1] <= config.plane_dim else config.blur
 
-    def subset(which: Bool[np.ndarray, " n"]) -> list[AbstractTasks]:
+    def subset(which: Bool[np.ndarray, " n"], turn: int = 0) -> list[AbstractTasks]:
         return [Samples(x[which], counts[which], blur, seed)]
 
     room = num_groups * (1 - 1 / config.num_folds) / config.tasks_per_component
@@ -234,16 +236,19 @@ class Splits:
 
     @staticmethod
     def of(
-        subset: Callable[[Bool[np.ndarray, " n"]], Blocks],
+        subset: Callable[[Bool[np.ndarray, " n"], int], Blocks],
         fold: Int[np.ndarray, " n"],
         num_turns: int,
         groups: Int[np.ndarray, " n"] | None = None,
         start: GaussianMixture | None = None,
     ) -> "Splits":
-        """Hold out each of the first `num_turns` parts in turn."""
+        """Hold out each of the first `num_turns` parts in turn.
+
+        `subset` makes the tasks of a mask in a turn.
+        """
         parts = []
         for turn in range(num_turns):
-            seen, held_out = subset(fold != turn), subset(fold == turn)
+            seen, held_out = subset(fold != turn, turn), subset(fold == turn, turn)
             gaussian = gaussian_of(seen, start=start)
             seen = [block.expanded(gaussian) for block in seen]
             held_out = [block.scoring().expanded(gaussian) for block in held_out]
@@ -301,7 +306,7 @@ def search(
     best = max(mixtures, key=tried.mean, default=GAUSSIAN)
     _, error = splits.difference(tried.values[best], tried.values[GAUSSIAN])
     scores = {one: splits.mean(values) for one, values in tried.values.items()}
-    found = Search(gaussian, gaussian, best, scores, error)
+    found = Search(gaussian, gaussian, best, scores, error, tried.values)
     if not (found.pays or required):
         return found
     mixture = fit_candidate(blocks, gaussian, best, config, seed)

@@ -16,7 +16,7 @@ from ..fitting.triangles import symmetric
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from .advice import missing_intercept
-from .scoring import TaskMoments, first_halves
+from .scoring import Family, TaskMoments, first_halves
 from .tasks import Noise
 
 PREDICTIVE_DRAWS = 99
@@ -70,17 +70,14 @@ class Calibration:
 
 
 def calibration(
-    components: GaussianMixture, logs: Logs, likelihood: AbstractLikelihood, seed: int = 0
+    family: Family, logs: Logs, likelihood: AbstractLikelihood, seed: int = 0
 ) -> Calibration | None:
     """Predict the second half of each task's rows from the first."""
     logs = logs.select(logs.counts >= 2)
     if logs.num_tasks < 2:
         return None
     first, is_first = first_halves(logs)
-    order = np.argsort(first.hashes, kind="stable")
-    draws = np.empty((PREDICTIVE_DRAWS, logs.num_tasks, logs.dim))
-    parts = [b.draw(components, seed, count=PREDICTIVE_DRAWS) for b in blocks_of(first, likelihood)]
-    draws[:, order] = np.concatenate(parts, axis=1)
+    draws = family.posterior_draws(first, likelihood, seed, count=PREDICTIVE_DRAWS)
     rows = np.flatnonzero(~is_first)
     own = logs.row_tasks[rows]
     eta = np.einsum("ri,mri->mr", logs.features[rows], draws[:, own])

@@ -1,5 +1,6 @@
 """A diffusion model distilled from a closed form, and rounds of EM that improve it."""
 
+import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from ..evaluate.tasks import as_tasks
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..executors import InProcess
 from ..files.cache import array_digest
+from ..fitting.attributes import Regression, offsets_of
 from ..fitting.config import FitConfig
 from ..logs.labels import Selection, uniforms
 from ..logs.logs import Logs
@@ -71,14 +73,16 @@ def em_round(
     seed: int = 0,
     passes: Passes = HERE,
     config: LearningConfig = DEFAULTS,
+    regression: Regression | None = None,
 ) -> DiffusionPrior:
     """Run one round of expectation maximization of a diffusion model.
 
     The sampler of the E-step must be exact: one whose posterior is too narrow, such as `DPS`,
     makes the prior collapse. Draws of one task are on one side of the split that stops training.
+    With a `regression` on attributes, the model is of its residuals.
     """
     sampler = TwistedSMC(prior, num_particles=16)
-    drawn = e_step(sampler, pieces, likelihood, round_, passes, config.round_draws)
+    drawn = e_step(sampler, pieces, likelihood, round_, passes, config.round_draws, regression)
     about = {"steps": config.round_steps, "seed": seed + 1 + round_}
     train = functools.partial(
         DiffusionPrior.fit,
@@ -100,9 +104,10 @@ def e_step(
     round_: int,
     passes: Passes,
     min_draws: int,
+    regression: Regression | None = None,
 ) -> "Draws":
     """Fresh posterior draws, one per task, or several if tasks are few, wherever `passes` are."""
-    draw = functools.partial(draw_piece, sampler, likelihood, round_)
+    draw = functools.partial(draw_piece, sampler, likelihood, round_, regression)
     drawn = passes.total(Draws, functools.partial(draw, range(1)), pieces)
     copies = -(-min_draws // max(len(drawn.hashes), 1))
     if copies > 1:
@@ -133,12 +138,14 @@ def draw_piece(
     sampler: AbstractSampler,
     likelihood: AbstractLikelihood,
     round_: int,
+    regression: Regression | None,
     copies: range,
     piece: Logs | Shard,
 ) -> Draws:
     """Draw from the posterior of each task of a piece, once for each number of `copies`."""
     logs = piece if isinstance(piece, Logs) else piece.read()
-    every = [posterior_draws(sampler, logs, likelihood, round_, copy) for copy in copies]
+    offsets = offsets_of(regression, logs)
+    every = [posterior_draws(sampler, logs, likelihood, round_, copy, offsets) for copy in copies]
     points, hashes = np.concatenate(every), np.tile(logs.hashes, len(copies))
     finite = np.isfinite(points).all(axis=1)
     return Draws(points[finite], hashes[finite])
@@ -150,12 +157,13 @@ def posterior_draws(
     likelihood: AbstractLikelihood,
     round_: int,
     copy: int = 0,
+    offsets: Float[np.ndarray, "n d"] | None = None,
 ) -> Float[np.ndarray, "n d"]:
-    """Draw once from the posterior of each task; NaN where that failed.
+    """Draw once from the posterior of each task, less its offset; NaN where that failed.
 
     A task's label, the round and the copy determine its draw, so that shards may be drawn anywhere.
     """
-    tasks = as_tasks(logs, likelihood)
+    tasks = dataclasses.replace(as_tasks(logs, likelihood), offsets=offsets)
     seeds = (uniforms(logs.hashes, 1, 6, round_, copy)[:, 0] * 2**31).astype(np.uint32)
     draws = np.empty((logs.num_tasks, logs.dim))
     for which, evidence in tasks.batches(BATCH_TASKS):

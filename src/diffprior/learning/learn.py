@@ -1,6 +1,7 @@
 """`learn`: from logs to a prior, by families of increasing richness scored on held-out tasks."""
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,6 +26,14 @@ from ..priors.diffusion import DiffusionPrior
 from ..progress import Progress
 from ..progress import progress as progress_bar
 from .advice import likelihood_advice
+from .attributes import (
+    GAUSSIAN,
+    GIVEN,
+    AttributeReport,
+    attribute_report,
+    gaussian_given,
+    turns,
+)
 from .config import LearningConfig
 from .diagnostics import (
     Calibration,
@@ -41,11 +50,10 @@ from .report import LearningReport
 from .scoring import (
     Family,
     FamilyResult,
-    as_prior,
+    Gain,
     closed_form,
     first_tasks,
     gain,
-    hedged,
     naive,
     score,
     task_log_evidence,
@@ -54,7 +62,8 @@ from .source import LOADED, Passes, Source
 from .tasks import resolve, search_logs
 
 FAMILIES = ("gaussian", "mixture", "diffusion")
-GAUSSIAN, NAIVE = "Gaussian", "naive estimates"  # their names in the report
+NAIVE = "naive estimates"  # its name in the report
+FEW_FOLDS = 5  # of few tasks
 NUM_STEPS = 5  # of the progress bar: families, report and regret
 SHOWN_POINTS = 2000  # of a figure
 NOISE_FROM = {
@@ -137,7 +146,8 @@ def learn(
     if not 0.0 <= hedge < 1.0:
         raise ValueError(f"`hedge`: expected a share in [0, 1), got {hedge:g}; 0.01 is usual")
     config = config or LearningConfig()
-    with progress_bar("learning", NUM_STEPS, visible=progress) as bar:
+    steps = NUM_STEPS + (getattr(logs, "attributes", None) is not None)
+    with progress_bar("learning", steps, visible=progress) as bar:
         passes = Passes(executor or InProcess())
         if isinstance(logs, ShardedLogs):
             cache = None if checkpoint_dir is None else Checkpoints(Path(checkpoint_dir))
@@ -204,13 +214,28 @@ class _Run:
             with self._phase("mixture"):
                 search = self._search(blocks, gaussian, forced)
         chosen, sentence = choose(search, self.few, rough, forced)
+        base = families[-1]  # the closed form that is chosen
         if search is not None and chosen != GAUSSIAN:
-            families.append(closed_form(search.name, search.mixture))
+            base = closed_form(search.name, search.mixture)
+            families.append(base)
+        worth = None
+        if isinstance(self.rest, Logs) and self.rest.attributes is not None:
+            with self._phase("attributes"):
+                worth, given, found, over = self._attributes(gaussian, search, forced)
+            families += given
+            figures = f"{over.mean:+.3f} +- {over.error:.3f} nats per task"
+            if over.mean > max(over.error, 0.0):
+                sentence = f"chosen: the {given[-1].name}, {figures} over the {chosen}, which does "
+                sentence += "without attributes, cross-validated"
+                base, search, chosen = given[-1], found, given[-1].name
+            else:
+                sentence += f"; attributes are left out, as they change {figures}"
+        if search is not None and base.name not in (GAUSSIAN, GAUSSIAN + GIVEN):
             self.progress.note(sentence)
             if "diffusion" in allowed and (search.grows or "mixture" not in allowed):
                 self.progress.note("fitting a diffusion model: minutes; quick=True leaves it out")
                 with self._phase("diffusion"):
-                    family, pays, about = self._diffusion(families[-1])
+                    family, pays, about = self._diffusion(base)
                 families.append(family)
                 if pays or "mixture" not in allowed:
                     chosen, sentence = family.name, about
@@ -221,17 +246,25 @@ class _Run:
         warnings = data_warnings(self.source.sample, self.likelihood, gaussian, seen, self.noise)
         if self.source.encoder is not None:
             warnings += self.source.encoder.warnings
+        sample = self.source.sample
+        encoder = sample.attribute_encoder if isinstance(sample, Logs) else None
+        if encoder is not None:
+            warnings += encoder.warnings
+        if worth is not None and worth.hurts:
+            figures = f"{worth.gain.mean:+.3f} +- {worth.gain.error:.3f} nats per task"
+            warnings += (f"attributes hurt: a Gaussian given them has {figures}; leave them out",)
         with self._phase("report"):
-            report = self._report(families, chosen, sentence, seen, warnings, simulate)
+            report = self._report(families, base, chosen, sentence, seen, warnings, simulate, worth)
         final = next(f for f in families if f.name == chosen)
-        prior = final.prior  # a diffusion model has had the hedge since it was distilled
-        if final.components is not None and self.hedge:
-            prior = as_prior(hedged(final.components, self.hedge))
+        if self.hedge:  # a diffusion model has had it since it was distilled
+            final = final.hedged(self.hedge)
         return Model(
-            prior,
+            final.prior,
             self.likelihood,
             self.source.encoder,
-            feature_names=self.source.sample.feature_names,
+            encoder,
+            feature_names=sample.feature_names,
+            attribute_names=() if worth is None else worth.names,
             report=report,
             families={f.name: f.prior for f in families},
         )
@@ -253,6 +286,43 @@ class _Run:
         begin = time.perf_counter()
         yield
         self.seconds[name] = time.perf_counter() - begin
+
+    def _attributes(
+        self, gaussian: GaussianMixture, search: Search | None, required: bool
+    ) -> tuple[AttributeReport, list[Family], Search | None, Gain]:
+        """What attributes are worth; closed forms given them, the best last, and its search.
+
+        The last number is the gain of the best over the best without attributes.
+        """
+        rest, config = self.rest, self.config.search
+        assert isinstance(rest, Logs)
+        if self.few:
+            config = dataclasses.replace(config, num_folds=min(FEW_FOLDS, rest.num_tasks))
+        found = turns(rest, self.likelihood, gaussian, config)
+        worth = attribute_report(found, self.likelihood, self.progress.describe)
+        family = gaussian_given(rest, self.likelihood, gaussian)
+        if search is None or not worth.pays:
+            return worth, [family], None, worth.gain
+        self.progress.describe("mixture given attributes")
+        assert family.components is not None
+        assert family.regression is not None
+        given = search_logs(
+            rest,
+            self.likelihood,
+            family.components,
+            config=config,
+            seed=self.seed,
+            executor=self.passes,
+            required=required,
+            regressions=[*(turn.regression for turn in found), family.regression],
+        )
+        own, other = (one.best if required else one.candidate for one in (given, search))
+        over = gain(given.values[own] - search.values[other])
+        if own == GAUSSIAN_ALONE:
+            return worth, [family], given, over
+        residual = closed_form(given.name, given.mixture)
+        mixture = Family.given_attributes(given.name + GIVEN, residual, family.regression)
+        return worth, [family, mixture], given, over
 
     def _search(
         self, blocks: Sequence[AbstractBlock], gaussian: GaussianMixture, required: bool
@@ -277,7 +347,16 @@ class _Run:
         """
         assert base.components is not None
         config, rest = self.config, self.rest
-        family = Family("diffusion", distill(base.components, self.hedge))
+        name = "diffusion" + (GIVEN if base.regression is not None else "")
+
+        def as_family(prior: DiffusionPrior) -> Family:
+            family = Family(name, prior)
+            if base.regression is None:
+                return family
+            return Family.given_attributes(name, family, base.regression)
+
+        prior = distill(base.components, self.hedge)
+        family = as_family(prior)
         fold = rest.select(folds(rest.hashes, config.num_folds, FOLD_SALT) == 0)
         scoring = first_tasks(fold, config.scoring_tasks)
 
@@ -287,22 +366,22 @@ class _Run:
         values, rounds = scored(family), 0
         while rounds < config.max_rounds:
             self.progress.describe(f"EM of the diffusion model, round {rounds + 1}")
-            assert isinstance(family.prior, DiffusionPrior)
             better = em_round(
-                family.prior,
+                prior,
                 self.source.pieces(learning_tasks(self.source.num_tasks, rounds, config)),
                 self.likelihood,
                 rounds,
                 self.seed,
                 passes=self.passes,
                 config=config,
+                regression=base.regression,
             )
-            trial = Family("diffusion", better)
+            trial = as_family(better)
             new = scored(trial)
             step = gain(new - values)
             if step.mean <= step.error:
                 break
-            family, values, rounds = trial, new, rounds + 1
+            prior, family, values, rounds = better, trial, new, rounds + 1
         difference = gain(values - scored(base))
         figures = f"{difference.mean:+.3f} +- {difference.error:.3f} nats per task relative to it"
         after = f" after {rounds} rounds of EM" if rounds else ""
@@ -313,20 +392,19 @@ class _Run:
     def _report(
         self,
         families: list[Family],
+        basis: Family,
         chosen: str,
         sentence: str,
         seen: Reliability,
         warnings: tuple[str, ...],
         simulate: bool | None,
+        worth: AttributeReport | None,
     ) -> LearningReport:
         likelihood, held_out, seed = self.likelihood, self.held_out, self.seed
         if self.few:
-            results, names = self._cross_validated(chosen)
+            results, names = self._cross_validated(chosen, worth is not None)
         else:
             results, names = score(families, held_out, likelihood, chosen, seed)
-        closed = [f.components for f in families if f.components is not None]
-        own = next(f for f in families if f.name == chosen).components
-        basis = closed[-1] if own is None else own
         simulation, places = None, None
         if isinstance(held_out, Logs):
             places = calibration(basis, held_out, likelihood, seed)
@@ -362,38 +440,46 @@ class _Run:
             warnings=warnings,
             seconds=self.seconds,
             likelihood_advice=", because ".join(likelihood_advice(self.source.sample)),
+            attributes=worth,
             pictures=self._pictures(families, basis, places),
         )
 
-    def _cross_validated(self, chosen: str) -> tuple[tuple[FamilyResult, ...], tuple[str, ...]]:
-        """Score naive estimates and the Gaussian on each fifth, fitted to the other tasks."""
+    def _cross_validated(
+        self, chosen: str, attributes: bool
+    ) -> tuple[tuple[FamilyResult, ...], tuple[str, ...]]:
+        """Score naive estimates and Gaussians on each fifth, fitted to the other tasks."""
         logs = self.source.sample
-        num_folds = min(5, logs.num_tasks)
+        num_folds = min(FEW_FOLDS, logs.num_tasks)
         which = folds(logs.hashes, num_folds, salt=11)
-        parts: dict[str, list[np.ndarray]] = {NAIVE: [], GAUSSIAN: []}
+        parts: dict[str, list[np.ndarray]] = {}
         for fold in range(num_folds):
             own, other = logs.select(which != fold), logs.select(which == fold)
             if other.num_tasks == 0 or own.num_tasks < 2:
                 continue
             blocks = blocks_of(own, self.likelihood)
-            for name, fitted in ((NAIVE, naive(blocks)), (GAUSSIAN, gaussian_of(blocks))):
-                family = closed_form(name, fitted)
-                parts[name].append(task_log_evidence(family, other, self.likelihood))
-        values = {name: np.concatenate(found) for name, found in parts.items()}
+            gaussian = gaussian_of(blocks)
+            found = [closed_form(NAIVE, naive(blocks)), closed_form(GAUSSIAN, gaussian)]
+            if attributes and isinstance(own, Logs):
+                found.append(gaussian_given(own, self.likelihood, gaussian))
+            for family in found:
+                values = task_log_evidence(family, other, self.likelihood)
+                parts.setdefault(family.name, []).append(values)
+        scores = {name: np.concatenate(found) for name, found in parts.items()}
         results = (
             FamilyResult(
-                name, float(v.mean()), gain(v - values[GAUSSIAN]), (), None, name == chosen
+                name, float(v.mean()), gain(v - scores[GAUSSIAN]), (), None, name == chosen
             )
-            for name, v in values.items()
+            for name, v in scores.items()
         )
         return tuple(results), ()
 
     def _pictures(
-        self, families: list[Family], basis: GaussianMixture, places: Calibration | None
+        self, families: list[Family], basis: Family, places: Calibration | None
     ) -> Pictures:
         draws = {f.name: f.draw(self.seed, SHOWN_POINTS) for f in families if f.name != NAIVE}
-        blocks = blocks_of(first_tasks(self.rest, SHOWN_POINTS), self.likelihood)
-        estimates = np.concatenate([b.draw(basis, self.seed, 77)[0] for b in blocks])
+        shown = first_tasks(self.rest, SHOWN_POINTS)
+        parts = basis.block_draws(shown, self.likelihood, self.seed, 77)
+        estimates = np.concatenate([part[0] for part in parts])
         return Pictures(draws, estimates, None if places is None else places.places)
 
 

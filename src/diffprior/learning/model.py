@@ -41,6 +41,7 @@ class Model(Serializable):
         encoder: How raw columns become features; None if the prior was learned from arrays.
         attribute_encoder: How raw columns become attributes of a task, or None.
         feature_names: Names of the features; those of `encoder` if there is one.
+        attribute_names: Names of the attributes of the logs that the prior was learned from.
         report: Report of learning, or None.
         families: Every prior that was learned, without hedge, by its name in the report. They are
             not saved.
@@ -59,6 +60,7 @@ class Model(Serializable):
     encoder: Encoder | None = None
     attribute_encoder: Encoder | None = None
     feature_names: tuple[str, ...] = ()
+    attribute_names: tuple[str, ...] = ()
     report: LearningReport | None = dataclasses.field(default=None, compare=False)
     families: dict[str, AbstractPrior] = dataclasses.field(
         default_factory=dict, compare=False, repr=False
@@ -113,9 +115,11 @@ class Model(Serializable):
     def prior_given(self, attributes: object = None) -> AbstractPrior:
         """The prior of a task with these attributes.
 
+        Attributes that `learn` left out because they do not pay are ignored.
+
         Args:
-            attributes: What is known of the task: a dict of raw columns, or an array (a,); None
-                for the average task.
+            attributes: What is known of the task: a dict of raw columns, or an array (a,), NaN
+                where one is not known; None for the average task.
 
         Returns:
             The prior.
@@ -123,17 +127,16 @@ class Model(Serializable):
         Raises:
             ValueError: The prior does not depend on attributes, or a column is missing or wrong.
         """
+        if attributes is not None and self.attribute_encoder is not None:
+            attributes = self.attribute_encoder.encode(attributes)
         if not isinstance(self.prior, GivenAttributes):
-            if attributes is not None:
+            if attributes is not None and not self.attribute_names:
                 raise ValueError(
                     "`attributes`: expected none, because the prior was learned without, got "
                     f"{attributes!r:.60}; learn it from logs with attributes, or leave them out"
                 )
             return self.prior
-        if self.attribute_encoder is None:
-            return self.prior.given(attributes)  # type: ignore[arg-type]
-        numbers = attributes if attributes is None else self.attribute_encoder.encode(attributes)
-        return self.prior.given(numbers)  # type: ignore[arg-type]
+        return self.prior.given(attributes)  # type: ignore[arg-type]
 
     def bandit(
         self,

@@ -9,9 +9,7 @@ from ..bandits.simulate import simulate
 from ..evidence.base import AbstractLikelihood
 from ..evidence.linear import Linear
 from ..files.base import Serializable
-from ..fitting.rows import blocks_of
 from ..logs.logs import Logs
-from ..mixture import GaussianMixture
 from ..problems.rows import RowProblem
 from ..samplers.choose import best_sampler
 from .scoring import Family
@@ -48,7 +46,7 @@ class Simulation(Serializable):
 
 def simulate_regret(
     families: Sequence[Family],
-    chosen: GaussianMixture,
+    basis: Family,
     chosen_name: str,
     logs: Logs,
     likelihood: AbstractLikelihood,
@@ -62,9 +60,8 @@ def simulate_regret(
     """
     linear = isinstance(likelihood, Linear)
     num_runs, num_rounds = (64, 200) if linear else (32, 100)
-    blocks = blocks_of(logs, likelihood)
     copies = -(-256 // max(logs.num_tasks, 1))
-    parts = [b.draw(chosen, seed, 31, count=copies) for b in blocks]
+    parts = basis.block_draws(logs, likelihood, seed, 31, count=copies)
     thetas = np.concatenate([part.reshape(-1, logs.dim) for part in parts])
     actions = _actions(logs, seed)
     problem = RowProblem(

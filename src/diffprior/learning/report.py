@@ -14,6 +14,7 @@ from ..files.base import Serializable
 from ..reporting.figures import picture
 from ..reporting.page import Block, Callout, Heading, Text, page
 from ..reporting.tables import Table, plus_minus
+from .attributes import AttributeReport
 from .figures import Pictures, calibration_figure, gains_figure, priors_figure
 from .regret import Simulation
 from .scoring import FamilyResult, Gain
@@ -45,6 +46,7 @@ class LearningReport(Serializable):
         warnings: Warnings about the data.
         seconds: Duration of each part.
         likelihood_advice: The likelihood that the rewards suggest, and why.
+        attributes: What attributes of tasks are worth, or None of logs without.
     """
 
     num_tasks: int
@@ -68,6 +70,7 @@ class LearningReport(Serializable):
     warnings: tuple[str, ...]
     seconds: dict[str, float]
     likelihood_advice: str = ""
+    attributes: AttributeReport | None = None
     pictures: Pictures | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -103,8 +106,10 @@ class LearningReport(Serializable):
                 f"{simulation.recommended_temperature:g}"
             )
         warnings = "\n".join(f"warning: {text}" for text in self.warnings)
-        sections = (_about_logs(self), str(family_table(self)), self.sentence, _limits(self))
-        return "\n\n".join(section for section in (*sections, regret, warnings) if section)
+        attributes = "" if self.attributes is None else str(attribute_table(self.attributes))
+        first = (_about_logs(self), str(family_table(self)), self.sentence, attributes)
+        sections = (*first, _limits(self), regret, warnings)
+        return "\n\n".join(section for section in sections if section)
 
 
 def _about_logs(report: LearningReport) -> str:
@@ -146,6 +151,17 @@ def family_table(report: LearningReport) -> Table:
         for family in report.families
     ]
     return Table(columns, rows, marked=_row_of(report.chosen, rows))
+
+
+def attribute_table(attributes: AttributeReport) -> Table:
+    """What attributes are worth, by number of rows, and what each raw column is."""
+    rows = [("a Gaussian given attributes, over one without", "all", attributes.gain)]
+    pairs = zip(attributes.num_rows, attributes.by_rows, strict=True)
+    rows += [("", f"first {count}", gain) for count, gain in pairs]
+    losses = zip(attributes.columns, attributes.losses, strict=True)
+    rows += [(f"all attributes, over all but {name}", "all", loss) for name, loss in losses]
+    cells = [(what, which, _gain(gain), f"{gain.num_tasks:,}") for what, which, gain in rows]
+    return Table(("attributes, on tasks held out in turn", "rows", "nats per task", "tasks"), cells)
 
 
 def regret_table(simulation: Simulation, chosen: str = "") -> Table:
@@ -221,6 +237,8 @@ def _blocks(report: LearningReport) -> list[Block]:
     if split and len(report.length_names) > 1:
         caption = "Gain over the Gaussian by rows per task, with standard errors."
         blocks.append(picture(caption, lambda: gains_figure(report.families, report.length_names)))
+    if report.attributes is not None:
+        blocks += [Heading("What attributes are worth"), attribute_table(report.attributes)]
     blocks.append(Heading("What the logs can tell"))
     blocks += [Text(f"{_capitalized(line)}.") for line in _limits(report).splitlines()]
     found = report.pictures

@@ -13,6 +13,7 @@ from ..evaluate.comparison import estimate_log_evidence
 from ..evidence.base import AbstractLikelihood
 from ..executors import AbstractExecutor
 from ..files.base import Serializable
+from ..fitting.attributes import Regression, offsets_of
 from ..fitting.em import (
     HERE,
     AbstractBlock,
@@ -26,6 +27,7 @@ from ..fitting.rows import AnyLogs, RowTasks, block_order, blocks_of
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from ..priors.base import AbstractPrior
+from ..priors.conditional import ConditionalPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..reporting.tables import standard_error
@@ -37,11 +39,60 @@ HEDGE_SCALE = 3.0  # standard deviations of the hedge, relative to those of the 
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """A prior learned from logs; `components` if it has a closed form."""
+    """A prior learned from logs; `components` if it has a closed form.
+
+    With a `regression` on attributes, these are of its residuals.
+    """
 
     name: str
     prior: AbstractPrior
     components: GaussianMixture | None = None
+    regression: Regression | None = None
+
+    @staticmethod
+    def given_attributes(name: str, family: "Family", regression: Regression) -> "Family":
+        """The family whose residuals have the prior of another."""
+        prior = ConditionalPrior(family.prior, regression.coefficients, regression.center)
+        return Family(name, prior, family.components, regression)
+
+    def hedged(self, share: float) -> "Family":
+        """The family with a wide Gaussian of weight `share` mixed into its closed form, if any."""
+        if self.components is None:
+            return self
+        family = closed_form(self.name, hedged(self.components, share))
+        if self.regression is None:
+            return family
+        return Family.given_attributes(self.name, family, self.regression)
+
+    def offsets(self, logs: AnyLogs) -> Float[np.ndarray, "t d"] | None:
+        """What attributes lead one to expect of each task, beside the average; None without."""
+        return offsets_of(self.regression, logs)
+
+    def blocks(self, logs: AnyLogs, likelihood: AbstractLikelihood) -> list[RowTasks]:
+        """Evidence about what the closed form is of."""
+        return blocks_of(logs, likelihood, self.offsets(logs))
+
+    def posterior_draws(
+        self, logs: AnyLogs, likelihood: AbstractLikelihood, *numbers: int, count: int = 1
+    ) -> Float[np.ndarray, "m t d"]:
+        """Draws of parameters given each task under a closed form, in the order of the logs."""
+        draws = np.empty((count, logs.num_tasks, logs.dim))
+        parts = self.block_draws(logs, likelihood, *numbers, count=count)
+        draws[:, block_order(logs)] = np.concatenate(parts, axis=1)
+        return draws
+
+    def block_draws(
+        self, logs: AnyLogs, likelihood: AbstractLikelihood, *numbers: int, count: int = 1
+    ) -> list[Float[np.ndarray, "m n d"]]:
+        """The same in the order of blocks."""
+        assert self.components is not None
+        blocks, offsets = self.blocks(logs, likelihood), self.offsets(logs)
+        parts = [block.draw(self.components, *numbers, count=count) for block in blocks]
+        if offsets is None:
+            return parts
+        ends = np.cumsum([block.num_tasks for block in blocks])[:-1]
+        moves = np.split(offsets[block_order(logs)], ends)
+        return [part + by for part, by in zip(parts, moves, strict=True)]
 
     def draw(self, seed: int, count: int) -> Float[np.ndarray, "n d"]:
         """Draws from the prior; nothing is compiled for a closed form."""
@@ -166,7 +217,7 @@ def task_log_evidence(
             family.prior, logs, likelihood, num_estimates=NUM_ESTIMATES, seed=seed
         ).values
     values = np.empty(logs.num_tasks)
-    values[block_order(logs)] = log_evidence(blocks_of(logs, likelihood), family.components)
+    values[block_order(logs)] = log_evidence(family.blocks(logs, likelihood), family.components)
     return values
 
 

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Int
 
 from ..evidence.base import AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..evidence.linear import Linear
 from ..executors import AbstractExecutor
+from ..fitting.attributes import Regression, offsets_of
 from ..fitting.em import HERE, AbstractBlock, fit_gaussian
 from ..fitting.rows import AnyLogs, RowTasks, block_order, blocks_of, linear_blocks
 from ..fitting.search import Search, SearchConfig, Splits, refined, search
@@ -77,6 +79,18 @@ def resolve(logs: AnyLogs, likelihood: object) -> tuple[AbstractLikelihood, Nois
     return likelihood, None
 
 
+def turns_of(
+    logs: AnyLogs, config: SearchConfig = LOGS_SEARCH
+) -> tuple[AnyLogs, Int[np.ndarray, " n"], int]:
+    """The tasks that candidates are scored on, the fold of each, and how many are held out."""
+    few = logs
+    if logs.num_tasks > config.max_tasks:
+        few = logs.select(np.sort(block_order(logs)[: config.max_tasks]))
+    in_turn = few.num_tasks <= config.one_fold_from
+    num_folds, num_turns = (config.num_folds, config.num_folds) if in_turn else (4, 1)
+    return few, folds(few.hashes, num_folds, salt=11), num_turns
+
+
 def search_logs(
     logs: AnyLogs,
     likelihood: AbstractLikelihood,
@@ -87,28 +101,29 @@ def search_logs(
     executor: AbstractExecutor = HERE,
     everything: Sequence[AbstractBlock] | None = None,
     required: bool = False,
+    regressions: Sequence[Regression] | None = None,
 ) -> Search:
     """The mixture that explains tasks held out in turn best; whole tasks are held out, by label.
 
     Where `logs` are a part of `everything`, of which `gaussian` is the Gaussian, what is found is
-    refined on all tasks; so it is if there are very many.
+    refined on all tasks; so it is if there are very many. With `regressions` on attributes, one
+    from the tasks that are seen in each turn, and one from all, the mixture is of residuals.
     """
-    few = logs
-    if logs.num_tasks > config.max_tasks:
-        few = logs.select(np.sort(block_order(logs)[: config.max_tasks]))
-        everything = blocks_of(logs, likelihood) if everything is None else everything
+    few, which, num_turns = turns_of(logs, config)
+    if few.num_tasks < logs.num_tasks and everything is None:
+        regression = None if regressions is None else regressions[-1]
+        everything = blocks_of(logs, likelihood, offsets_of(regression, logs))
     room = int(few.num_tasks / config.tasks_per_component)
     config = dataclasses.replace(config, max_components=min(config.max_components, room))
-    in_turn = few.num_tasks <= config.one_fold_from
-    num_folds, num_turns = (config.num_folds, config.num_folds) if in_turn else (4, 1)
-    which = folds(few.hashes, num_folds, salt=11)
 
-    def subset(mask: np.ndarray) -> list[RowTasks]:
-        return blocks_of(few.select(mask), likelihood)
+    def subset(mask: np.ndarray, turn: int = -1) -> list[RowTasks]:
+        part = few.select(mask)
+        regression = None if regressions is None else regressions[turn]
+        return blocks_of(part, likelihood, offsets_of(regression, part))
 
     splits = Splits.of(subset, which, num_turns, start=gaussian)
     found = search(
-        blocks_of(few, likelihood),
+        subset(np.ones(few.num_tasks, bool)),
         splits,
         config,
         seed=seed,

@@ -1,5 +1,6 @@
 """Logs: rows of past tasks in memory, checked and grouped by task."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ class Logs:
         encoder: How raw columns became features, or None of arrays.
         attributes: What was known of each task before its first reward, (t, a), or None.
         attribute_encoder: How raw columns became attributes, or None.
+        attribute_names: Names of the columns of `attributes`.
 
     Example:
         >>> import diffprior as dp
@@ -51,6 +53,7 @@ class Logs:
     encoder: Encoder | None = None
     attributes: Float[np.ndarray, "t a"] | None = None
     attribute_encoder: Encoder | None = None
+    attribute_names: tuple[str, ...] = ()
     _hashes: UInt64[np.ndarray, " t"] | None
 
     def __init__(
@@ -64,6 +67,8 @@ class Logs:
         feature_names: Sequence[str] | None = None,
         intercept: bool = False,
         check_features: bool = True,
+        attributes: ArrayLike | None = None,
+        attribute_names: Sequence[str] | None = None,
     ) -> None:
         """Check and group rows.
 
@@ -77,10 +82,15 @@ class Logs:
             intercept: Whether to prepend a feature that is always 1.
             check_features: Whether to reject constant and collinear features, and logs with one
                 row per task; turn it off for a part of larger logs.
+            attributes: What is known of each task before its first reward, as numbers, NaN where it
+                is not known: (t, a), in the order in which tasks appear first, or (n, a), the same
+                in all rows of a task.
+            attribute_names: Names for messages and reports; z1, z2, ... by default.
 
         Raises:
-            ValueError: Shapes disagree, values are missing, features are constant or collinear, or
-                every row has its own task; the message names columns and rows.
+            ValueError: Shapes disagree, values are missing, features are constant or collinear,
+                every row has its own task, or an attribute varies within a task; the message names
+                columns and rows.
         """
         phi = np.asarray(
             real_numbers("features", features, ("n", "d"), "one row per observation"), np.float64
@@ -111,6 +121,10 @@ class Logs:
         self.times = None if times is None else _checked_times(times, n)[order]
         self.feature_names = names
         self._hashes = None
+        if attributes is not None:
+            self.attributes, self.attribute_names = _checked_attributes(
+                attributes, attribute_names, self.labels, self.starts, order
+            )
 
     @staticmethod
     def read(
@@ -126,6 +140,7 @@ class Logs:
         standardize: bool | None = None,
         max_rows: int | None = None,
         encoder: Encoder | None = None,
+        attribute_encoder: Encoder | None = None,
     ) -> "Logs":
         """Read logs from a table with columns of any type.
 
@@ -139,8 +154,8 @@ class Logs:
             reward: Column of rewards.
             features: Columns of features: names, patterns such as "x*", and interactions such as
                 "age*device"; by default all columns that have no other role.
-            attributes: Columns of what is known of a task before its first reward, with one value
-                per task.
+            attributes: Columns, of any type, of what is known of a task before its first reward,
+                with one value per task; cells may be missing.
             weight: Column with the number of observations that a row stands for.
             time: Column of times; rows of a task are sorted by it.
             intercept: Whether to prepend a feature that is always 1; by default, unless a column is
@@ -151,6 +166,7 @@ class Logs:
                 number of rows; the file is never in memory as a whole. By default, all rows.
             encoder: Encoder of a model, by which features become those of its prior, instead of
                 `features`, `intercept` and `standardize`.
+            attribute_encoder: Likewise, instead of `attributes`.
 
         Returns:
             The logs. For files of any size, see `read_statistics` (linear rewards) and
@@ -165,6 +181,9 @@ class Logs:
             frame = read_table(source)
         else:
             frame = sample_tasks(Path(str(source)), task, positive_int("max_rows", max_rows))
+        if attribute_encoder is not None:
+            known = (column.name for column in attribute_encoder.columns)
+            attributes = [name for name in known if name in frame.columns]
         named = choose_columns(frame.columns, attributes, argument="attributes")
         roles = (task, reward, features, weight, time, named)
         if encoder is not None:
@@ -174,10 +193,16 @@ class Logs:
             columns.encoder.warn()
         rows = columns.arrays(frame)
         names = columns.encoder.names
-        logs = Logs(**rows, feature_names=names, intercept=False, check_features=encoder is None)
+        logs = Logs(
+            **rows,
+            feature_names=names,
+            intercept=False,
+            check_features=encoder is None,
+            attribute_names=None,
+        )
         logs.encoder = columns.encoder
         if named:
-            logs._add_attributes(frame, named, rows["tasks"])
+            logs._add_attributes(frame, named, rows["tasks"], attribute_encoder)
         return logs
 
     @staticmethod
@@ -267,20 +292,22 @@ class Logs:
             order if selection is None else order[selection.mask(self.hashes[order])]
         )
 
-    def _add_attributes(self, frame: "Frame", names: list[str], tasks: np.ndarray) -> None:
+    def _add_attributes(
+        self, frame: "Frame", names: list[str], tasks: np.ndarray, encoder: Encoder | None
+    ) -> None:
         """Encode the attributes of each task, which are the same in all of its rows."""
-        rows = np.unique(tasks.astype(str), return_index=True, return_inverse=True)
-        _, first, inverse = rows
+        _, first, inverse = np.unique(tasks.astype(str), return_index=True, return_inverse=True)
         for name in names:
-            cells = [text_of(cell) for cell in column_cells(frame[name])]
-            varies = np.array(cells) != np.array(cells)[first[inverse.reshape(-1)]]
-            fix = "choose columns that are known before the first reward, or pass it as a feature"
-            reject_rows(varies, name, "one value per task", fix, "others")
-        own = [np.flatnonzero(tasks == label)[0] for label in self.labels]
-        table = frame[np.asarray(own)]
-        self.attribute_encoder = Encoder.fit(table, names, intercept=False, standardize=True)
-        self.attribute_encoder.warn()
-        self.attributes = self.attribute_encoder.encode(table)
+            cells = np.array([text_of(cell) for cell in column_cells(frame[name])])
+            _reject_varying(name, cells != cells[first[inverse.reshape(-1)]], tasks)
+        table = frame[np.sort(first)]  # labels are in the order of their first rows
+        if encoder is None:
+            encoder = Encoder.fit(table, names, intercept=False, standardize=True)
+            optional = (dataclasses.replace(one, optional=True) for one in encoder.columns)
+            encoder = dataclasses.replace(encoder, columns=tuple(optional))
+            encoder.warn()
+        self.attribute_encoder, self.attribute_names = encoder, encoder.names
+        self.attributes = encoder.encode(table)
 
     def statistics(self) -> TaskStatistics:
         """Sum up the rows of every task: sufficient statistics of linear rewards."""
@@ -309,6 +336,7 @@ class Logs:
         )
         logs.encoder, logs.attribute_encoder = self.encoder, self.attribute_encoder
         logs.attributes = None if self.attributes is None else self.attributes[tasks]
+        logs.attribute_names = self.attribute_names
         return logs
 
     def __repr__(self) -> str:
@@ -389,6 +417,57 @@ def _grouped(
     order = np.lexsort((task,) if times is None else (_checked_times(times, len(labels)), task))
     counts = np.bincount(task, minlength=num_tasks)
     return order, labels[first[by_appearance]], np.concatenate([[0], np.cumsum(counts)])
+
+
+def _checked_attributes(
+    attributes: ArrayLike,
+    names: Sequence[str] | None,
+    labels: np.ndarray,
+    starts: Int[np.ndarray, " s"],
+    order: Int[np.ndarray, " n"],
+) -> tuple[Float[np.ndarray, "t a"], tuple[str, ...]]:
+    """Attributes of each task, from one row per task or per row of the logs, and their names."""
+    z = _as_numbers(attributes)
+    if z.ndim != 2 or z.shape[1] == 0 or len(z) not in (len(labels), len(order)):
+        raise ValueError(
+            f"`attributes`: expected {len(labels)} rows, one per task, or {len(order)}, one per "
+            f"row, of at least one number, got shape {z.shape}; encode other columns with Logs.read"
+        )
+    named = tuple(names or (f"z{i + 1}" for i in range(z.shape[1])))
+    if len(named) != z.shape[1]:
+        raise ValueError(
+            f"`attribute_names`: expected {z.shape[1]} names, got {len(named)}; pass one for each "
+            "column of `attributes`"
+        )
+    reject_rows(np.isinf(z).any(axis=1), "attributes", "finite numbers", "fix them", "infinite")
+    if len(z) == len(labels):
+        return z, named
+    rows = z[order]
+    own = rows[np.repeat(starts[:-1], np.diff(starts))]
+    varies = (rows != own) & ~(np.isnan(rows) & np.isnan(own))
+    for place, name in enumerate(named):
+        _reject_varying(name, varies[:, place], np.repeat(labels, np.diff(starts)))
+    return rows[starts[:-1]], named
+
+
+def _as_numbers(attributes: ArrayLike) -> Float[np.ndarray, "..."]:
+    try:
+        return np.asarray(attributes, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(
+            "`attributes`: expected numbers, got others; read raw columns of any type with "
+            "Logs.read(..., attributes=[columns])"
+        ) from None
+
+
+def _reject_varying(name: str, varies: Bool[np.ndarray, " n"], tasks: np.ndarray) -> None:
+    """Raise if an attribute has several values in a task."""
+    if varies.any():
+        raise ValueError(
+            f"`{name}`: expected one value per task, got several in task "
+            f"{text_of(tasks[np.argmax(varies)])}; attributes are what is known of a task before "
+            "its first reward, so pass the column as a feature"
+        )
 
 
 def _checked_times(times: ArrayLike, n: int) -> Float[np.ndarray, " n"]:

@@ -37,7 +37,11 @@ class Shard:
         """Read the logs of its tasks; of a selection, in the order of their hashes."""
         rows, columns = self.columns.read(Path(self.path)), self.columns
         logs = Logs(
-            **rows, feature_names=columns.encoder.names, intercept=False, check_features=False
+            **rows,
+            feature_names=columns.encoder.names,
+            intercept=False,
+            check_features=False,
+            attribute_names=None,
         )
         return logs if self.selection is None else logs.by_hash(self.selection)
 

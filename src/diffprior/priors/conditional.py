@@ -8,7 +8,6 @@ from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 
 from ..checks import describe, real_array
-from ..fitting.attributes import checked_attributes, regress_samples
 from ..fitting.samples import checked_samples
 from ..gaussian import Gaussian
 from .base import AbstractPrior
@@ -64,6 +63,8 @@ class ConditionalPrior(AbstractPrior):
         Raises:
             ValueError: Shapes disagree, or as `fit` does.
         """
+        from ..fitting.attributes import checked_attributes, regress_samples  # slow to import
+
         array = checked_samples(samples, at_least=2)
         z = checked_attributes(attributes, len(array))
         found = regress_samples(array, z)

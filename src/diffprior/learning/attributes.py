@@ -1,0 +1,164 @@
+"""What attributes are worth: tasks held out in turn, scored with and without them."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from ..evidence.base import AbstractLikelihood
+from ..files.base import Serializable
+from ..fitting.attributes import Regression, attribute_columns, regress_logs
+from ..fitting.rows import block_order, blocks_of, shifted
+from ..fitting.search import SearchConfig, gaussian_of
+from ..logs.logs import Logs
+from ..mixture import GaussianMixture
+from .scoring import Family, Gain, closed_form, gain, task_log_evidence
+from .tasks import turns_of
+
+GAUSSIAN, GIVEN = "Gaussian", " given attributes"  # in the names of families
+NUM_ROWS = (1, 5, 20, 50)
+MIN_LONG_TASKS = 20  # of at least so many rows
+MAX_COLUMNS = 20  # that are left out one at a time
+HURTING = 2.0  # standard errors below zero
+
+
+@dataclass(frozen=True)
+class AttributeReport(Serializable):
+    """What attributes are worth, in nats per task, of tasks held out in turn.
+
+    Attributes:
+        names: Names of the encoded attributes.
+        gain: Of a Gaussian given attributes over a Gaussian, on all rows of a task.
+        num_rows: Numbers of rows of `by_rows`.
+        by_rows: The same on so many first rows of a task, of tasks that have them.
+        columns: Raw columns.
+        losses: What leaving out each of them costs.
+    """
+
+    names: tuple[str, ...]
+    gain: Gain
+    num_rows: tuple[int, ...] = ()
+    by_rows: tuple[Gain, ...] = ()
+    columns: tuple[str, ...] = ()
+    losses: tuple[Gain, ...] = ()
+
+    @property
+    def pays(self) -> bool:
+        """Whether the gain exceeds its standard error."""
+        return self.gain.mean > max(self.gain.error, 0.0)
+
+    @property
+    def hurts(self) -> bool:
+        """Whether attributes are clearly worse than none."""
+        return self.gain.mean < -HURTING * self.gain.error
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """Tasks held out, and Gaussians of the others, with and without attributes."""
+
+    seen: Logs
+    held_out: Logs
+    without: Family
+    given: Family
+
+    @property
+    def regression(self) -> Regression:
+        """On attributes, of the tasks seen."""
+        assert self.given.regression is not None
+        return self.given.regression
+
+
+def gaussian_given(
+    logs: Logs,
+    likelihood: AbstractLikelihood,
+    gaussian: GaussianMixture,
+    used: Bool[np.ndarray, " a"] | None = None,
+) -> Family:
+    """A Gaussian given those attributes that are `used`, from the one without attributes."""
+    blocks = blocks_of(logs, likelihood)
+    regression = regress_logs(logs, blocks, gaussian, used)
+    assert logs.attributes is not None
+    offsets = regression.offsets(logs.attributes)[block_order(logs)]
+    residual = gaussian_of(shifted(blocks, offsets), start=regression.residual)
+    return Family.given_attributes(GAUSSIAN + GIVEN, closed_form(GAUSSIAN, residual), regression)
+
+
+def turns(
+    logs: Logs, likelihood: AbstractLikelihood, gaussian: GaussianMixture, config: SearchConfig
+) -> list[Turn]:
+    """Fit Gaussians with and without attributes to the tasks seen in each turn."""
+    few, fold, num_turns = turns_of(logs, config)
+    assert isinstance(few, Logs)
+    found = []
+    for turn in range(num_turns):
+        seen, held_out = few.select(fold != turn), few.select(fold == turn)
+        own = gaussian_of(blocks_of(seen, likelihood), start=gaussian)
+        given = gaussian_given(seen, likelihood, own)
+        found.append(Turn(seen, held_out, closed_form(GAUSSIAN, own), given))
+    return found
+
+
+def attribute_report(
+    turns: Sequence[Turn], likelihood: AbstractLikelihood, progress: Callable[[str], None]
+) -> AttributeReport:
+    """Score attributes on all rows, on the first rows, and without each raw column."""
+    logs = turns[0].held_out
+
+    def worth(select: Callable[[Logs], Logs] = lambda logs: logs) -> Float[np.ndarray, " n"]:
+        parts = []
+        for turn in turns:
+            some = select(turn.held_out)
+            if some.num_tasks:
+                values = (
+                    task_log_evidence(f, some, likelihood) for f in (turn.given, turn.without)
+                )
+                parts.append(np.subtract(*values))
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+    by_rows = {n: gain(worth(functools.partial(_first_rows, count=n))) for n in NUM_ROWS}
+    enough = {n: found for n, found in by_rows.items() if found.num_tasks >= MIN_LONG_TASKS}
+    losses = {}
+    columns, names = attribute_columns(logs), _raw_columns(logs)
+    if 1 < len(names) <= MAX_COLUMNS:
+        for place, name in enumerate(names):
+            progress(f"attributes without {name}")
+            losses[name] = gain(_loss(turns, likelihood, columns != place))
+    return AttributeReport(
+        logs.attribute_names,
+        gain(worth()),
+        tuple(enough),
+        tuple(enough.values()),
+        tuple(losses),
+        tuple(losses.values()),
+    )
+
+
+def _first_rows(logs: Logs, count: int) -> Logs:
+    """The first rows of tasks that have so many."""
+    logs = logs.select(logs.counts >= count)
+    place = np.arange(logs.num_rows) - np.repeat(logs.starts[:-1], logs.counts)
+    return logs.select_rows(place < count)
+
+
+def _loss(
+    turns: Sequence[Turn], likelihood: AbstractLikelihood, used: Bool[np.ndarray, " a"]
+) -> Float[np.ndarray, " n"]:
+    """Log evidence of tasks held out given all attributes, over that given those `used`."""
+    parts = []
+    for turn in turns:
+        assert turn.without.components is not None
+        fewer = gaussian_given(turn.seen, likelihood, turn.without.components, used)
+        values = (task_log_evidence(f, turn.held_out, likelihood) for f in (turn.given, fewer))
+        parts.append(np.subtract(*values))
+    return np.concatenate(parts)
+
+
+def _raw_columns(logs: Logs) -> list[str]:
+    """Names of the raw columns, in the order of their numbers."""
+    if logs.attribute_encoder is not None:
+        return sorted(set(logs.attribute_encoder.raw_columns))
+    columns = attribute_columns(logs)
+    return [", ".join(np.array(logs.attribute_names)[columns == k]) for k in np.unique(columns)]
