@@ -21,6 +21,7 @@ from diffprior.files.base import Serializable
 from diffprior.files.cache import SavedArrays
 from diffprior.fitting.report import Candidate, FitReport, StageLoss
 from diffprior.learning.regret import Regret, Simulation
+from diffprior.learning.attributes import AttributeReport
 from diffprior.learning.report import LearningReport
 from diffprior.learning.scoring import FamilyResult, Gain
 from diffprior.mixture import GaussianMixture
@@ -106,6 +107,7 @@ def model() -> dp.Model:
         *(9, 90, (10.0, 10.0, 10.0), ("a", "b"), "linear", 0.5, "given", 1, (0.9, 0.8), 9.0),
         *(families, ("10",), 0.9, 0.01, Simulation(regrets, 50, 8, 1.0), "Gaussian", "chosen: it"),
         *(0.003, ("few tasks",), {"Gaussian": 1.0}),
+        attributes=AttributeReport(("z",), gain, (1,), (gain,), ("z", "y"), (gain, gain)),
     )
     columns = dp.Encoder.fit([{"x": float(i), "y": i % 2 == 0} for i in range(9)], ["x", "y"])
     prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
