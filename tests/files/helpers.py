@@ -20,8 +20,8 @@ from diffprior.denoisers.stagewise import StagewiseDenoiser
 from diffprior.files.base import Serializable
 from diffprior.files.cache import SavedArrays
 from diffprior.fitting.report import Candidate, FitReport, StageLoss
-from diffprior.learning.regret import Regret, Simulation
 from diffprior.learning.attributes import AttributeReport
+from diffprior.learning.regret import Regret, Simulation
 from diffprior.learning.report import LearningReport
 from diffprior.learning.scoring import FamilyResult, Gain
 from diffprior.mixture import GaussianMixture
