@@ -109,7 +109,8 @@ def model() -> dp.Model:
         *(0.003, ("few tasks",), {"Gaussian": 1.0}),
         attributes=AttributeReport(("z",), gain, (1,), (gain,), ("z", "y"), (gain, gain)),
     )
-    columns = dp.Encoder.fit([{"x": float(i), "y": i % 2 == 0} for i in range(9)], ["x", "y"])
+    rows = [{"x": float(i), "y": i % 2 == 0} for i in range(9)]
+    columns = dp.Encoder.fit(rows, ["x", "y"], intercept=False)
     prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
     return dp.Model(prior, dp.Linear(0.5), columns, report=report)
 
