@@ -25,7 +25,7 @@ import httpx  # noqa: E402
 
 __all__ = ["AsyncClient", "CallError", "Client", "DecisionReply", "DecisionRequest"]
 
-TRANSIENT = (502, 503, 504)  # a proxy or the service asks for another try
+TRANSIENT = (500, 502, 503, 504)  # another try may succeed
 MAX_DELAY = 10.0  # seconds between two tries
 Json = dict[str, object]
 RawRow = Mapping[str, object]  # raw columns by name: numbers, booleans, text, lists of labels, None
@@ -66,7 +66,7 @@ class DecisionReply:
         model_version: The version of the model that made it.
         expires: When it stops waiting for its reward, in seconds since 1970; None for never.
         status: active, deferred or cancelled.
-        failed: Whether the draw failed, so that the action is random.
+        failed: Whether a draw given the evidence failed, so that the prior decided.
         recommended: In shadow mode, the action that the service would have taken if it differs.
     """
 
@@ -182,7 +182,7 @@ def _delay(tries: int, failure: Failure, backoff: float) -> float:
 class AsyncClient:
     """Calls the decision service from asyncio.
 
-    Calls without an answer, or answered 502, 503 or 504, are sent again after a delay. That is
+    Calls without an answer, or answered 500, 502, 503 or 504, are sent again after a delay. That is
     safe: decisions and rewards have ids, by which the service recognizes a repeated call.
     `put_model` and `roll_back`, which would be done twice, are sent again only if no connection was
     made.
@@ -496,9 +496,6 @@ def _decision(reply: Mapping[str, Any]) -> DecisionReply:
 def _path(template: str, **names: str) -> str:
     """The path of the API with these names in it."""
     for name, value in names.items():
-        if not isinstance(value, str) or not value or "/" in value:
-            raise ValueError(
-                f"`{name}`: expected text without a slash, got {value!r}; rename it, or pass tasks "
-                "with slashes to decide_many"
-            )
+        if not isinstance(value, str) or not value or ("/" in value and name != "task"):
+            raise ValueError(f"`{name}`: expected text without a slash, got {value!r}; rename it")
     return "/v1/" + template.format_map({k: quote(v, safe="") for k, v in names.items()})

@@ -40,7 +40,7 @@ def running_service(
     if "shop" not in engine.catalog.names():
         engine.catalog.put("shop", Settings(**settings), prior, 1.0)
     app = make_app(engine, Tokens(database, required=required), limits=Limits(seconds=60.0))
-    with TestClient(app, raise_server_exceptions=True) as client:
+    with TestClient(app, "http://localhost", raise_server_exceptions=True) as client:
         client.engine = engine
         engine.prepare()
         yield client

@@ -298,7 +298,8 @@ def test_pages_require_the_right_to_read(make_service: MakeService, database: Da
         assert client.get(address, headers={"Authorization": "Bearer dp_x"}).status_code == 401
         assert client.get(address, headers=header).status_code == 200
         for rights in ("decide", "admin"):
-            client.cookies.set("diffprior_token", create_token(database, (rights,)))
+            token = create_token(database, (rights,))
+            client.post("/sign-in", data={"token": token}, follow_redirects=False)
             assert client.get(address).status_code == 403
             client.cookies.clear()
     assert client.get("/tasks/shop/a", headers=other).status_code == 403

@@ -93,7 +93,7 @@ def test_calls_wait_until_the_models_are_compiled(
     engine = Engine(database, metrics=Metrics())
     engine.catalog.put("shop", Settings(**LINEAR), PRIOR, 1.0)
     app = make_app(engine, Tokens(database, required=False), limits=Limits())
-    with TestClient(app) as client:
+    with TestClient(app, "http://localhost") as client:
         many = {"decisions": [{"task": "a", "features": features(0)}]}
         for path, body in (("tasks/a/decisions", {"features": features(0)}), ("decisions", many)):
             reply = client.post(f"/v1/models/shop/{path}", json=body)

@@ -1,11 +1,14 @@
 """Rewards that come late, several, or never."""
 
+import functools
 import time
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
 from starlette.testclient import TestClient
 
+from diffprior.service import engine
 from diffprior.service.requests import Settle
 from diffprior.service.settings import Settings
 from diffprior.service.store import observations
@@ -17,7 +20,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1_000_000.0
-        monkeypatch.setattr("diffprior.service.engine.time.time", lambda: self.now)
+        monkeypatch.setattr(engine.Clock, "now", lambda _: self.now)
 
 
 @pytest.fixture
@@ -97,11 +100,24 @@ def test_what_is_learned_cannot_be_cancelled(make_service: MakeService) -> None:
     assert client.post(f"/v1/decisions/{identity}/cancel").status_code == 409
 
 
-def test_a_clock_set_back_stands_still(make_service: MakeService, clock: Clock) -> None:
-    client = make_service(**LINEAR, reward_wait=60, default_reward=0.0)
-    before = decide(client)["expires"]
-    clock.now -= 3600
-    assert decide(client)["expires"] >= before
+def test_a_clock_that_jumps_is_doubted_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One set a year ahead and back expires nothing; one set back a little stands still."""
+    times = {"time": 1e9, "monotonic": 0.0}
+    now = {name: functools.partial(times.get, name) for name in times}
+    monkeypatch.setattr(engine, "time", SimpleNamespace(**now))
+    clock = engine.Clock()
+
+    def after(seconds: float, change: float = 0.0) -> float:
+        times["time"] += seconds + change
+        times["monotonic"] += seconds
+        return clock.now() - 1e9
+
+    assert after(1) == 1
+    year = 365 * 86400
+    assert [after(10, year), after(10), after(10, -year)] == [11, 21, 31]
+    assert after(10, -3) == 38 and after(1, -2) == 38  # it stands still
+    assert after(10, -3600) == pytest.approx(48) and after(55) == pytest.approx(103)
+    assert after(10) == pytest.approx(times["time"] - 1e9) and after(1) < 103  # it was right
 
 
 def test_settings_that_contradict_are_rejected() -> None:

@@ -708,15 +708,28 @@ def choose_for_tasks(
     requests: Sequence[TaskRequest],
     offers: Sequence[TaskOffer],
     max_draws: int,
+    nothing: State | None = None,
 ) -> list[TaskChoice]:
     """Decisions of tasks (Algorithm 3, line 4), with propensities of at most `max_draws` draws.
 
-    Draws for propensities come in blocks, those of all tasks that need more at once.
+    Draws for propensities come in blocks, those of all tasks that need more at once. Where a draw
+    fails, the prior decides: what is drawn given `nothing`, the evidence of a new task.
     """
-    draws = policy(requests)
+    draws, requests = policy(requests), list(requests)
+    lost = [place for place in range(len(requests)) if _is_lost(draws, place)]
+    again = {}
+    if lost and nothing is not None:
+        for place in lost:
+            requests[place] = requests[place]._replace(
+                leaves=nothing.leaves, structure=nothing.structure
+            )
+        again = dict(zip(lost, range(len(lost)), strict=True))
+        prior_draws = policy([requests[place] for place in lost])
     choices, counts = [], dict[int, WinCount]()
     for place, (request, offer) in enumerate(zip(requests, offers, strict=True)):
-        choice, count = _choose(draws.of(place), draws.failed[place], request, offer, max_draws)
+        own, i = (prior_draws, again[place]) if place in again else (draws, place)
+        choice, count = _choose(own.of(i), own.failed[i], request, offer, max_draws)
+        choice = choice._replace(failed=choice.failed or place in again)
         choices.append(choice)
         if count is not None:
             counts[place] = count
@@ -728,6 +741,13 @@ def choose_for_tasks(
             propensity=float(share), propensity_se=float(error), num_draws=int(count.draws[0])
         )
     return choices
+
+
+def _is_lost(draws: TaskDraws, place: int) -> bool:
+    """Whether a draw of a task failed or is not finite."""
+    fields: Any = draws.of(place)
+    finite = all(np.isfinite(field).all() for field in fields)
+    return bool(draws.failed[place].any()) or not finite
 
 
 def _choose(

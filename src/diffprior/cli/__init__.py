@@ -24,6 +24,7 @@ app.command()(fit.sample)
 app.add_typer(evaluate.app, name="evaluate")
 app.command()(serve.serve)
 app.command()(serve.rebuild)
+app.command()(serve.retire)
 app.command()(serve.export)
 app.add_typer(serve.token_app, name="token")
 

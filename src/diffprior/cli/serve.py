@@ -1,6 +1,8 @@
 """`diffprior serve`, `export`, `rebuild` and `token`: the decision service and its log."""
 
+import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -54,6 +56,10 @@ def serve(
     require_tokens: Annotated[
         bool, typer.Option("--require-tokens", help="Require tokens on loopback too.")
     ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name that callers may use for this service; repeat for more."),
+    ] = None,
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log one line per request.")
     ] = False,
@@ -93,8 +99,27 @@ def serve(
         if not os.environ.get("JAX_COMPILATION_CACHE_DIR"):
             keep_compiled(compiled)
         log_to_stderr(access_log)
+        hosts = frozenset(name.lower() for name in allow_host or ())
         say(f"http://{host}:{port}, all calls at /docs; models serve once they are compiled")
-        run(opened, host=host, port=port, require_tokens=require_tokens)
+        run(opened, host=host, port=port, require_tokens=require_tokens, hosts=hosts)
+
+
+def retire(
+    model: Annotated[str, typer.Option(help="Name of the model.")],
+    version: Annotated[int, typer.Option(min=1, help="Number of the version.")],
+    database: Database = DEFAULT_DATABASE,
+) -> None:
+    """Take a version of a model out of service for good, also one that cannot be loaded."""
+    with friendly_errors():
+        _require_modules()
+        from ..service.models import Catalog
+        from ..service.store import Database as OpenDatabase
+
+        _check_database(database)
+        catalog = Catalog(OpenDatabase(database))
+        catalog.retire(model, version)
+        left = [f"{v.version} ({v.share:.0%})" for v in catalog.versions_of(model)]
+        say(f"retired version {version} of {model}; left: {', '.join(left)}")
 
 
 def rebuild(database: Database = DEFAULT_DATABASE) -> None:
@@ -162,6 +187,31 @@ def create_token(
 
         wanted = tuple(part.strip() for part in rights.split(",") if part.strip())
         typer.echo(create(OpenDatabase(database), wanted, model, max_tasks))
+
+
+@token_app.command("list")
+def list_tokens(database: Database = DEFAULT_DATABASE) -> None:
+    """List the tokens: what each may do, and how many tasks it has created."""
+    with friendly_errors():
+        _require_modules()
+        from ..reporting.tables import Table
+        from ..service.auth import list_tokens as read
+        from ..service.store import Database as OpenDatabase
+
+        _check_database(database)
+        heads = ("id", "rights", "model", "tasks", "created", "")
+        rows = [
+            (
+                row["id"],
+                ", ".join(json.loads(row["rights"])),
+                row["model"] or "all",
+                f"{row['num_tasks']} of {row['max_tasks']}",
+                f"{datetime.fromtimestamp(row['created'], UTC):%Y-%m-%d %H:%M} UTC",
+                "revoked" if row["revoked"] else "",
+            )
+            for row in read(OpenDatabase(database))
+        ]
+        typer.echo(str(Table(heads, rows)) if rows else "no tokens")
 
 
 @token_app.command("revoke")

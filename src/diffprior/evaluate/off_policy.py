@@ -24,7 +24,7 @@ from ..logs.decisions import LoggedDecisions
 from ..priors.gaussian import GaussianPrior
 from ..reporting.tables import Table, plus_minus
 
-MIN_SIZE = 200  # effective decisions, below which errors are not to be trusted
+MIN_SIZE = 300  # effective decisions, below which errors are not to be trusted
 MAX_DEVIATION = 2.0  # standard errors of the mean weight from 1
 
 

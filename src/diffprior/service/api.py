@@ -5,8 +5,11 @@ import base64
 import binascii
 import contextlib
 import copy
+import functools
+import json
 import secrets
-from collections.abc import AsyncIterator
+import unicodedata
+from collections.abc import AsyncIterator, Callable, Coroutine
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +28,7 @@ from ..files.base import load_bytes
 from .auth import Token, Tokens
 from .dashboard.views import dashboard_router
 from .engine import Engine
+from .gate import Gate
 from .limits import Limits
 from .models import Catalog
 from .reading import Reader
@@ -34,6 +38,7 @@ from .settings import Settings
 MAX_ACTIONS = 1_000
 MAX_NUMBERS = 100_000  # features of one decision
 MAX_BATCH = 256
+MAX_ECHO = 300  # characters of a caller's text in an error message
 
 Name = Annotated[  # without control characters, which neither databases nor logs can hold
     str, pydantic.StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,200}$")
@@ -58,7 +63,8 @@ TaskAttributes = Annotated[
 ]
 
 ModelName = Annotated[Name, fastapi.Path(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
-TaskName = Annotated[Name, fastapi.Path()]
+OneForm = pydantic.AfterValidator(functools.partial(unicodedata.normalize, "NFC"))
+TaskName = Annotated[Name, OneForm, fastapi.Path()]  # which looks the same only if it is
 DecisionId = Annotated[Id, fastapi.Path()]
 
 
@@ -87,8 +93,36 @@ DOCS_HEADERS = {  # Swagger UI styles its elements one by one, and draws its ico
 }
 
 
-class Body(pydantic.BaseModel, extra="forbid"):
-    """A body; unknown fields are rejected."""
+class StrictRequest(fastapi.Request):
+    """A request whose JSON has each key once."""
+
+    async def json(self) -> Any:
+        """The body as Python objects."""
+        return json.loads(await self.body(), object_pairs_hook=_unique)
+
+
+class StrictRoute(fastapi.routing.APIRoute):
+    """A route with a `StrictRequest`."""
+
+    def get_route_handler(self) -> Callable[[fastapi.Request], Coroutine[Any, Any, Response]]:
+        """The handler of the route."""
+        handle = super().get_route_handler()
+
+        async def strict(request: fastapi.Request) -> Response:
+            return await handle(StrictRequest(request.scope, request.receive))
+
+        return strict
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise json.JSONDecodeError("expected each key once", "", 0)
+    return found
+
+
+class Body(pydantic.BaseModel, extra="forbid", strict=True):
+    """A body; unknown fields are rejected, and so are texts and booleans for numbers."""
 
 
 class DecisionBody(Body):
@@ -165,7 +199,7 @@ class DecisionBody(Body):
 class TaskDecisionBody(DecisionBody):
     """One decision of a batch, with its task."""
 
-    task: Name
+    task: Annotated[Name, OneForm]
 
 
 class BatchBody(Body):
@@ -203,7 +237,9 @@ class ShareBody(Body):
     share: Share
 
 
-def make_app(engine: Engine, tokens: Tokens, *, limits: Limits) -> ASGIApp:
+def make_app(
+    engine: Engine, tokens: Tokens, *, limits: Limits, hosts: frozenset[str] = frozenset()
+) -> ASGIApp:
     """Build the ASGI application."""
 
     @contextlib.asynccontextmanager
@@ -233,7 +269,7 @@ def make_app(engine: Engine, tokens: Tokens, *, limits: Limits) -> ASGIApp:
     _add_docs(app)
     if tokens.check(None) is not None:  # names of models are for those who may read them
         _add_examples(app, engine.catalog)
-    return limits.wrap(app, engine.metrics)
+    return Gate(app, tokens, limits, engine.metrics, hosts)
 
 
 def _add_docs(app: fastapi.FastAPI) -> None:
@@ -306,7 +342,9 @@ def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRou
             raise ServiceError(503, f"{engine.problem}; try again", 1)
 
     wait = fastapi.Depends(prepared)
-    router = fastapi.APIRouter(prefix="/v1", tags=["decisions"], dependencies=[wait])
+    router = fastapi.APIRouter(
+        prefix="/v1", tags=["decisions"], dependencies=[wait], route_class=StrictRoute
+    )
 
     async def serve(request: Decide | ChangeTask | Reward | Change) -> object:
         future = asyncio.wrap_future(engine.submit(request))
@@ -317,7 +355,7 @@ def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRou
 
     may_decide, may_reward = _right(tokens, "decide"), _right(tokens, "reward")
 
-    @router.post("/models/{model}/tasks/{task}/decisions")
+    @router.post("/models/{model}/tasks/{task:path}/decisions")
     async def decide(
         model: ModelName, task: TaskName, body: DecisionBody, token: Annotated[Token, may_decide]
     ) -> JSONResponse:
@@ -333,7 +371,7 @@ def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRou
         replies = await asyncio.gather(*map(serve, requests), return_exceptions=True)
         return JSONResponse({"decisions": [_reply_or_error(reply) for reply in replies]})
 
-    @router.put("/models/{model}/tasks/{task}")
+    @router.put("/models/{model}/tasks/{task:path}")
     async def put_task(
         model: ModelName, task: TaskName, body: TaskBody, token: Annotated[Token, may_decide]
     ) -> JSONResponse:
@@ -341,7 +379,7 @@ def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRou
         request = ChangeTask(model, task, body.attributes, token=token.id)
         return JSONResponse(await serve(request))
 
-    @router.delete("/models/{model}/tasks/{task}")
+    @router.delete("/models/{model}/tasks/{task:path}")
     async def retire_task(
         model: ModelName, task: TaskName, token: Annotated[Token, may_decide]
     ) -> JSONResponse:
@@ -407,7 +445,7 @@ def _reading(tokens: Tokens, reader: Reader) -> fastapi.APIRouter:
         """Tasks of a model ordered by name, starting after the name `after`."""
         return JSONResponse({"tasks": reader.tasks(model, after, limit)})
 
-    @router.get("/models/{model}/tasks/{task}")
+    @router.get("/models/{model}/tasks/{task:path}")
     def read_task(model: ModelName, task: TaskName) -> JSONResponse:
         """Counts, posterior and prior of a task."""
         return JSONResponse(reader.task(model, task))
@@ -464,14 +502,19 @@ def _operations(engine: Engine, tokens: Tokens) -> fastapi.APIRouter:
 
     @router.get("/ready", responses={503: {"description": "not ready; `problem` says why"}})
     async def ready() -> JSONResponse:
-        """The models are compiled, and the last transaction succeeded."""
+        """The models are compiled, and the last transaction succeeded; `broken` are versions that
+        cannot serve, in whose place others do.
+        """
         if engine.problem is not None:
             return JSONResponse({"ready": False, "problem": engine.problem}, 503)
-        return JSONResponse({"ready": True})
+        broken = sorted(engine.catalog.broken.values())
+        return JSONResponse({"ready": True} | ({"broken": broken} if broken else {}))
 
-    @router.get("/metrics", dependencies=[_right(tokens, "read")])
-    async def metrics() -> Response:
-        """Metrics in the text format of Prometheus."""
+    @router.get("/metrics")
+    async def metrics(token: Annotated[Token, _right(tokens, "read")]) -> Response:
+        """Metrics in the text format of Prometheus, of all models together."""
+        if token.model is not None:
+            raise ServiceError(403, "`token`: expected one for all models, as metrics are of all")
         return Response(engine.metrics.text(), media_type="text/plain; version=0.0.4")
 
     return router
@@ -496,4 +539,6 @@ def _invalid_body(_: fastapi.Request, error: Exception) -> JSONResponse:
     first = error.errors()[0]
     parts = [part for part in first["loc"] if part not in ("body", NUMBERS, COLUMNS)]
     place = ".".join(map(str, parts))
-    return JSONResponse({"error": f"`{place or 'body'}`: {first['msg']}"}, 422)
+    reason = first.get("ctx", {}).get("error", "") if first["type"] == "json_invalid" else ""
+    message = f"`{place[:MAX_ECHO] or 'body'}`: {(reason or first['msg'])!s:.{MAX_ECHO}}"
+    return JSONResponse({"error": message}, 422)

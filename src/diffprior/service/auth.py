@@ -12,12 +12,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from .requests import ServiceError
-from .store import Database, Row, tokens
+from .store import Database, Row, read_rows, tokens
 
 RIGHTS = ("decide", "reward", "read", "admin")
 TRUST_SECONDS = 5.0  # how long a revoked token may still be accepted
 MAX_KNOWN = 10_000  # tokens in memory
 ID_CHARS = 8
+SESSION_SECONDS = 12 * 3600.0  # that a sign-in lasts
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,13 @@ def revoke_token(database: Database, name: str) -> bool:
         return bool(connection.execute(tokens.update().where(where).values(revoked=True)).rowcount)
 
 
+def list_tokens(database: Database) -> list[Row]:
+    """All tokens without their digests, oldest first."""
+    shown = [column for column in tokens.c if column.name != "digest"]
+    with database.reading() as connection:
+        return read_rows(connection, sa.select(*shown).order_by(tokens.c.created))
+
+
 def any_token(database: Database) -> bool:
     """Whether there is a token that is not revoked."""
     with database.reading() as connection:
@@ -84,6 +92,11 @@ class Tokens:
         self._required = required
         self._known: dict[str, tuple[float, Any]] = {}
 
+    @property
+    def required(self) -> bool:
+        """Whether callers need a token."""
+        return self._required
+
     def check(self, header: str | None) -> Token | None:
         """Token of an `Authorization` header; None if it is missing or wrong."""
         if header is None:
@@ -95,11 +108,30 @@ class Tokens:
             return None
         return Token(row.id, tuple(json.loads(row.rights)), row.model)
 
-    async def authorize(self, header: str | None, right: str, model: str | None = None) -> Token:
-        """Token of an `Authorization` header, which has a right.
+    def session(self, secret: str) -> str | None:
+        """A cookie that stands for a token for half a day, and opens pages only; None if invalid.
 
-        The event loop does not wait for the database.
+        Every process can check it, and it ends with the token.
         """
+        token = self.check(f"Bearer {secret}")
+        if token is None or token.id is None:
+            return None
+        about = f"{token.id}.{time.time() + SESSION_SECONDS:.0f}"
+        return f"{about}.{_seal(self._row(token.id).digest, about)}"
+
+    def check_session(self, cookie: str) -> Token | None:
+        """The token that a cookie stands for; None if it is wrong or has expired."""
+        name, _, rest = cookie.partition(".")
+        expires, _, seal = rest.partition(".")
+        row = self._row(name) if len(name) == ID_CHARS and seal.isascii() else None
+        if row is None or row.revoked or not expires.isdecimal() or int(expires) < time.time():
+            return None
+        sealed = hmac.compare_digest(seal, _seal(row.digest, f"{name}.{expires}"))
+        return Token(row.id, tuple(json.loads(row.rights)), row.model) if sealed else None
+
+    async def identify(self, header: str | None) -> Token:
+        """Token of an `Authorization` header. The event loop does not wait for the database."""
+        header = header or None
         name, _ = _parse(header)
         if name is None or self._is_known(name):
             token = self.check(header)
@@ -107,6 +139,11 @@ class Tokens:
             token = await asyncio.to_thread(self.check, header)
         if token is None:
             raise ServiceError(401, "expected a valid token: send `Authorization: Bearer dp_...`")
+        return token
+
+    async def authorize(self, header: str | None, right: str, model: str | None = None) -> Token:
+        """Token of an `Authorization` header, which has a right."""
+        token = await self.identify(header)
         if not token.allows(right, model):
             raise ServiceError(
                 403, f"the token lacks the right to {right} here; ask for one that has"
@@ -134,6 +171,10 @@ def _parse(header: str | None) -> tuple[str | None, str]:
     if kind.lower() != "bearer" or len(parts) != 3 or parts[0] != "dp" or len(parts[1]) != ID_CHARS:
         return None, ""
     return parts[1], parts[2]
+
+
+def _seal(digest: str, text: str) -> str:
+    return hmac.new(digest.encode(), f"page {text}".encode(), hashlib.sha256).hexdigest()
 
 
 def _digest(secret: str) -> str:

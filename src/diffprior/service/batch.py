@@ -29,6 +29,7 @@ from .settings import check_rewards
 from .store import Database, Row, decisions, observations, read_rows, rewards, tasks, tokens
 from .tasks import SNAPSHOT_EVERY, Key, TaskCache, TaskState, current_states, write_snapshots
 
+MAX_REWARDS = 100  # of a decision
 TaskName = tuple[str, str]  # model and task
 TaskRequest = Decide | ChangeTask
 TOO_MANY_TASKS = ServiceError(
@@ -197,8 +198,10 @@ class Batch:
         if limit:
             d = decisions.c
             waits = (d.settled.is_(False), d.expires <= self._now, d.status == "active")
-            query = sa.select(decisions).where(*waits).order_by(d.expires, d.id).limit(limit)
-            found += read_rows(self._connection, query)
+            due = sa.select(decisions).where(*waits).order_by(d.expires, d.id).limit(limit)
+            if not self._database.is_sqlite:  # no two processes settle the same ones
+                due = due.join(tasks).with_for_update(of=tasks, skip_locked=True)
+            found += read_rows(self._connection, due)
         self._decisions = {row["id"]: row for row in found}
 
     def _lock_tasks(self, named: dict[int, Row]) -> None:
@@ -222,7 +225,9 @@ class Batch:
 
     def _version(self, row: Row) -> Version:
         """The version that made a decision."""
-        return self._catalog.version(self._tasks[row["task_id"]]["model"], row["version"])
+        task = self._tasks[row["task_id"]]
+        about = (task["model"], row["version"], task["name"])
+        return self._catalog.version_in(self._connection, *about)
 
     def _load(self, wanted: Iterable[tuple[Row, Version]]) -> None:
         """Read the states of these tasks, all at once."""
@@ -276,6 +281,10 @@ class Batch:
             check_rewards(version.likelihood, np.asarray([request.value]))
         except ValueError as error:
             raise ServiceError(422, str(error)) from error
+        if len(before) >= MAX_REWARDS:
+            raise ServiceError(
+                409, f"`reward_id`: expected at most {MAX_REWARDS} rewards of a decision; add them"
+            )
         if row["status"] == "deferred":
             raise ServiceError(409, "the decision is deferred; activate it, then reward it")
         expired = row["expires"] is not None and self._now > row["expires"]
@@ -400,6 +409,7 @@ class Batch:
             [p.state.draw_request(p.task, p.number, c) for p, c in zip(group, clocks, strict=True)],
             [p.request.offer for p in group],
             version.settings.propensity_draws,
+            version.empty,
         )
         predicted = version.mean_reward(np.stack([c.predictors for c in chosen])).mean(axis=1)
         rows = [self._row(*each) for each in zip(group, chosen, predicted.tolist(), strict=True)]
@@ -432,6 +442,7 @@ class Batch:
             "settled": False,
             "created": self._now,
             "expires": None if request.deferred else self._expiry(version),
+            "digest": request.digest(),
             "raw": None if request.raw is None else json.dumps(request.raw),
         }
 
@@ -458,7 +469,10 @@ def _update_statement(table: sa.Table, columns: tuple[str, ...]) -> sa.Update:
 
 def _repeated_decision(request: Decide, task: Row, row: Row) -> Reply:
     """The earlier reply to a decision that is requested again."""
-    if row["task_id"] != task["id"] or row["features"] != request.features.tobytes():
+    same = row["digest"] == request.digest()
+    if row["digest"] is None:  # of before
+        same = row["task_id"] == task["id"] and row["features"] == request.features.tobytes()
+    if not same:
         raise ServiceError(
             409, f"`decision_id`: {request.decision_id!r} is of another decision; use a new one"
         )

@@ -23,9 +23,31 @@ from .store import Database
 from .tasks import TaskCache
 
 MAX_BATCH = 128  # requests per transaction
+MAX_QUEUED = 2048  # requests that wait; later ones are asked to try again
 PACE_SECONDS = 0.005  # at least, from the start of a batch to the start of the next
 SETTLE_SECONDS = 1.0  # between searches for decisions that have expired
+JUMP_SECONDS, DOUBT_SECONDS = 5.0, 60.0  # of a clock, and how long it is not believed
 log = logging.getLogger("diffprior.service")
+
+
+class Clock:
+    """The wall clock, which never goes back by little, and is doubted for a minute if it jumps."""
+
+    def __init__(self) -> None:
+        self._now, self._steady = time.time(), time.monotonic()
+        self._doubted: float | None = None
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        wall, steady = time.time(), time.monotonic()
+        expected = self._now + steady - self._steady
+        jumped = abs(wall - expected) > JUMP_SECONDS
+        self._doubted = (steady if self._doubted is None else self._doubted) if jumped else None
+        believed = self._doubted is None or steady - self._doubted > DOUBT_SECONDS
+        if believed:
+            expected, self._doubted = wall if jumped else max(wall, self._now), None
+        self._now, self._steady = expected, steady
+        return expected
 
 
 class Engine:
@@ -40,7 +62,7 @@ class Engine:
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         self._preparing = threading.Lock()
         self._began = 0.0
-        self._clock = 0.0
+        self.clock = Clock()
         self._closed = False
         self.healthy = True  # whether the last transaction succeeded
         self.prepared = False  # whether the models that there were at the start can serve
@@ -62,7 +84,10 @@ class Engine:
         with self._preparing:
             found = self.catalog.pending()
             for version in found:
-                version.warm_up()
+                try:
+                    version.warm_up()
+                except Exception as error:
+                    self.catalog.mark_broken(version, error)
             self.catalog.serve_ready()
             if not self.prepared:
                 gc.collect()
@@ -70,12 +95,15 @@ class Engine:
                 self.prepared = True
                 log.info("ready")
         for version in found:
-            version.warm_up_bounds()
+            if version.ready:
+                version.warm_up_bounds()
 
     def submit(self, request: Request) -> Future[object]:
         """Queue a request; its future holds the reply or a `ServiceError`."""
         if self._closed:
             request.future.set_exception(unavailable("the service is stopping"))
+        elif self._queue.qsize() >= MAX_QUEUED:
+            request.future.set_exception(ServiceError(503, "the service is too busy; try again", 1))
         else:
             self._queue.put(request)
         return request.future
@@ -91,12 +119,14 @@ class Engine:
         last_settled = time.monotonic()
         while True:
             requests, stopping = self._collect()
-            if time.monotonic() - last_settled > SETTLE_SECONDS and not stopping:
-                requests.append(Settle())
-                last_settled = time.monotonic()
-                self._prepare_in_background()
             if requests:
                 self._serve(requests)
+            if time.monotonic() - last_settled > SETTLE_SECONDS and not stopping:
+                settle = Settle()
+                self._serve([settle])  # alone, because it skips tasks that others have locked
+                full = not settle.future.exception() and settle.future.result() == settle.limit
+                last_settled = time.monotonic() - full * SETTLE_SECONDS
+                self._prepare_in_background()
             if stopping:
                 return
 
@@ -119,7 +149,8 @@ class Engine:
                 found.append(self._queue.get_nowait())
             except queue.Empty:
                 break
-        return [request for request in found if request is not None], found[-1] is None
+        waiting = [r for r in found if r is not None and r.future.set_running_or_notify_cancel()]
+        return waiting, found[-1] is None  # without those whose callers have stopped to wait
 
     def _serve(self, requests: list[Request]) -> None:
         begin = time.perf_counter()
@@ -127,6 +158,9 @@ class Engine:
         try:
             results = self._in_one_transaction(requests)
             self.healthy = True
+        except sa.exc.IntegrityError:  # another process has just used the same id
+            self.task_cache.clear()
+            results = [self._again(request) for request in requests]
         except sa.exc.SQLAlchemyError as error:
             self.task_cache.clear()  # it is unknown whether the commit succeeded
             self.healthy = False
@@ -147,11 +181,18 @@ class Engine:
         for request, result in results:
             self._reply(request, result)
 
+    def _again(self, request: Request) -> tuple[Request, object]:
+        """Serve a request alone, now that what it conflicted with can be seen."""
+        try:
+            return self._in_one_transaction([request])[-1]
+        except sa.exc.SQLAlchemyError as error:
+            return request, unavailable(type(error.__cause__ or error).__name__)
+
     def _in_one_transaction(self, requests: list[Request]) -> list[tuple[Request, object]]:
-        self._clock = max(self._clock, time.time())
+        now = self.clock.now()
         with self.database.transaction() as connection:
             self.catalog.refresh_in(connection, REFRESH_SECONDS)
-            batch = Batch(connection, self.database, self.catalog, self.task_cache, self._clock)
+            batch = Batch(connection, self.database, self.catalog, self.task_cache, now)
             batch.run(requests)
         batch.commit_cache()
         self.metrics.tasks_in_memory.set(len(self.task_cache))
@@ -160,8 +201,6 @@ class Engine:
 
     def _reply(self, request: Request, result: object) -> None:
         self.metrics.served(request, result)
-        if request.future.cancelled() or not request.future.set_running_or_notify_cancel():
-            return
         if isinstance(result, BaseException):
             request.future.set_exception(result)
         else:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import logging
 import secrets
 import time
 from collections import defaultdict
@@ -16,7 +17,7 @@ import sqlalchemy as sa
 
 from ..bandits.agents import AbstractAgent, ThompsonSampling
 from ..bandits.decisions import TaskPolicy, TaskRequest, block_size, host_mean
-from ..bandits.updates import LARGE, MIN_ROWS, Forgetting, Observations, State
+from ..bandits.updates import LARGE, MIN_ROWS, Forgetting, Observations, State, ordinary
 from ..encoders import Encoder
 from ..evidence.base import AbstractLikelihood
 from ..files.base import load_bytes
@@ -29,6 +30,7 @@ from .settings import Settings, check_rewards
 from .store import Database, Row, models, versions
 
 MAX_OFFSETS = 2**15  # tasks whose attributes are encoded in memory
+log = logging.getLogger("diffprior.service")
 REFRESH_SECONDS = 1.0  # until a version that another process has added is seen
 
 
@@ -204,7 +206,7 @@ class Version:
             state = self._forgetting.faded(state, clock)
         after = state.add(new, self.settings.max_rows, self.moments)
         stds, limit = self._scales
-        if new.largest(stds) > limit and self._fails(after):
+        if new.largest(stds) > limit and not self._leaves_room(after, new):
             raise ServiceError(
                 422,
                 f"`reward`: expected an observation given which parameters can be drawn, got {new};"
@@ -230,6 +232,13 @@ class Version:
         most = self.settings.max_rows
         State.of(self.likelihood.empty(self.dim, most), most).warm_up(most, self.moments)
 
+    def _leaves_room(self, state: State, new: Observations) -> bool:
+        """Whether draws succeed now, after the same observation again and after ordinary ones."""
+        most, dtype = self.settings.max_rows, np.dtype(self.moments.mean.dtype)
+        following = (new, *ordinary(self._scales[0], dtype))
+        after = [state.add(each, most, self.moments) for each in following]
+        return not any(map(self._fails, (state, *after)))
+
     def _fails(self, state: State) -> bool:
         """Whether draws given this evidence fail."""
         tasks = [(0, None)] * 4
@@ -249,6 +258,8 @@ class Catalog:
         self._versions: dict[tuple[str, int], Version] = {}
         self._by_model: dict[str, list[Version]] = {}
         self._serving: dict[str, list[tuple[Version, float]]] = {}
+        self._retired: set[tuple[str, int]] = set()
+        self.broken: dict[tuple[str, int], str] = {}  # versions that cannot serve, and why
         self._read = 0.0
         self.refresh()
 
@@ -264,16 +275,40 @@ class Catalog:
         light = [c for c in versions.c if c.name not in ("prior", "settings")]
         seeds = {row.name: row.seed for row in connection.execute(sa.select(models))}
         found = {}
-        for row in connection.execute(sa.select(*light)):
+        for row in connection.execute(sa.select(*light)).all():
             key = (row.model, row.version)
-            known = self._versions.get(key) or _read_version(connection, key, seeds[row.model])
-            known.share = row.share  # compiled programs stay
-            found[key] = known
+            if row.retired is not None:
+                self._retired.add(key)
+                self.broken.pop(key, None)
+            elif key not in self.broken:
+                try:
+                    found[key] = self._versions.get(key) or _read_version(
+                        connection, key, seeds[row.model]
+                    )
+                    found[key].share = row.share  # compiled programs stay
+                except Exception as error:
+                    self._log_broken(key, error)
+        self._read = time.monotonic()
+        self._use(found)
+
+    def mark_broken(self, version: Version, error: Exception) -> None:
+        """Take a version that cannot serve out of service in this process."""
+        key = (version.model, version.version)
+        self._log_broken(key, error)
+        self._use({k: v for k, v in self._versions.items() if k != key})
+
+    def _log_broken(self, key: tuple[str, int], error: Exception) -> None:
+        self.broken[key] = f"version {key[1]} of {key[0]} cannot serve: {error}".splitlines()[0]
+        log.error("%s; retire it", self.broken[key], exc_info=error)
+
+    def _use(self, found: dict[tuple[str, int], Version]) -> None:
         by_model = defaultdict(list)
         for name, number in sorted(found, reverse=True):
             by_model[name].append(found[name, number])
+        for versions_of_model in by_model.values():
+            if not any(version.share > 0 for version in versions_of_model):
+                versions_of_model[0].share = 1.0  # in place of those that cannot serve
         self._versions, self._by_model = found, dict(by_model)
-        self._read = time.monotonic()
         self.serve_ready()
 
     def pending(self) -> list[Version]:
@@ -293,6 +328,8 @@ class Catalog:
     def versions_of(self, model: str) -> list[Version]:
         """Versions of a model, newest first."""
         if model not in self._by_model:
+            if any(name == model for name, _ in self.broken):
+                raise ServiceError(503, f"`model`: no version of {model!r} can serve", 1)
             raise not_found("model", model)
         return self._by_model[model]
 
@@ -302,9 +339,20 @@ class Catalog:
             raise not_found("version", f"{model}/{number}")
         return self._versions[model, number]
 
+    def loaded(self, model: str, number: int) -> bool:
+        """Whether a version can be used; those that are retired or broken cannot."""
+        return (model, number) in self._versions
+
+    def version_in(self, connection: sa.Connection, model: str, number: int, task: str) -> Version:
+        """The version that made a decision; if it is gone, the one that serves the task now."""
+        key = (model, number)
+        if key not in self._versions and key not in self._retired | self.broken.keys():
+            self.refresh_in(connection)  # another process has just added it
+        return self._versions.get(key) or self.for_task(model, task)
+
     def names(self) -> list[str]:
         """Names of all models."""
-        return sorted({name for name, _ in self._versions})
+        return sorted({name for name, _ in self._versions.keys() | self.broken.keys()})
 
     def for_task(self, model: str, task: str) -> Version:
         """The version that serves a task.
@@ -338,9 +386,17 @@ class Catalog:
         return Version(model, 0, 0, settings, _checked(settings, saved)[1], 0.0, 0.0)
 
     def put(self, model: str, settings: Settings, saved: object, share: float) -> Version:
-        """Add a version, and a model if it is the first; others lose `share` of their tasks."""
+        """Add a version, and a model if it is the first; others lose `share` of their tasks.
+
+        Nothing changes if it is the newest version already.
+        """
         settings = settings.with_likelihood_of(saved)
-        content = _checked(settings, saved)[0].to_bytes()
+        checked, _ = _checked(settings, saved)
+        content = checked.to_bytes()
+        newest = next(iter(self._by_model.get(model, ())), None)
+        known = None if newest is None or newest.settings != settings else newest.saved
+        if newest is not None and known is not None and known.digest == checked.digest:
+            return newest
         with self._database.transaction() as connection:
             now = time.time()
             new: Row = {"name": model, "seed": secrets.randbits(62), "created": now}
@@ -376,6 +432,30 @@ class Catalog:
             for version, value in new.items():
                 where = (versions.c.model == model) & (versions.c.version == version)
                 connection.execute(versions.update().where(where).values(share=value))
+        self.refresh()
+
+    def retire(self, model: str, number: int) -> None:
+        """Take a version out of service for good, also one that cannot be loaded; others share
+        its tasks.
+        """
+        where = (versions.c.model == model) & (versions.c.version == number)
+        with self._database.transaction() as connection:
+            values = {"retired": time.time(), "share": 0.0}
+            if not connection.execute(versions.update().where(where).values(**values)).rowcount:
+                raise ValueError(
+                    f"`version`: expected one of {model!r}, found none of number {number}; check it"
+                )
+            left = (versions.c.model == model) & versions.c.retired.is_(None)
+            shares = dict(
+                connection.execute(
+                    sa.select(versions.c.version, versions.c.share).where(left)
+                ).all()
+            )
+            total = sum(shares.values())
+            for version, share in shares.items():
+                value = share / total if total > 0 else float(version == max(shares))
+                own = (versions.c.model == model) & (versions.c.version == version)
+                connection.execute(versions.update().where(own).values(share=value))
         self.refresh()
 
     def roll_back(self, model: str) -> None:
@@ -416,4 +496,5 @@ def _checked(settings: Settings, saved: object) -> tuple[Model | AbstractPrior, 
             f"{type(saved).__name__}; `diffprior learn` or `diffprior fit` writes one"
         )
     settings.make_agent(prior)
+    settings.make_likelihood().empty(prior.dim)
     return saved, prior

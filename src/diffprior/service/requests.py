@@ -1,5 +1,6 @@
 """What the engine is asked and what it answers: requests, replies made from rows, and errors."""
 
+import hashlib
 import json
 import secrets
 from concurrent.futures import Future
@@ -54,6 +55,14 @@ class Decide:
     attributes: Attributes | None = None
     raw: list[Json] | None = None  # rows that become `features`
     future: Future[object] = field(default_factory=Future)
+
+    def digest(self) -> str:
+        """What tells requests of the same id apart."""
+        about = (self.model, self.task, self.raw, self.names, self.top_k, self.taken)
+        text = json.dumps([*about, self.deferred, self.attributes])
+        arrays = (self.features if self.raw is None else None, self.mask)
+        parts = [text.encode(), *(b"" if part is None else part.tobytes() for part in arrays)]
+        return hashlib.blake2b(b"\0".join(parts), digest_size=16).hexdigest()
 
     @property
     def offer(self) -> TaskOffer:

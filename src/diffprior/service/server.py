@@ -65,13 +65,15 @@ def serve(
     require_tokens: bool = False,
     limits: Limits | None = None,
     max_tasks: int = 20_000,
+    hosts: frozenset[str] = frozenset(),
 ) -> None:
     """Serve until asked to stop; until the models are compiled, calls are asked to wait."""
     limits = limits or Limits()
     required = check_access(database, host, require_tokens)
     engine = Engine(database, max_tasks=max_tasks, metrics=Metrics())
-    app = make_app(engine, Tokens(database, required=required), limits=limits)
+    app = make_app(engine, Tokens(database, required=required), limits=limits, hosts=hosts)
     uvicorn.Server(server_config(app, host, port, limits)).run()
+    database.close()  # which removes SQLite's log
 
 
 def server_config(app: ASGIApp, host: str, port: int, limits: Limits) -> uvicorn.Config:

@@ -12,6 +12,7 @@ from ..bandits.updates import Forgetting
 from ..checks import settings as likelihood_options
 from ..evidence.base import AbstractLikelihood
 from ..evidence.families import LIKELIHOODS, missing_likelihood
+from ..evidence.linear import Linear
 from ..learning.model import Model
 from ..priors.base import AbstractPrior
 from ..priors.conditional import of_average_task
@@ -101,7 +102,13 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         if self.likelihood is None:
             raise missing_likelihood("a prior")
         try:
-            return LIKELIHOODS[self.likelihood](**self.likelihood_options)
+            found = LIKELIHOODS[self.likelihood](**self.likelihood_options)
+            if isinstance(found, Linear) and found.noise_std is None:
+                raise ValueError(
+                    "`likelihood_options`: expected noise_std, on which posteriors depend, got "
+                    "none; write linear:noise_std=0.5, or serve a model of `diffprior learn`"
+                )
+            return found
         except TypeError as error:
             raise ValueError(
                 f"`likelihood_options`: expected those of {self.likelihood}, got "

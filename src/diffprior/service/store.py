@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,6 +39,7 @@ versions = sa.Table(
     sa.Column("prior", Blob, nullable=False),
     sa.Column("share", Real, nullable=False),
     sa.Column("created", Real, nullable=False),
+    sa.Column("retired", Real),  # when it was taken out of service for good
 )
 
 tasks = sa.Table(
@@ -79,6 +81,7 @@ decisions = sa.Table(
     sa.Column("settled", sa.Boolean, nullable=False),
     sa.Column("created", Real, nullable=False),
     sa.Column("expires", Real),
+    sa.Column("digest", Text),  # of the request; null before it was stored
     sa.Column("raw", Text),
 )
 sa.Index("decisions_due", decisions.c.settled, decisions.c.expires)
@@ -167,6 +170,10 @@ def _add_num_draws(connection: sa.Connection) -> None:
     _add_columns(connection, decisions.c.num_draws)
 
 
+def _add_digests(connection: sa.Connection) -> None:
+    _add_columns(connection, decisions.c.digest, versions.c.retired)
+
+
 def _add_columns(connection: sa.Connection, *columns: sa.Column[Any]) -> bool:
     """Add columns that are not there yet; whether there were any."""
     missing = [column for column in columns if not _has(connection, column)]
@@ -188,6 +195,7 @@ MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (
     _add_moments,
     _add_raw_columns,
     _add_num_draws,
+    _add_digests,
 )
 
 
@@ -217,6 +225,19 @@ class Database:
         if self.is_sqlite:
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
             sa.event.listen(self._engine, "begin", _begin_sqlite)
+        try:
+            self._open()
+        except (sa.exc.SQLAlchemyError, OSError) as error:
+            reason = str(getattr(error, "orig", None) or error).splitlines()[0]
+            raise ValueError(
+                f"`database`: expected a database that can be opened, got {reason!r} for "
+                f"{self.url.render_as_string()}; check its address, rights and server"
+            ) from error
+
+    def _open(self) -> None:
+        path = self.url.database
+        if self.is_sqlite and path and path != ":memory:" and not os.path.exists(path):
+            os.close(os.open(path, os.O_CREAT, 0o600))  # for its owner; its log inherits that
         with self.transaction() as connection:
             migrate(connection)
 

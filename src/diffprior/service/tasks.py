@@ -190,6 +190,8 @@ def rebuild(database: Database) -> Rebuilt:
                     found.problems += _wrong_counts(connection, task)
                     stored = sa.select(snapshots).where(snapshots.c.task_id == task["id"])
                     for row in connection.execute(stored).all():
+                        if not catalog.loaded(task["model"], row.version):
+                            continue
                         found.num_snapshots += 1
                         empty = TaskState.empty(task, catalog.version(task["model"], row.version))
                         state = _replay(connection, [empty], 0, row.num_learned)[empty.key]

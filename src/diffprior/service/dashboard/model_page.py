@@ -1,7 +1,7 @@
 """Page of a model: is the service healthy, does the prior pay, which version is better."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -75,7 +75,7 @@ class ModelPage:
         }
         if len(window):
             content["answers"] = {
-                "Is it healthy?": health(window, database_answers),
+                "Is it healthy?": health(window, database_answers, self._catalog.broken.values()),
                 "Does the prior pay?": prior_pays(gains),
                 "Which version is better?": better_version(window, versions),
                 "Are predictions right?": calibrated(predicted),
@@ -132,12 +132,12 @@ def _versions_table(
     return Table.of(records, "Versions of the model, newest first")
 
 
-def health(window: Window, database_answers: bool) -> Answer:
+def health(window: Window, database_answers: bool, broken: Iterable[str] = ()) -> Answer:
     """Whether anything is wrong with the service itself."""
     failed, num_late = float(np.mean(window.failed)), int(window.late.sum())
     late = num_late / max(len(rewarded(window)) + num_late, 1)
     unrewarded = float(np.mean(outcomes(window)["never rewarded"]))
-    problems = {
+    problems = dict.fromkeys(broken, True) | {
         "the database does not answer": not database_answers,
         f"{failed:.1%} of draws failed: features or rewards have an extreme scale": (
             failed > MAX_FAILED

@@ -25,7 +25,7 @@ from .model_page import Content, ModelPage, task_address
 from .task_page import task_content
 
 TEMPLATES = Path(__file__).parent / "templates"
-COOKIE = "diffprior_token"
+COOKIE = "diffprior_session"
 Query = Annotated[str | None, fastapi.Query(max_length=200)]
 
 # Browsers apply this stylesheet only, load nothing, run no script, and show pages in no frame.
@@ -36,7 +36,7 @@ HEADERS = {
         "base-uri 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 
@@ -69,11 +69,12 @@ def dashboard_router(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.
     async def sign_in(request: fastapi.Request) -> Response:
         """Store a token in a cookie."""
         secret = _form_token(await request.body())
-        if not secret.isascii() or await asyncio.to_thread(_token, tokens, secret) is None:
+        session = await asyncio.to_thread(tokens.session, secret) if secret.isascii() else None
+        if session is None:
             return _sign_in("That token is not valid; try another.", 401)
         reply = RedirectResponse("/", 303)
         secure = request.url.scheme == "https"
-        reply.set_cookie(COOKIE, secret, httponly=True, samesite="strict", secure=secure)
+        reply.set_cookie(COOKIE, session, httponly=True, samesite="strict", secure=secure)
         return reply
 
     @router.post("/sign-out")
@@ -86,10 +87,6 @@ def dashboard_router(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.
     return router
 
 
-def _token(tokens: Tokens, secret: str) -> Token | None:
-    return tokens.check(f"Bearer {secret}")
-
-
 def _show(
     request: fastapi.Request,
     tokens: Tokens,
@@ -99,7 +96,7 @@ def _show(
     """Respond with a page about a model (None: any) to those who may see it."""
     header, cookie = request.headers.get("authorization"), request.cookies.get(COOKIE)
     try:
-        found = tokens.check(header) if header or cookie is None else _token(tokens, cookie)
+        found = tokens.check(header) if header or cookie is None else tokens.check_session(cookie)
         if found is None:
             return _sign_in("This service requires a token.", 401)
         if not found.allows("read", found.model if model is None else model):

@@ -1,0 +1,216 @@
+"""What every request passes before its body is read: its host, origin, token, size and the load.
+
+It is below FastAPI, which reads and parses a body before any route can look at the token.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+import time
+from urllib.parse import unquote_to_bytes
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .auth import Token, Tokens
+from .limits import Limits
+from .metrics import Metrics
+from .requests import ServiceError
+
+access_log = logging.getLogger("diffprior.access")
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+SAFE = ("GET", "HEAD", "OPTIONS")  # methods that write nothing
+FORM_BODY = 16 * 2**10  # bytes of a body that needs no token, such as the sign-in form
+MAX_MARKS = 10_000  # commas and brackets of a large body, which is one long text and few settings
+MODEL_PATH = re.compile(r"/v1/models/([^/]+)")
+HEADERS = {
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"DENY",
+    b"referrer-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"content-security-policy": b"frame-ancestors 'none'; base-uri 'none'; object-src 'none'",
+}
+
+
+class Gate:
+    """An application behind limits and checks; its requests are counted and logged.
+
+    Without tokens, only pages and programs that name this machine `hosts` may call: a page of
+    another origin can make a browser send requests, and a name that resolves to loopback can make
+    the service look like that origin. With tokens, None allows any host.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        tokens: Tokens,
+        limits: Limits,
+        metrics: Metrics,
+        hosts: frozenset[str] = frozenset(),
+    ) -> None:
+        self._app, self._tokens, self._limits, self._metrics = app, tokens, limits, metrics
+        self._hosts = hosts if tokens.required else LOOPBACK | hosts
+        self._large = asyncio.Semaphore(1)  # one model at a time
+        self._requests = self._bytes = 0  # under way
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begin, status = time.perf_counter(), 500
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                given = list(message.get("headers", ()))
+                names = {name.lower() for name, _ in given}
+                given += [each for each in HEADERS.items() if each[0] not in names]
+                message["headers"] = given
+            await send(message)
+
+        self._requests += 1
+        try:
+            await self._serve(scope, receive, sending)
+        except ServiceError as error:
+            await _reject(sending, error)
+        finally:
+            self._requests -= 1
+            self._record(scope, status, time.perf_counter() - begin)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        self._check_load(scope["path"])
+        self._check_host(headers)
+        self._check_origin(scope["method"], headers)
+        _check_path(scope)
+        limit = await self._limit(scope, headers)
+        held: list[int] = []
+        large = limit > self._limits.body
+        try:
+            async with self._large if large else contextlib.nullcontext():
+                body = await self._read(receive, headers, limit, held)
+                if large and len(body) > self._limits.body:
+                    _check_structure(body)
+                await self._app(scope, _replayed(body, receive), send)
+        finally:
+            self._bytes -= sum(held)
+
+    def _check_load(self, path: str) -> None:
+        if self._requests > self._limits.requests and path != "/health":
+            raise ServiceError(503, "the service is too busy; try again", 1)
+
+    def _check_host(self, headers: dict[bytes, bytes]) -> None:
+        host = _name(headers.get(b"host", b""))
+        if self._hosts and host not in self._hosts:
+            raise ServiceError(
+                421,
+                f"`Host`: expected one of {', '.join(sorted(self._hosts))}, got {host[:100]!r}; "
+                "start the service with --allow-host NAME",
+            )
+
+    def _check_origin(self, method: str, headers: dict[bytes, bytes]) -> None:
+        """Reject what a page of another origin makes a browser send."""
+        if method in SAFE:
+            return
+        origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
+        own = headers.get(b"host", b"").lower()
+        if site is not None:  # which no page can set
+            foreign = site not in (b"same-origin", b"none")
+        else:
+            foreign = origin is not None and origin.lower().partition(b"://")[2] != own
+        if foreign:
+            raise ServiceError(403, "`Origin`: expected no page of another origin; call from here")
+
+    async def _limit(self, scope: Scope, headers: dict[bytes, bytes]) -> int:
+        """The most bytes that the body may have, once the token is known to be valid."""
+        path = scope["path"]
+        if not path.startswith("/v1/"):
+            return FORM_BODY
+        token = await self._tokens.identify(headers.get(b"authorization", b"").decode("latin-1"))
+        if scope["method"] in SAFE:
+            return FORM_BODY
+        return self._limits.model_body if _adds_model(scope, token) else self._limits.body
+
+    async def _read(
+        self, receive: Receive, headers: dict[bytes, bytes], limit: int, held: list[int]
+    ) -> bytes:
+        """The whole body; the sizes of its parts are `held` until the request is served."""
+        declared = headers.get(b"content-length", b"0")
+        too_long = ServiceError(413, f"expected a body of at most {limit} bytes")
+        if not declared.isdigit() or int(declared) > limit:
+            raise too_long
+        parts: list[bytes] = []
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] != "http.request":
+                        return b""
+                    parts.append(message.get("body", b""))
+                    held.append(len(parts[-1]))
+                    self._bytes += held[-1]
+                    if sum(held) > limit:
+                        raise too_long
+                    if self._bytes > self._limits.bodies:
+                        raise ServiceError(503, "the service is too busy; try again", 1)
+                    more = message.get("more_body", False)
+        except TimeoutError as error:
+            raise ServiceError(
+                408, f"expected a body within {self._limits.seconds:g} seconds; send it faster"
+            ) from error
+        return b"".join(parts)
+
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count a request, and log it without its body and headers."""
+        self._metrics.http(scope["method"], status, seconds)
+        if access_log.isEnabledFor(logging.INFO):
+            line = {"method": scope["method"], "path": scope["path"], "status": status}
+            access_log.info(json.dumps(line | {"ms": round(1e3 * seconds, 2)}))
+
+
+def _adds_model(scope: Scope, token: Token) -> bool:
+    """Whether the body may hold a prior."""
+    found = MODEL_PATH.fullmatch(scope["path"])
+    put = found is not None and scope["method"] == "PUT"
+    return put and found is not None and token.allows("admin", found[1])
+
+
+def _name(host: bytes) -> str:
+    """A `Host` header without its port."""
+    return re.sub(r":\d*$", "", host.decode("latin-1").lower())
+
+
+def _check_path(scope: Scope) -> None:
+    try:
+        unquote_to_bytes(scope.get("raw_path") or b"").decode()
+    except UnicodeDecodeError as error:
+        raise ServiceError(400, "`path`: expected UTF-8; encode names of tasks in it") from error
+
+
+def _check_structure(body: bytes) -> None:
+    """Reject a large body that would become many objects."""
+    if sum(map(body.count, (b",", b"[", b"{"))) > MAX_MARKS:
+        raise ServiceError(413, "expected one long text and few settings; send the file in base64")
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that returns a body that was already read."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return replay
+
+
+async def _reject(send: Send, error: ServiceError) -> None:
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    if error.retry_after:
+        headers.append((b"retry-after", str(error.retry_after).encode()))
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    body = json.dumps({"error": error.message}).encode()
+    await send({"type": "http.response.body", "body": body})
