@@ -50,9 +50,7 @@ def forward(service: TestClient, lost: int = 0) -> Handler:  # noqa: F811
 
 
 def client_of(handle: Handler, **options: Any) -> Client:
-    return Client(
-        "http://testserver", transport=httpx.MockTransport(handle), backoff=0.0, **options
-    )
+    return Client("http://localhost", transport=httpx.MockTransport(handle), backoff=0.0, **options)
 
 
 def test_every_call_does_what_it_says(service: TestClient) -> None:  # noqa: F811
@@ -109,7 +107,7 @@ def test_lost_answers_are_asked_for_again_and_nothing_is_done_twice(
 def test_the_async_client_is_the_same(service: TestClient) -> None:  # noqa: F811
     async def talk() -> dict[str, Any]:
         transport = httpx.MockTransport(forward(service, lost=1))
-        async with AsyncClient("http://testserver", transport=transport, backoff=0.0) as client:
+        async with AsyncClient("http://localhost", transport=transport, backoff=0.0) as client:
             wanted = [client.decide("shop", f"t{i}", features=features(i)) for i in range(4)]
             for decision in await asyncio.gather(*wanted):
                 await client.reward(decision.decision_id, 1.0)
@@ -173,8 +171,8 @@ def test_delays_grow_and_follow_the_service() -> None:
     assert _delay(1, httpx.Response(503, headers={"Retry-After": "7"}), 0.1) == 7.0
 
 
-def test_names_with_slashes_are_rejected() -> None:
+def test_models_with_slashes_are_rejected() -> None:
     handle, asked = answers(200)
-    with client_of(handle) as client, pytest.raises(ValueError, match="`task`: expected text"):
-        client.read_task("shop", "a/b")
+    with client_of(handle) as client, pytest.raises(ValueError, match="`model`: expected text"):
+        client.read_task("a/b", "shop")
     assert not asked

@@ -13,7 +13,6 @@ from starlette.testclient import TestClient
 
 import diffprior as dp
 from cli.helpers import run
-from diffprior.service import engine as engines
 from diffprior.service.auth import create_token
 from diffprior.service.batch import MAX_REWARDS
 from diffprior.service.models import Catalog, Version
@@ -114,7 +113,7 @@ def test_cancelled_requests_are_dropped_and_a_long_queue_turns_requests_away(
         serve(requests)
 
     monkeypatch.setattr(engine, "_serve", slow)
-    monkeypatch.setattr(engines, "MAX_QUEUED", 8)
+    engine.max_queued = 8
     first = engine.submit(Decide("shop", "first", np.eye(2)))
     time.sleep(0.1)  # it is being served
     gone = [engine.submit(Decide("shop", "gone", np.eye(2))) for _ in range(8)]

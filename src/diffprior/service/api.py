@@ -96,7 +96,7 @@ DOCS_HEADERS = {  # Swagger UI styles its elements one by one, and draws its ico
 class StrictRequest(fastapi.Request):
     """A request whose JSON has each key once."""
 
-    async def json(self) -> Any:
+    async def json(self) -> object:
         """The body as Python objects."""
         return json.loads(await self.body(), object_pairs_hook=_unique)
 
@@ -104,7 +104,7 @@ class StrictRequest(fastapi.Request):
 class StrictRoute(fastapi.routing.APIRoute):
     """A route with a `StrictRequest`."""
 
-    def get_route_handler(self) -> Callable[[fastapi.Request], Coroutine[Any, Any, Response]]:
+    def get_route_handler(self) -> Callable[[fastapi.Request], Coroutine[object, object, Response]]:
         """The handler of the route."""
         handle = super().get_route_handler()
 

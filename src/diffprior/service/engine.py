@@ -63,6 +63,7 @@ class Engine:
         self._preparing = threading.Lock()
         self._began = 0.0
         self.clock = Clock()
+        self.max_queued = MAX_QUEUED
         self._closed = False
         self.healthy = True  # whether the last transaction succeeded
         self.prepared = False  # whether the models that there were at the start can serve
@@ -102,7 +103,7 @@ class Engine:
         """Queue a request; its future holds the reply or a `ServiceError`."""
         if self._closed:
             request.future.set_exception(unavailable("the service is stopping"))
-        elif self._queue.qsize() >= MAX_QUEUED:
+        elif self._queue.qsize() >= self.max_queued:
             request.future.set_exception(ServiceError(503, "the service is too busy; try again", 1))
         else:
             self._queue.put(request)
