@@ -58,4 +58,4 @@ def test_level_is_a_probability(level: float) -> None:
 def test_one_parameter() -> None:
     posterior = Posterior(np.arange(5.0)[:, None])
     assert posterior.cov.shape == (1, 1) and posterior.intervals(0.5).tolist() == [[1.0, 3.0]]
-    assert repr(posterior) == "Posterior(5 draws: 2 +- 1.6)"
+    assert posterior.table().rows == [("parameter 1", "2", "1.58", "0.2", "3.8")]

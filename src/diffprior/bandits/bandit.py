@@ -5,7 +5,7 @@ import datetime
 import math
 import threading
 import warnings
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -18,6 +18,8 @@ from ..evidence.rows import capacity_for, small_room
 from ..files.atomic import AnyPath, write_atomic
 from ..files.base import from_bytes, from_path, kinds_in, to_bytes
 from ..priors.base import AbstractPrior
+from ..reporting.notebook import AbstractResult, parameter_names, plot_draws
+from ..reporting.tables import Table
 from ..samplers.base import AbstractSampler
 from ._dispatch import check_not_forked
 from .agents import ThompsonSampling, known_prior
@@ -38,18 +40,23 @@ from .updates import (
     ordinary,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 TRIALS = 3  # draws that evidence of extreme observations must allow
 
 
-@dataclasses.dataclass(frozen=True)
-class Posterior:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Posterior(AbstractResult):
     """Draws from a bandit's posterior, and what they say.
 
     Attributes:
         draws: Parameters, one draw per row; shape (n, d).
+        names: Names of the parameters, if their features have names.
     """
 
     draws: Float[np.ndarray, "n d"]
+    names: tuple[str, ...] = ()
 
     @property
     def mean(self) -> Float[np.ndarray, " d"]:
@@ -78,11 +85,53 @@ class Posterior:
         tail = 0.5 * (1.0 - level)
         return np.quantile(self.draws, [tail, 1.0 - tail], axis=0).T
 
-    def __repr__(self) -> str:
-        """Mean and standard deviation of each parameter."""
-        rows = zip(self.mean, np.sqrt(np.diagonal(self.cov)), strict=True)
-        listed = ", ".join(f"{mean:.3g} +- {std:.2g}" for mean, std in rows)
-        return f"Posterior({len(self.draws)} draws: {listed})"
+    def table(self) -> Table:
+        """Mean, standard deviation and 90 % interval of each parameter.
+
+        Returns:
+            The table.
+        """
+        columns = (self.mean, np.sqrt(np.diagonal(self.cov)), *self.intervals(0.9).T)
+        rows = [
+            (name, *(f"{number:.3g}" for number in numbers))
+            for name, *numbers in zip(self._shown_names, *columns, strict=True)
+        ]
+        return Table(("", "mean", "std", "5 %", "95 %"), rows, f"{len(self.draws)} draws")
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Plot the draws: a histogram of one parameter, points of two, 90 % intervals of more.
+
+        Args:
+            ax: Axes of Matplotlib; by default those of a new figure.
+
+        Returns:
+            The axes.
+        """
+        return plot_draws(ax, self.draws, self._shown_names)
+
+    def to_arviz(self) -> object:
+        """The draws for ArviZ, as one chain of `theta`; needs arviz.
+
+        Returns:
+            `InferenceData`, or a `DataTree` from ArviZ 1.0 on; its dimension `parameter` has the
+            names.
+
+        Raises:
+            ImportError: If arviz is not installed.
+        """
+        import arviz as az
+
+        names: dict[str, Any] = {
+            "coords": {"parameter": self._shown_names},
+            "dims": {"theta": ["parameter"]},
+        }
+        groups: dict[str, Any] = {"posterior": {"theta": self.draws[None]}}
+        before_1 = hasattr(az, "InferenceData")
+        return az.from_dict(**groups, **names) if before_1 else az.from_dict(groups, **names)
+
+    @property
+    def _shown_names(self) -> list[str]:
+        return parameter_names(self.draws.shape[1], self.names)
 
 
 class Bandit(AbstractOnline):
@@ -276,7 +325,7 @@ class Bandit(AbstractOnline):
         draws, failed = self._policy.posterior(self._present(self._state), key, num_draws)
         if np.any(failed):
             raise RuntimeError(_FAILURE.format("posterior"))
-        return Posterior(draws)
+        return Posterior(draws, () if self._encoder is None else self._encoder.names)
 
     def warm_up(
         self, num_actions: int, batch_size: int = 1, *, propensity_draws: int | None = None

@@ -465,7 +465,7 @@ class Items(AbstractOnline):
         thetas = self._draws.parameters(state, num_draws, seed_or_fresh(seed), item.offset)
         if not np.isfinite(thetas).all():
             raise RuntimeError("`posterior`: a draw failed; rescale features or set jax_enable_x64")
-        return Posterior(thetas)
+        return Posterior(thetas, () if self._encoder is None else self._encoder.names)
 
     def _known(self, argument: str, name: Name) -> _Item:
         item = self._items.get(name)

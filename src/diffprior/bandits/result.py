@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from ..reporting.notebook import AbstractResult, plot_curves
+from ..reporting.tables import Table, plus_minus
+
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 
-@dataclasses.dataclass(frozen=True)
-class SimulationResult:
+@dataclasses.dataclass(frozen=True, repr=False)
+class SimulationResult(AbstractResult):
     """Cumulative regret, Eq. (9), of every agent in the same environments.
 
     `regret[agent]` and `actions[agent]` have shape (num_runs, num_rounds). `failures[agent]` counts
@@ -132,18 +136,35 @@ class SimulationResult:
         ]
         return pd.concat([pd.DataFrame(frame) for frame in frames], ignore_index=True)
 
-    def __str__(self) -> str:
-        """A table of R(n) with standard errors."""
-        width = max(map(len, self.agents))
-        lines = [f"regret after {self.num_rounds} rounds, {self.num_runs} runs"]
-        for agent in self.agents:
-            row = self._row(agent)
-            failures = f", {row['failures']} failed draws" if row["failures"] else ""
-            lines.append(
-                f"{agent:{width}}  {row['regret']:7.2f} +- {row['standard_error']:.2f}"
-                f"  ({row['seconds']:.2f} s{failures})"
+    def table(self) -> Table:
+        """R(n) of each agent with its standard error.
+
+        Returns:
+            A row for each agent.
+        """
+        rows = [
+            (
+                agent,
+                plus_minus(self.mean(agent)[-1], self.standard_error(agent)[-1]),
+                f"{self.seconds[agent]:.2f}",
+                str(self.failures[agent]),
             )
-        return "\n".join(lines)
+            for agent in self.agents
+        ]
+        caption = f"regret after {self.num_rounds} rounds, {self.num_runs} runs"
+        return Table(("agent", "regret", "seconds", "failed draws"), rows, caption)
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Plot mean cumulative regret, with bands of two standard errors.
+
+        Args:
+            ax: Axes of Matplotlib; by default those of a new figure.
+
+        Returns:
+            The axes.
+        """
+        curves = {agent: (self.mean(agent), self.standard_error(agent)) for agent in self.agents}
+        return plot_curves(ax, curves, "round", "regret")
 
     def _row(self, agent: str) -> dict[str, Any]:
         mean, error = self.mean(agent), self.standard_error(agent)

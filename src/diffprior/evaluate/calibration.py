@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -11,15 +12,19 @@ from scipy.special import logsumexp
 from ..checks import on_device
 from ..evidence.base import AbstractLikelihood
 from ..logs.logs import Logs
+from ..reporting.notebook import AbstractResult, parameter_names, plot_intervals
 from ..reporting.tables import Table, plus_minus, standard_error
 from .posterior import draw_posteriors, nan_where_failed
 from .tasks import Tasks, as_tasks
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 LENGTHS = (0, 1, 2, 4, 8, 16, 32, 64)
 
 
-@dataclass(frozen=True)
-class Coverage:
+@dataclass(frozen=True, repr=False)
+class Coverage(AbstractResult):
     """Coverage of the true parameters by central credible intervals of their posteriors.
 
     Args:
@@ -41,16 +46,35 @@ class Coverage:
     num_draws: int
     failed: int
 
-    def __str__(self) -> str:
-        """The share of each parameter and of all."""
+    def table(self) -> Table:
+        """The share of each parameter and of all.
+
+        Returns:
+            The table.
+        """
         shares = [("all", plus_minus(100 * self.share, 100 * self.standard_error))]
         shares += [(f"{i + 1}", f"{100 * x:.1f}") for i, x in enumerate(self.by_parameter)]
-        title = f"{100 * self.level:g} % intervals, {self.num_tasks} tasks, {self.failed} failed"
-        return f"{title}\n{Table(('parameter', 'hold the truth, %'), shares)}"
+        caption = f"{100 * self.level:g} % intervals, {self.num_tasks} tasks, {self.failed} failed"
+        return Table(("parameter", "hold the truth, %"), shares, caption)
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Plot the share of each parameter, with two standard errors, beside the nominal level.
+
+        Args:
+            ax: Axes of Matplotlib; by default those of a new figure.
+
+        Returns:
+            The axes.
+        """
+        shares = self.by_parameter
+        errors = 2 * np.sqrt(np.maximum(shares * (1 - shares), 1e-9) / self.num_tasks)
+        ends = np.stack([shares - errors, np.minimum(shares + errors, 1.0)], axis=1)
+        names, along = parameter_names(len(shares)), "share of intervals that hold the truth"
+        return plot_intervals(ax, names, shares, ends, along, self.level)
 
 
-@dataclass(frozen=True)
-class RankUniformity:
+@dataclass(frozen=True, repr=False)
+class RankUniformity(AbstractResult):
     """Test that the truth ranks uniformly among draws from its posterior, as it must if exact.
 
     Args:
@@ -69,14 +93,18 @@ class RankUniformity:
     num_tasks: int
     failed: int
 
-    def __str__(self) -> str:
-        """Histogram and p-value of each parameter."""
+    def table(self) -> Table:
+        """Histogram and p-value of each parameter.
+
+        Returns:
+            The table.
+        """
         rows = [
             (f"{i + 1}", " ".join(f"{count:d}" for count in counts), f"{p:.3g}")
             for i, (counts, p) in enumerate(zip(self.histogram, self.by_parameter, strict=True))
         ]
-        title = f"p = {self.p_value:.3g}, {self.num_tasks} tasks, {self.failed} failed"
-        return f"{title}\n{Table(('parameter', 'truths in each bin of ranks', 'p'), rows)}"
+        caption = f"p = {self.p_value:.3g}, {self.num_tasks} tasks, {self.failed} failed"
+        return Table(("parameter", "truths in each bin of ranks", "p"), rows, caption)
 
 
 def coverage(
@@ -238,8 +266,8 @@ class PredictiveRow:
     failed: int
 
 
-@dataclass(frozen=True)
-class PredictiveCheck:
+@dataclass(frozen=True, repr=False)
+class PredictiveCheck(AbstractResult):
     """Scores of the predictions of the next reward of each task, by length of history.
 
     Args:
@@ -258,8 +286,12 @@ class PredictiveCheck:
         """
         return asdict(self)
 
-    def __str__(self) -> str:
-        """A table, one row for each length of history."""
+    def table(self) -> Table:
+        """Scores, one row for each length of history.
+
+        Returns:
+            The table.
+        """
         table = [
             (
                 str(row.num_rows),
@@ -271,7 +303,7 @@ class PredictiveCheck:
             for row in self.rows
         ]
         held = f"in {100 * self.level:g} % intervals, %"
-        return str(Table(("after rows", "tasks", "log density", held, "failed"), table))
+        return Table(("after rows", "tasks", "log density", held, "failed"), table)
 
 
 def predictive_check(

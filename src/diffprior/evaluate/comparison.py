@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import equinox as eqx
 import jax
@@ -20,19 +21,23 @@ from ..priors.adaptor import as_prior
 from ..priors.base import AbstractClosedFormPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
+from ..reporting.notebook import AbstractResult, plot_intervals
 from ..reporting.tables import Table, plus_minus, standard_error
 from ..samplers.choose import closed_form
 from ..samplers.twisted_smc import TwistedSMC
 from .posterior import draw_posteriors
 from .tasks import Tasks, as_tasks, residuals
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 AT_ONCE = 256  # tasks side by side, which bounds the memory
 NUM_POINTS = 256  # of importance sampling, for each task
 MAX_NUMBERS = 2**22  # of points and components, side by side
 
 
-@dataclass(frozen=True)
-class LogEvidence:
+@dataclass(frozen=True, repr=False)
+class LogEvidence(AbstractResult):
     """log p(h) of every task under one prior, in nats.
 
     Args:
@@ -65,15 +70,19 @@ class LogEvidence:
         """Bias of the mean, to second order: the log of an unbiased estimate is biased downward."""
         return float(np.mean(self.variances) / 2)
 
-    def __str__(self) -> str:
-        """Mean, standard error, and what estimating adds to it."""
+    def table(self) -> Table:
+        """Mean, standard error, and what estimating adds to it.
+
+        Returns:
+            The table, of one row.
+        """
         row = (
             plus_minus(self.mean, self.standard_error),
             f"{self.estimation_error:.2g}",
             str(len(self.values)),
             str(self.failed),
         )
-        return str(Table(("log evidence per task", "of estimating", "tasks", "failed"), [row]))
+        return Table(("log evidence per task", "of estimating", "tasks", "failed"), [row])
 
 
 def log_evidence(
@@ -202,8 +211,8 @@ def _closed_forms(prior: AbstractClosedFormPrior, evidence: AbstractEvidence) ->
     return found
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(AbstractResult):
     """Log evidence of the same tasks under several priors.
 
     Args:
@@ -268,8 +277,27 @@ class Comparison:
             "priors": {name: self._plain(name) for name in self.names},
         }
 
-    def __str__(self) -> str:
-        """A table, one row for each prior."""
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Plot differences from the baseline in nats per task, with two standard errors.
+
+        Args:
+            ax: Axes of Matplotlib; by default those of a new figure.
+
+        Returns:
+            The axes.
+        """
+        names = [name for name in self.names if name != self.baseline]
+        found = np.array([self.difference(name) for name in names]).reshape(-1, 2)
+        ends = found[:, :1] + 2 * found[:, 1:] * np.array([-1.0, 1.0])
+        along = f"nats per task over {self.baseline}"
+        return plot_intervals(ax, names, found[:, 0], ends, along, 0.0)
+
+    def table(self) -> Table:
+        """Log evidence, one row for each prior.
+
+        Returns:
+            The table.
+        """
         rows = [
             (
                 name,
@@ -280,7 +308,7 @@ class Comparison:
             for name, found in self.log_evidence.items()
         ]
         columns = ("prior", "log evidence per task", f"over {self.baseline}", "failed")
-        return f"{len(self.num_observations)} tasks\n{Table(columns, rows)}"
+        return Table(columns, rows, f"{len(self.num_observations)} tasks")
 
     def _differences(self, name: str, other: str | None = None) -> Float[np.ndarray, " n"]:
         values: np.ndarray = self._of(name).values - self._of(other or self.baseline).values

@@ -17,6 +17,8 @@ from ..evidence.linear import Linear
 from ..files.base import Serializable
 from ..priors.base import AbstractPrior
 from ..priors.conditional import ConditionalPrior
+from ..reporting.notebook import html
+from ..reporting.tables import Table
 from .report import LearningReport
 
 
@@ -219,6 +221,16 @@ class Model(Serializable):
     @classmethod
     def file_hints(cls) -> dict[str, object]:
         return {name: hint for name, hint in super().file_hints().items() if name != "families"}
+
+    def _repr_html_(self) -> str | None:
+        names = ", ".join(self.feature_names) or f"{self.prior.dim} features"
+        parts = [("prior", repr(self.prior)), ("likelihood", repr(self.likelihood))]
+        parts += [("features", names)]
+        if self.attribute_encoder is not None:
+            parts += [("attributes", ", ".join(self.attribute_encoder.names))]
+        if self.report is not None:
+            parts += [("report", self.report.sentence)]
+        return html([Table((), parts, words=True)])
 
     def __repr__(self) -> str:
         names = f", features={list(self.feature_names)}" if self.feature_names else ""

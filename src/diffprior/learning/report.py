@@ -5,6 +5,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from ..checks import require
 from ..files.atomic import write_atomic
 from ..files.base import Serializable
 from ..reporting.figures import picture
+from ..reporting.notebook import html, plot_intervals
 from ..reporting.page import Block, Callout, Heading, Text, page
 from ..reporting.tables import Table, plus_minus
 from .attributes import AttributeReport
@@ -19,8 +21,11 @@ from .figures import Pictures, calibration_figure, gains_figure, priors_figure
 from .regret import Simulation
 from .scoring import FamilyResult, Gain
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class LearningReport(Serializable):
     """Whether a learned prior pays off on these tasks, with warnings about the data.
 
@@ -95,6 +100,29 @@ class LearningReport(Serializable):
         """
         require("plot", "matplotlib", "jinja2")
         write_atomic(path, page("Does a learned prior pay on these tasks?", _blocks(self)))
+
+    def plot(self, ax: "Axes | None" = None) -> "Axes":
+        """Plot what each family gains over the Gaussian in nats per task, with two standard errors.
+
+        Args:
+            ax: Axes of Matplotlib; by default those of a new figure.
+
+        Returns:
+            The axes.
+        """
+        others = [family for family in self.families if family.name != "Gaussian"]
+        gains = [family.over_gaussian for family in others]
+        ends = np.array([(g.mean - 2 * g.error, g.mean + 2 * g.error) for g in gains])
+        names, means = [family.name for family in others], [gain.mean for gain in gains]
+        along = "nats per task over the Gaussian"
+        return plot_intervals(ax, names, means, ends.reshape(-1, 2), along, 0.0)
+
+    def _repr_html_(self) -> str | None:
+        warnings = [Callout(text, "bad") for text in self.warnings]
+        return html([Callout(f"{_capitalized(self.sentence)}."), *warnings, family_table(self)])
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         """The report for a terminal."""

@@ -1,8 +1,10 @@
 """The contract of a prior, and the part of it that closed forms share."""
 
 import abc
+from typing import TYPE_CHECKING
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
@@ -13,6 +15,10 @@ from ..evidence.base import AbstractEvidence
 from ..evidence.linear import LinearEvidence
 from ..files.base import Serializable
 from ..gaussian import Gaussian
+from ..reporting.notebook import parameter_names, plot_draws
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class AbstractPrior(eqx.Module, Serializable):
@@ -61,6 +67,20 @@ class AbstractPrior(eqx.Module, Serializable):
         Returns:
             Mean (d,) and covariance (d, d).
         """
+
+    def plot(self, ax: "Axes | None" = None, *, num_draws: int = 1000, seed: int = 0) -> "Axes":
+        """Plot draws: a histogram of one parameter, points of two, 90 % intervals of more.
+
+        Args:
+            ax: Axes of Matplotlib; by default those of a new figure.
+            num_draws: How many draws.
+            seed: Of the draws.
+
+        Returns:
+            The axes.
+        """
+        draws = np.asarray(self.sample(jax.random.key(seed), num_draws))
+        return plot_draws(ax, draws, parameter_names(self.dim))
 
     def moved(self, offset: ArrayLike) -> "AbstractPrior":
         """The distribution of theta + offset.

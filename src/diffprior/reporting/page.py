@@ -5,7 +5,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .tables import Table
 
@@ -76,6 +76,12 @@ def templates(*folders: Path) -> "jinja2.Environment":
         "data:image/png;base64," + base64.b64encode(data).decode()
     )
     return environment
+
+
+def fragment(blocks: Sequence[Block]) -> str:
+    """Render blocks as a part of another page, such as a notebook, whose look they take."""
+    macros: Any = templates().get_template("macros.html").module
+    return "".join(macros.show(block) for block in blocks)
 
 
 def page(title: str, blocks: Sequence[Block]) -> str:
