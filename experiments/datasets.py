@@ -1,11 +1,14 @@
 """Official files of data sets: found in a folder, and verified by checksum."""
 
+import csv
 import gzip
 import hashlib
 import io
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 
 class DataFile(NamedTuple):
@@ -15,6 +18,27 @@ class DataFile(NamedTuple):
     address: str  # of the packed form
     checksums: dict[str, str]  # SHA-256 by file name, the packed form first
     member: str = ""  # to read of an archive
+
+
+INSTEVAL = DataFile(
+    dataset="multitask",
+    address="https://vincentarelbundock.github.io/Rdatasets/csv/lme4/InstEval.csv",
+    checksums={
+        "InstEval.csv": "13498ab015df1c2c2af465d13965cca0e91868029b0e4328557b3c709cddf476",
+        "InstEval.csv.gz": "14706261689c2c54cdc3ef9baf7573c9dea19c9a6f4c94659b5864f731ea203a",
+    },
+)
+
+
+def read_columns(file: DataFile, folder: str | Path | None) -> dict[str, np.ndarray]:
+    """Columns of a table of comma-separated values, as text, by their names.
+
+    Raises:
+        FileNotFoundError, ValueError: As of `read_data`.
+    """
+    rows = csv.reader(io.StringIO(read_data(file, folder).decode()))
+    names = next(rows)
+    return dict(zip(names, np.array(list(rows)).T, strict=True))
 
 
 def read_data(file: DataFile, folder: str | Path | None) -> bytes:

@@ -11,6 +11,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import typer
 from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
 from scipy import sparse
 
 import diffprior as dp
@@ -30,6 +31,15 @@ RATINGS = DataFile(
     },
     member="ml-1m/ratings.dat",
 )
+MOVIES = DataFile(
+    dataset=RATINGS.dataset,
+    address=RATINGS.address,
+    checksums={
+        "ml-1m.zip": RATINGS.checksums["ml-1m.zip"],
+        "movies.dat": "0140fc2356357c1a851d0f52e893a1e4d3696df632c4141cea8d5bc3d621f0b9",
+    },
+    member="ml-1m/movies.dat",
+)
 RIDGE = 1.0
 NUM_SWEEPS = 50
 
@@ -40,6 +50,15 @@ class Ratings(NamedTuple):
     users: Int[np.ndarray, " n"]
     movies: Int[np.ndarray, " n"]
     values: Float[np.ndarray, " n"]
+
+
+class Catalog(NamedTuple):
+    """What is known of each movie: indicators of genres, and the year of release with its powers,
+    in units of 15 years from 1980.
+    """
+
+    names: tuple[str, ...]
+    attributes: Float[np.ndarray, "m a"]
 
 
 class Factors(NamedTuple):
@@ -67,12 +86,35 @@ def load_ratings(folder: str | Path | None) -> Ratings:
     return parse_ratings(read_data(RATINGS, folder))
 
 
+def load_catalog(folder: str | Path | None) -> tuple[Ratings, Catalog]:
+    """The ratings, and what is known of the movies that were rated."""
+    data = read_data(RATINGS, folder)
+    numbers = np.unique(_columns(data)[:, 1])
+    return parse_ratings(data), parse_movies(read_data(MOVIES, folder), numbers)
+
+
 def parse_ratings(data: bytes) -> Ratings:
     """Ratings from lines of the form user::movie::rating::time."""
-    lines = io.BytesIO(data.replace(b"::", b" "))
-    table = np.loadtxt(lines, dtype=np.int64, usecols=(0, 1, 2), ndmin=2)
+    table = _columns(data)
     users, movies = (np.unique(table[:, i], return_inverse=True)[1] for i in (0, 1))
     return Ratings(users, movies, table[:, 2].astype(float))
+
+
+def _columns(data: bytes) -> Int[np.ndarray, "n 3"]:
+    lines = io.BytesIO(data.replace(b"::", b" "))
+    return np.loadtxt(lines, dtype=np.int64, usecols=(0, 1, 2), ndmin=2)
+
+
+def parse_movies(data: bytes, numbers: Int[np.ndarray, " m"]) -> Catalog:
+    """Movies of these numbers from lines of the form movie::title (year)::genre|genre."""
+    lines = (line.split("::") for line in data.decode("latin-1").splitlines())
+    known = {int(movie): (int(title[-5:-1]), kinds.split("|")) for movie, title, kinds in lines}
+    genres = sorted({genre for _, kinds in known.values() for genre in kinds})
+    found = [known[number] for number in numbers.tolist()]
+    has = np.array([[genre in kinds for genre in genres] for _, kinds in found], float)
+    age = (np.array([year for year, _ in found]) - 1980) / 15
+    attributes = np.column_stack([has, age, age**2, age**3 / 3])
+    return Catalog((*genres, "year", "year squared", "year cubed"), attributes)
 
 
 def factorize(
@@ -111,9 +153,12 @@ def factorize(
 
 
 def regress(
-    ratings: sparse.csr_array, features: Float[np.ndarray, "m d"], ridge: float
+    ratings: sparse.csr_array, features: Float[np.ndarray, "m d"], ridge: ArrayLike
 ) -> Float[np.ndarray, "n d"]:
-    """A ridge regression of each row's ratings on the features of what it rated, all at once."""
+    """A ridge regression of each row's ratings on the features of what it rated, all at once.
+
+    The penalty may be one for each feature.
+    """
     rank = features.shape[1]
     rated = (np.ones_like(ratings.data), ratings.indices, ratings.indptr)
     squares = (features[:, :, None] * features[:, None, :]).reshape(-1, rank * rank)

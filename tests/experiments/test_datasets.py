@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.datasets import DataFile, read_data
+from experiments.datasets import DataFile, read_columns, read_data
 
 CONTENT = b"1::2::3::4\n"
 ADDRESS = "https://example.org/toy.zip"
@@ -67,3 +67,14 @@ def test_altered_file_raises(tmp_path: Path, name: str) -> None:
     put(tmp_path / name, FORMS[name][:-1] + b"?")
     with pytest.raises(ValueError, match=f"`data`: expected .*{name} with SHA-256.*get it again"):
         read_data(TOY, tmp_path)
+
+
+def test_columns_of_a_table_have_their_names(tmp_path: Path) -> None:
+    table = b'id,who\n1,"a, b"\n2,c\n'
+    file = DataFile("toy", ADDRESS, {"t.csv": hashlib.sha256(table).hexdigest()})
+    put(tmp_path / "t.csv", table)
+    columns = read_columns(file, tmp_path)
+    assert {name: column.tolist() for name, column in columns.items()} == {
+        "id": ["1", "2"],
+        "who": ["a, b", "c"],
+    }

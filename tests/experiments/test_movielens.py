@@ -18,6 +18,7 @@ from experiments.movielens import (
     balance,
     factorize,
     movielens,
+    parse_movies,
     parse_ratings,
     regress,
 )
@@ -42,6 +43,14 @@ def test_lines_become_numbered_ratings() -> None:
     assert ratings.users.tolist() == [1, 1, 0]
     assert ratings.movies.tolist() == [0, 1, 0]
     assert ratings.values.tolist() == [5.0, 1.0, 3.0]
+
+
+def test_lines_become_attributes_of_movies_by_number() -> None:
+    lines = "1::Caf\xe9 (1995)::Drama\n7::Old (Later) (1965)::Comedy|Drama\n9::B (1980)::War\n"
+    catalog = parse_movies(lines.encode("latin-1"), np.array([7, 1]))
+    assert catalog.names == ("Comedy", "Drama", "War", "year", "year squared", "year cubed")
+    expected = [[1, 1, 0, -1, 1, -1 / 3], [0, 1, 0, 1, 1, 1 / 3]]
+    np.testing.assert_allclose(catalog.attributes, expected)
 
 
 def test_planted_matrix_is_recovered_where_nothing_was_rated() -> None:
