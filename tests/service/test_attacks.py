@@ -4,6 +4,7 @@ import itertools
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,13 @@ import diffprior as dp
 from cli.helpers import run
 from diffprior.service.auth import create_token
 from diffprior.service.batch import MAX_REWARDS
+from diffprior.service.dashboard.model_page import ModelPage
 from diffprior.service.models import Catalog, Version
 from diffprior.service.requests import Decide, ServiceError, Settle
 from diffprior.service.settings import Settings
 from diffprior.service.store import Database, decisions, versions
-from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward
+from diffprior.service.tasks import TaskCache
+from service.conftest import LINEAR, LOGISTIC, PRIOR, MakeService, decide, features, reward
 
 PATH = "/v1/models/shop/tasks/a/decisions"
 
@@ -340,3 +343,34 @@ def test_whatever_was_learned_a_decision_comes(
         failed = [reply["action"] for reply in replies if reply["failed"]]
         assert all(action == 0 for action in failed)  # the best under the prior
     assert failed or number
+
+
+def test_tasks_in_memory_are_bounded_by_their_bytes(
+    make_service: MakeService, database: Database
+) -> None:
+    """8: the last used ones stay."""
+    client = make_service(**LOGISTIC)
+    for task in "abc":
+        decide(client, task)
+    sizes = [state.num_bytes for state in client.engine.task_cache.values()]
+    cache = TaskCache(sum(sizes[:2]))
+    cache.put(client.engine.task_cache.values())
+    assert [state.task_id for state in cache.values()] == [2, 3]
+    cache.put([cache[2, 1]])
+    assert [state.task_id for state in cache.values()] == [3, 2]
+    cache.clear()
+    cache.put(client.engine.task_cache.values())
+    assert len(cache) == 2
+
+
+def test_many_readers_of_the_dashboard_cost_as_much_as_one(
+    service: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8."""
+    decide(service)
+    made = []
+    inner = ModelPage._content
+    monkeypatch.setattr(ModelPage, "_content", lambda *a: made.append(1) or inner(*a))
+    with ThreadPoolExecutor(8) as readers:
+        pages = list(readers.map(lambda _: service.get("/").text, range(8)))
+    assert len(set(pages)) == 1 and len(made) == 1

@@ -53,11 +53,11 @@ class Clock:
 class Engine:
     """Serves requests from many threads; the reply is in each request's future."""
 
-    def __init__(self, database: Database, *, max_tasks: int = 20_000, metrics: Metrics) -> None:
+    def __init__(self, database: Database, *, cache_bytes: int = 2**28, metrics: Metrics) -> None:
         self.database = database
         self.catalog = Catalog(database)
         self.metrics = metrics
-        self.task_cache = TaskCache(max_tasks)
+        self.task_cache = TaskCache(cache_bytes)
         self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         self._preparing = threading.Lock()

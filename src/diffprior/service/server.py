@@ -64,13 +64,12 @@ def serve(
     port: int = 8000,
     require_tokens: bool = False,
     limits: Limits | None = None,
-    max_tasks: int = 20_000,
     hosts: frozenset[str] = frozenset(),
 ) -> None:
     """Serve until asked to stop; until the models are compiled, calls are asked to wait."""
     limits = limits or Limits()
     required = check_access(database, host, require_tokens)
-    engine = Engine(database, max_tasks=max_tasks, metrics=Metrics())
+    engine = Engine(database, metrics=Metrics())
     app = make_app(engine, Tokens(database, required=required), limits=limits, hosts=hosts)
     uvicorn.Server(server_config(app, host, port, limits)).run()
     database.close()  # which removes SQLite's log

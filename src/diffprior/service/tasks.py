@@ -20,6 +20,7 @@ from .store import Database, Row, decisions, observations, read_rows, snapshots,
 
 SNAPSHOT_EVERY = 64  # observations between snapshots: the most that a cold task reads
 REBUILD_AT_ONCE = 500  # tasks per transaction of `rebuild`
+STATE_BYTES = 2048  # of the objects of a state beside its arrays
 UNUSED_NUMBER = 2**31  # decisions have smaller numbers, so draws from here on are fresh
 Key = tuple[int, int]  # task id and version
 
@@ -38,6 +39,11 @@ class TaskState:
     def empty(task: Row, version: Version) -> "TaskState":
         """The state before the first observation."""
         return TaskState(task["id"], task["seed"], version, version.empty)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes, about."""
+        return STATE_BYTES + sum(leaf.nbytes for leaf in self.arrays.leaves)
 
     @property
     def key(self) -> Key:
@@ -66,19 +72,25 @@ class TaskState:
 
 
 class TaskCache(OrderedDict[Key, TaskState]):
-    """The states of the most recently used tasks, at most `max_tasks`, the last used last."""
+    """The states of the most recently used tasks, in at most `max_bytes`, the last used last."""
 
-    def __init__(self, max_tasks: int) -> None:
+    def __init__(self, max_bytes: int) -> None:
         super().__init__()
-        self._max_tasks = max_tasks
+        self._max_bytes, self._bytes = max_bytes, 0
 
     def put(self, states: Iterable[TaskState]) -> None:
         """Store these states; the least recently used ones make room."""
         for state in states:
+            old = self.pop(state.key, None)
+            self._bytes += state.num_bytes - (old.num_bytes if old else 0)
             self[state.key] = state
-            self.move_to_end(state.key)
-        while len(self) > self._max_tasks:
-            self.popitem(last=False)
+        while self._bytes > self._max_bytes:
+            self._bytes -= self.popitem(last=False)[1].num_bytes
+
+    def clear(self) -> None:
+        """Forget all states."""
+        super().clear()
+        self._bytes = 0
 
 
 def current_states(

@@ -1,5 +1,6 @@
 """Page of a model: is the service healthy, does the prior pay, which version is better."""
 
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from ..store import Database, tasks
 from .charts import model_charts
 from .prior_gain import PriorGain, PriorGains
 from .statistics import (
+    CACHE_SECONDS,
     WINDOW_SIZE,
     Mean,
     Window,
@@ -46,11 +48,23 @@ class ModelPage:
     def __init__(self, database: Database, catalog: Catalog) -> None:
         self._database, self._catalog = database, catalog
         self._windows, self._gains = WindowReader(database), PriorGains(database)
+        self._making, self._made = threading.Lock(), dict[object, tuple[float, Content]]()
 
     def content(
         self, model: str | None, allowed: Sequence[str] | None, database_answers: bool
     ) -> Content:
-        """Make the page."""
+        """The page, made once every `CACHE_SECONDS`, however many readers there are."""
+        key = (model, allowed, database_answers)
+        with self._making:
+            made, found = self._made.get(key, (-CACHE_SECONDS, None))
+            if found is None or time.monotonic() - made > CACHE_SECONDS:
+                found = self._content(model, allowed, database_answers)
+                self._made[key] = time.monotonic(), found
+            return found
+
+    def _content(
+        self, model: str | None, allowed: Sequence[str] | None, database_answers: bool
+    ) -> Content:
         names = [n for n in self._catalog.names() if allowed is None or n in allowed]
         window = self._windows.read()
         if model is None:

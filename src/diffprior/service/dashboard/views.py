@@ -108,7 +108,7 @@ def _show(
         return _error("The database does not answer; try again.", 503)
     # Metrics are only for those who need no token, because browsers send them none.
     links = [Link("API", "/docs"), *([] if found.id else [Link("Metrics", "/metrics")])]
-    context["links"] = [*context.get("links", ()), *links]
+    context = context | {"links": [*context.get("links", ()), *links]}
     return _page(template, 200, sign_out=cookie is not None, **context)
 
 
