@@ -1,6 +1,7 @@
-"""Logs of known distributions, and slow twins of what is learned from them; NumPy alone."""
+"""Logs of known distributions, and slow twins of what is learned; NumPy and SciPy alone."""
 
 import numpy as np
+from scipy.optimize import minimize
 
 
 def blobs(rng: np.random.Generator, n: int) -> np.ndarray:
@@ -62,3 +63,44 @@ def deconvolution_step(
     means = first / mass[:, None]
     covs = second / mass[:, None, None] - np.einsum("ki,kj->kij", means, means)
     return mass / mass.sum(), means, covs, total
+
+
+def repeated_measures(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Eighteen subjects, ten days each: subject, day and a linear reward."""
+    rng = np.random.default_rng(seed)
+    subjects, days = np.repeat(np.arange(18), 10), np.tile(np.arange(10.0), 18)
+    thetas = [250.0, 10.0] + rng.standard_normal((18, 2)) * [24.0, 6.0]
+    rewards = thetas[subjects, 0] + thetas[subjects, 1] * days + 26.0 * rng.standard_normal(180)
+    return subjects, days, rewards
+
+
+def mixed_model(
+    tasks: np.ndarray, x: np.ndarray, y: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, float, float]:
+    """Maximum likelihood of y = x' theta + noise, theta Gaussian per task, by Nelder-Mead.
+
+    Returns the mean, the covariance and the noise variance, and the log likelihood there; the mean
+    is the generalized least squares one, so that the search is over covariance and noise alone.
+    """
+    rows = [tasks == task for task in np.unique(tasks)]
+    scale = float(np.std(y))
+
+    def parts(free: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        tril = np.zeros((x.shape[1],) * 2)
+        tril[np.tril_indices(x.shape[1])] = scale * free[:-1]
+        cov, noise_std = tril @ tril.T, scale * np.exp(free[-1])
+        full = [np.linalg.inv(x[r] @ cov @ x[r].T + noise_std**2 * np.eye(r.sum())) for r in rows]
+        precision = sum(x[r].T @ w @ x[r] for r, w in zip(rows, full, strict=True))
+        shift = sum(x[r].T @ w @ y[r] for r, w in zip(rows, full, strict=True))
+        return np.linalg.solve(precision, shift), cov, noise_std
+
+    def loss(free: np.ndarray) -> float:
+        mean, cov, noise_std = parts(free)
+        return -sum(marginal_log_density(x[r], y[r], mean, cov, noise_std) for r in rows)
+
+    found = np.append(0.3 * np.eye(x.shape[1])[np.tril_indices(x.shape[1])], -1.0)
+    for _ in range(3):  # restarts, which Nelder-Mead needs to be exact
+        options = {"xatol": 1e-9, "fatol": 1e-9, "maxiter": 4000}
+        found = minimize(loss, found, method="Nelder-Mead", options=options).x
+    mean, cov, noise_std = parts(found)
+    return mean, cov, noise_std**2, -loss(found)

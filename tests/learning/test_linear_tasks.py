@@ -1,9 +1,7 @@
 """Linear tasks: evidence, EM and noise against closed forms, twins and lme4's figures."""
 
-import csv
 import dataclasses
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,7 +27,14 @@ from diffprior.fitting.search import (
 from diffprior.learning.tasks import estimate_noise, resolve, search_logs
 from diffprior.logs.labels import folds
 from diffprior.mixture import GaussianMixture
-from worlds_of_tasks import blobs, deconvolution_step, marginal_log_density, rows
+from worlds_of_tasks import (
+    blobs,
+    deconvolution_step,
+    marginal_log_density,
+    mixed_model,
+    repeated_measures,
+    rows,
+)
 
 FREE = CovarianceModel(2.0)
 
@@ -106,25 +111,24 @@ def test_draws_given_a_task_have_the_posterior_s_moments() -> None:
     np.testing.assert_allclose(few.draw(components, 3)[0], draws[:5], rtol=1e-12)
 
 
-def sleepstudy() -> dp.Logs:
-    """Reaction times in ms of 18 subjects over ten days (Belenky et al., 2003)."""
-    with (Path(__file__).parent / "sleepstudy.csv").open() as file:
-        table = list(csv.DictReader(file))
-    data = [(row["subject"], day, float(row[f"day{day}"])) for row in table for day in range(10)]
-    subjects, days, reactions = zip(*data, strict=True)
-    return dp.Logs(subjects, np.array(days, float)[:, None], reactions, intercept=True)
+def subjects() -> dp.Logs:
+    tasks, days, rewards = repeated_measures()
+    return dp.Logs(tasks, days[:, None], rewards, intercept=True)
 
 
-def test_mixed_model_of_the_sleep_study_equals_lme4() -> None:
-    # maximum likelihood of Reaction ~ Days + (Days | Subject) by lme4 and MixedModels.jl
-    fit = fit_gaussian(linear_blocks(sleepstudy().statistics(), 50.0), noise_std=50.0)
+def test_a_gaussian_and_its_noise_are_the_mixed_model_of_maximum_likelihood() -> None:
+    tasks, days, rewards = repeated_measures()
+    features = np.column_stack([np.ones_like(days), days])
+    mean, cov, noise_variance, log_likelihood = mixed_model(tasks, features, rewards)
+    fit = fit_gaussian(linear_blocks(subjects().statistics(), 50.0), noise_std=50.0)
     assert fit.noise_std is not None and fit.converged
-    mean, cov = fit.mixture.means[0], fit.mixture.covs[0]
-    np.testing.assert_allclose(mean, [251.4051, 10.4673], rtol=1e-5)
-    np.testing.assert_allclose(np.diagonal(cov), [565.5107, 32.6821], rtol=1e-4)
-    np.testing.assert_allclose(cov[0, 1] / np.sqrt(cov[0, 0] * cov[1, 1]), 0.0813, atol=1e-4)
-    np.testing.assert_allclose(fit.noise_std**2, 654.9410, rtol=1e-4)
-    np.testing.assert_allclose(fit.log_evidence, -875.9697, atol=1e-4)
+    np.testing.assert_allclose(fit.mixture.means[0], mean, rtol=1e-4)
+    scale = np.sqrt(np.diagonal(cov))
+    np.testing.assert_allclose(
+        fit.mixture.covs[0] / np.outer(scale, scale), cov / np.outer(scale, scale), atol=1e-3
+    )
+    np.testing.assert_allclose(fit.noise_std**2, noise_variance, rtol=1e-3)
+    np.testing.assert_allclose(fit.log_evidence, log_likelihood, atol=1e-4)
 
 
 def test_results_are_the_same_from_any_shards_order_and_process() -> None:
@@ -194,12 +198,14 @@ def test_linear_tasks_that_leave_no_doubt_are_samples() -> None:
 
 
 def test_one_family_is_found_from_logs() -> None:
-    likelihood, noise = resolve(sleepstudy(), dp.Linear())
+    likelihood, noise = resolve(subjects(), dp.Linear())
     assert noise is not None and noise.how == "joint"
-    gaussian = gaussian_of(blocks_of(sleepstudy(), likelihood))
-    np.testing.assert_allclose(np.diagonal(gaussian.covs[0]), [565.5107, 32.6821], rtol=0.02)
+    gaussian = gaussian_of(blocks_of(subjects(), likelihood))
+    tasks, days, rewards = repeated_measures()
+    _, cov, _, _ = mixed_model(tasks, np.column_stack([np.ones_like(days), days]), rewards)
+    np.testing.assert_allclose(np.diagonal(gaussian.covs[0]), np.diagonal(cov), rtol=0.02)
     with pytest.raises(ValueError, match="`likelihood`: expected how rewards arise, got NoneType"):
-        resolve(sleepstudy(), None)
+        resolve(subjects(), None)
 
 
 def test_candidates_are_scored_on_whole_tasks_that_they_have_not_seen() -> None:

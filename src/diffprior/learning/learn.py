@@ -74,9 +74,13 @@ NOISE_FROM = {
 
 
 def learn(
-    logs: Logs | ShardedLogs | TaskStatistics,
+    logs: object,
     likelihood: AbstractLikelihood,
     *,
+    task: str | None = None,
+    reward: str | None = None,
+    features: str | Sequence[str] | None = None,
+    attributes: str | Sequence[str] = (),
     families: Sequence[str] | None = None,
     seed: int = 0,
     hedge: float = 0.003,
@@ -97,10 +101,14 @@ def learn(
     family is chosen only if it beats a simpler one by more than a standard error.
 
     Args:
-        logs: `Logs`, `ShardedLogs` of any size, or `TaskStatistics` for linear rewards; at least
-            ten tasks. Of shards, a sample of about 50,000 tasks is held in memory, by which
+        logs: `Logs`, `ShardedLogs` of any size, `TaskStatistics` for linear rewards, or a table
+            (a path, a data frame or a list of dicts) with its columns; at least ten tasks. Of shards, a sample of about 50,000 tasks is held in memory, by which
             families are chosen and scored; what is chosen is fitted to all of them.
         likelihood: Distribution of rewards; the noise of `Linear()` is estimated.
+        task: Column of task labels; this and the next three are for a table, as of `Logs.read`.
+        reward: Column of rewards.
+        features: Columns of features; by default all that have no other role.
+        attributes: Columns of what is known of a task before its first reward.
         families: Families to choose from, some of "gaussian", "mixture" and "diffusion"; all by
             default. A single one is fitted whether or not it beats the others.
         seed: Random seed. Tasks are split by their labels, whatever the seed.
@@ -125,11 +133,7 @@ def learn(
         ValueError: The logs have fewer than ten tasks, rewards that the likelihood cannot produce,
             or another type.
     """
-    if not isinstance(logs, Logs | TaskStatistics | ShardedLogs):
-        raise ValueError(
-            f"`logs`: expected Logs, ShardedLogs or TaskStatistics, got {type(logs).__name__}; "
-            "make them by dp.Logs(tasks, features, rewards), or fit a prior to parameters"
-        )
+    logs = _as_logs(logs, task, reward, features, attributes)
     if checkpoint_dir is not None and not isinstance(logs, ShardedLogs):
         raise ValueError(
             f"`checkpoint_dir`: expected None with {type(logs).__name__}, got {checkpoint_dir}; "
@@ -158,6 +162,33 @@ def learn(
                 return run.learn(allowed, simulate)
         finally:
             LOADED.clear()
+
+
+def _as_logs(
+    logs: object,
+    task: str | None,
+    reward: str | None,
+    features: str | Sequence[str] | None,
+    attributes: str | Sequence[str],
+) -> Logs | ShardedLogs | TaskStatistics:
+    """Read a table by the names of its columns; logs have none."""
+    named = {"task": task, "reward": reward, "features": features, "attributes": attributes or None}
+    given = [name for name, value in named.items() if value is not None]
+    if isinstance(logs, Logs | TaskStatistics | ShardedLogs):
+        if given:
+            raise ValueError(
+                f"`{given[0]}`: expected none with {type(logs).__name__}, which has its columns, "
+                f"got {named[given[0]]!r}; leave it out, or pass a table"
+            )
+        return logs
+    if task is None or reward is None:
+        raise ValueError(
+            "`logs`: expected Logs, ShardedLogs, TaskStatistics, or a table with task=COLUMN and "
+            f"reward=COLUMN, got {type(logs).__name__}"
+            f"{' with ' + ', '.join(given) if given else ''}; name the columns, make "
+            "dp.Logs(tasks, features, rewards), or fit a prior to parameters"
+        )
+    return Logs.read(logs, task=task, reward=reward, features=features, attributes=attributes)
 
 
 class _Run:
