@@ -102,8 +102,9 @@ def learn(
 
     Args:
         logs: `Logs`, `ShardedLogs` of any size, `TaskStatistics` for linear rewards, or a table
-            (a path, a data frame or a list of dicts) with its columns; at least ten tasks. Of shards, a sample of about 50,000 tasks is held in memory, by which
-            families are chosen and scored; what is chosen is fitted to all of them.
+            (a path, a data frame or a list of dicts) with its columns; at least ten tasks. Of
+            shards, a sample of about 50,000 tasks is held in memory, by which families are chosen
+            and scored; what is chosen is fitted to all of them.
         likelihood: Distribution of rewards; the noise of `Linear()` is estimated.
         task: Column of task labels; this and the next three are for a table, as of `Logs.read`.
         reward: Column of rewards.
