@@ -22,7 +22,7 @@ DATA ?=
 
 paper: $(STAMP) ## run the paper's experiments, hours; DATA=FOLDER adds MovieLens and MNIST
 	for name in synthetic ablation posterior; do $(BIN)/python -m experiments.$$name || exit 1; done
-	$(if $(DATA),for name in movielens mnist; do $(BIN)/python -m experiments.$$name --data $(DATA) || exit 1; done)
+	$(if $(DATA),for name in movielens mnist items; do $(BIN)/python -m experiments.$$name --data $(DATA) || exit 1; done)
 
 lint: $(STAMP) ## check format, lint and types
 	$(BIN)/ruff format --check

@@ -164,7 +164,7 @@ def regress(
     squares = (features[:, :, None] * features[:, None, :]).reshape(-1, rank * rank)
     gram = (sparse.csr_array(rated, ratings.shape) @ squares).reshape(-1, rank, rank)
     shift = (ratings @ features)[:, :, None]
-    return np.linalg.solve(gram + ridge * np.eye(rank), shift)[:, :, 0]
+    return np.linalg.solve(gram + np.asarray(ridge) * np.eye(rank), shift)[:, :, 0]
 
 
 def balance(
