@@ -68,14 +68,16 @@ class Ratings(NamedTuple):
     attributes: Float[np.ndarray, "m a"]
     is_new: np.ndarray  # (m,)
 
-    def past(self, rng: np.random.Generator, *, attributes: bool) -> dp.Logs:
+    def past(
+        self, rng: np.random.Generator, *, attributes: bool, most: int = MAX_PAST_ROWS
+    ) -> dp.Logs:
         """Rows of past items, so many of each at most."""
         order = rng.permutation(np.flatnonzero(~self.is_new[self.items]))
         counts = np.bincount(self.items)
         order = order[counts[self.items[order]] >= MIN_PAST_ROWS]
         order = order[np.argsort(self.items[order], kind="stable")]
         place = np.arange(len(order)) - np.searchsorted(self.items[order], self.items[order])
-        rows = order[place < MAX_PAST_ROWS]
+        rows = order[place < most]
         known = self.attributes[self.items[rows]] if attributes else None
         return dp.Logs(
             self.items[rows],
@@ -85,8 +87,8 @@ class Ratings(NamedTuple):
             check_features=False,
         )
 
-    def replay(self, rng: np.random.Generator, least: int) -> Catalog:
-        """Visitors who have rated at least so many new items choose among those."""
+    def replay(self, rng: np.random.Generator, least: int, most: int = NUM_CHOICES) -> Catalog:
+        """Visitors who have rated at least so many new items choose among `most` of those."""
         rows = rng.permutation(np.flatnonzero(self.is_new[self.items]))
         rows = rows[np.argsort(self.visitors[rows], kind="stable")]
         names, starts = np.unique(self.visitors[rows], return_index=True)
@@ -95,7 +97,7 @@ class Ratings(NamedTuple):
         visits = [
             Visit(self.features[some], self.items[some], self.rewards[some])
             for v in order[: WINDOWS[-1]]
-            for some in [own[v][:NUM_CHOICES]]
+            for some in [own[v][:most]]
         ]
         items = np.flatnonzero(self.is_new)
         return Catalog(items, self.attributes[items], lambda: iter(visits))

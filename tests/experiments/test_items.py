@@ -36,16 +36,12 @@ def ratings() -> Ratings:
     return Ratings(visitors, items, features, rewards, attributes, np.arange(40) >= 20)
 
 
-def test_past_rows_and_visits_share_no_item(
-    ratings: Ratings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MAX_PAST_ROWS", 30)
-    monkeypatch.setattr(module, "NUM_CHOICES", 7)
-    logs = ratings.past(np.random.default_rng(0), attributes=True)
+def test_past_rows_and_visits_share_no_item(ratings: Ratings) -> None:
+    logs = ratings.past(np.random.default_rng(0), attributes=True, most=30)
     assert logs.labels.tolist() == list(range(20)) and logs.counts.max() == 30
     assert logs.attributes is not None
     np.testing.assert_array_equal(logs.attributes, ratings.attributes[:20])
-    catalog = ratings.replay(np.random.default_rng(0), 5)
+    catalog = ratings.replay(np.random.default_rng(0), 5, 7)
     assert catalog.items.tolist() == list(range(20, 40))
     visits = list(catalog.visits())
     assert {len(visit.means) for visit in visits} == {7} and len(visits) == 60
