@@ -1,8 +1,8 @@
 """Priors learned from logs: every figure beside its target.
 
 `python -m benchmarks.logs --json FILE` runs all cells; `--list` prints their labels, and `--only`
-takes some of them, so that they can be spread over processes or machines. MovieLens and MNIST,
-which need files, are cells too: `python -m benchmarks.logs --data FOLDER --only movielens`.
+takes some of them, so that they can be spread over processes or machines. Seconds are measured by
+`benchmarks.learning`.
 """
 
 import argparse
@@ -21,7 +21,6 @@ import jax
 import numpy as np
 
 import diffprior as dp
-from diffprior.learning.learn import FAMILIES
 
 from .distributions import unit_ball
 from .harness import write_json
@@ -32,8 +31,6 @@ OFFERED = 10  # actions per round of the policies that collect
 PRIOR_VARIANCE = 4.0  # of those policies
 LONGEST = 200  # rows of a task
 STOPPED_LONGER = 1.6  # makes up for the tasks that are given up
-HELD_OUT = 0.2  # of the tasks of a data set
-SCORED_OF_DATA = 400  # tasks of them
 
 
 @dataclass(frozen=True)
@@ -46,7 +43,6 @@ class Cell:
     mean_rows: float
     target: float
     seed: int
-    folder: str = ""
 
     @property
     def label(self) -> str:
@@ -122,11 +118,9 @@ class Clusters:
         return dp.Logs(tasks, x, y)
 
 
-def learn(logs: dp.Logs, likelihood: Any, up_to: str = "mixture", **options: Any) -> dp.Model:
-    """Learn quietly, without simulated regret."""
-    families = FAMILIES[: 1 + FAMILIES.index(up_to)]
-    options = {"simulate": False, "progress": False, **options}
-    return dp.learn(logs, likelihood, families=families, **options)
+def learn(logs: dp.Logs, likelihood: dp.AbstractLikelihood) -> dp.Model:
+    """Learn a closed form quietly."""
+    return dp.learn(logs, likelihood, quick=True, progress=False)
 
 
 def log_evidence(learned: dp.Model, new: dp.Logs) -> np.ndarray:
@@ -155,19 +149,7 @@ def evidence_gap(cell: Cell) -> Figure:
         "std": np.round(ratios, 2).tolist(),
         "seconds": round(seconds, 1),
     }
-    if (
-        cell.kind == "spread"
-    ):  # the largest deviation from 1 of standard deviations over the truth's
-        return Figure(cell, float(np.max(np.abs(ratios - 1))), notes)
     return Figure(cell, float(gap.mean()), notes)
-
-
-def noise_error(cell: Cell) -> Figure:
-    """Relative error of the estimated noise."""
-    rng = np.random.default_rng([cell.seed, 13])
-    logs = rows_of(rng, parameters_of(cell.name, rng, cell.num_tasks), cell.mean_rows)
-    learned: Any = learn(logs, dp.Linear(), "gaussian").likelihood
-    return Figure(cell, abs(float(learned.noise_std) - 1.0), {})
 
 
 def clusters_gap(cell: Cell) -> Figure:
@@ -178,20 +160,6 @@ def clusters_gap(cell: Cell) -> Figure:
     exact = dp.evaluate.log_evidence(world.truth, new, dp.Linear(noise_std=world.noise_std))
     gap = exact - log_evidence(learned, new)
     return Figure(cell, float(gap.mean()), {"chosen": learned.report.chosen.replace(" ", "-")})
-
-
-def distilled_loss(cell: Cell) -> Figure:
-    """How far the diffusion model is below the mixture on new tasks of those clusters."""
-    world = Clusters(cell.seed)
-    logs = world.logs(cell.num_tasks, cell.mean_rows)
-    new = world.logs(NUM_SCORED // 4, cell.mean_rows)
-    learned = dp.learn(logs, dp.Linear(), families=("diffusion",), progress=False, simulate=False)
-    mixture, diffusion = list(learned.families.values())[-2:]
-    below, network = (
-        dp.evaluate.log_evidence(prior, new, learned.likelihood) for prior in (mixture, diffusion)
-    )
-    notes = {"error": _error(below - network), "chosen": learned.report.chosen.replace(" ", "-")}
-    return Figure(cell, float((below - network).mean()), notes)
 
 
 def regret(cell: Cell) -> Figure:
@@ -226,20 +194,6 @@ def adaptive_gap(cell: Cell) -> Figure:
     lost = found["uniform"] - found[cell.name]
     notes = {"error": _error(lost), "rows": round(logs.num_rows / logs.num_tasks, 1)}
     return Figure(cell, float(lost.mean()), notes)
-
-
-def survivors_unnoticed(cell: Cell) -> Figure:
-    """0 where logs of the better half of the tasks raise a warning of selection, else 1."""
-    rng = np.random.default_rng([cell.seed, 17])
-    thetas = parameters_of("swirl", rng, 2 * cell.num_tasks)
-    logs = collected(rng, thetas, cell.name, cell.mean_rows)
-    means = np.bincount(logs.row_tasks, logs.rewards) / logs.counts
-    warned = {}
-    for name, some in (("all", logs), ("survivors", logs.select(means > np.median(means)))):
-        report = learn(some, dp.Linear(), "gaussian").report
-        warned[name] = [text.split(":")[0] for text in report.warnings]
-    wrong = ("selection" not in warned["survivors"]) + ("selection" in warned["all"])
-    return Figure(cell, float(wrong), warned)
 
 
 def collected(
@@ -290,60 +244,6 @@ def _belief(
     return mean + np.einsum("nij,nj->ni", np.linalg.cholesky(cov), rng.standard_normal(shift.shape))
 
 
-def learning_seconds(cell: Cell) -> Figure:
-    """Wall time of learning: of one family, or of everything with the diffusion model."""
-    last, _, dim = cell.name.partition("-")
-    rng = np.random.default_rng([cell.seed, 18])
-    if dim == "d8":
-        logs = Clusters(cell.seed).logs(cell.num_tasks, cell.mean_rows)
-    else:
-        logs = rows_of(rng, parameters_of("swirl", rng, cell.num_tasks), cell.mean_rows)
-    begin = time.perf_counter()
-    learned = learn(logs, dp.Linear(), last, simulate=True)
-    total = time.perf_counter() - begin
-    laps = learned.report.seconds
-    notes = {name: round(value, 2) for name, value in laps.items()} | {"all": round(total, 1)}
-    value = {"gaussian": laps["Gaussian"], "mixture": laps.get("mixture", total)}.get(last, total)
-    return Figure(cell, value, notes)
-
-
-def data_loss(cell: Cell) -> Figure:
-    """Share of the gain over a Gaussian that is lost when a prior is learned from rows instead of
-    clean parameters, on held-out tasks of MovieLens or MNIST."""
-    from experiments.mnist import mnist
-    from experiments.movielens import movielens
-
-    problem = {"movielens": movielens, "mnist": mnist}[cell.kind](cell.folder, seed=cell.seed)
-    seen, out = problem.split(jax.random.key(cell.seed), HELD_OUT)
-    rng = np.random.default_rng([cell.seed, int(cell.mean_rows)])
-    logs, scored = (rows_of_problem(rng, part, int(cell.mean_rows)) for part in (seen, out))
-    scored = scored.select(np.arange(min(SCORED_OF_DATA, scored.num_tasks)))
-    learned = learn(logs, dp.Linear(), "diffusion", seed=cell.seed)
-    parameters, exact = np.asarray(seen.parameters, np.float64), problem.likelihood
-    base = dp.evaluate.log_evidence(dp.GaussianPrior.fit(parameters), scored, exact)
-    clean = dp.DiffusionPrior.fit(parameters, seed=cell.seed, progress=False)
-    best = dp.evaluate.log_evidence(clean, scored, exact) - base
-    gain = log_evidence(learned, scored) - base
-    notes = {
-        "clean": round(float(best.mean()), 3),
-        "from-rows": round(float(gain.mean()), 3),
-        "error": _error(gain),
-        "chosen": learned.report.chosen.replace(" ", "-"),
-    }
-    return Figure(cell, float(1 - gain.mean() / best.mean()), notes)
-
-
-def rows_of_problem(rng: np.random.Generator, problem: dp.RowProblem, num_rows: int) -> dp.Logs:
-    """Every task of a problem with linear rewards once, after so many random actions."""
-    assert isinstance(problem.likelihood, dp.Linear) and problem.likelihood.noise_std is not None
-    thetas = np.asarray(problem.parameters, np.float64)
-    actions = np.asarray(problem.actions, np.float64)
-    tasks = np.repeat(np.arange(len(thetas)), num_rows)
-    x = actions[rng.integers(len(actions), size=len(tasks))]
-    noise = float(problem.likelihood.noise_std) * rng.standard_normal(len(tasks))
-    return dp.Logs(tasks, x, np.sum(x * thetas[tasks], axis=1) + noise)
-
-
 def _error(values: np.ndarray) -> float:
     """Standard error of the mean."""
     return round(float(values.std() / np.sqrt(len(values))), 4)
@@ -352,19 +252,10 @@ def _error(values: np.ndarray) -> float:
 KINDS: dict[str, Callable[[Cell], Figure]] = {
     "gap": evidence_gap,
     "logistic": evidence_gap,
-    "spread": evidence_gap,
-    "noise": noise_error,
     "clusters": clusters_gap,
-    "distilled": distilled_loss,
     "regret": regret,
     "adaptive": adaptive_gap,
-    "survivors": survivors_unnoticed,
-    "seconds": learning_seconds,
-    "movielens": data_loss,
-    "mnist": data_loss,
 }
-DATA = ("movielens", "mnist")
-ONCE = ("seconds", *DATA)  # run with one seed
 # Kind, name, tasks, and by rows per task the figure to reach.
 CASES: tuple[tuple[str, str, int, dict[int, float]], ...] = (
     ("gap", "gauss", 1000, {5: 0.010, 20: 0.010}),
@@ -380,35 +271,22 @@ CASES: tuple[tuple[str, str, int, dict[int, float]], ...] = (
     ("gap", "corners", 8000, {20: 0.015}),
     ("logistic", "corners", 600, {20: 0.020, 80: 0.035}),
     ("logistic", "swirl", 600, {20: 0.025, 80: 0.030}),
-    ("spread", "swirl", 1000, {5: 0.05}),
-    ("noise", "swirl", 1000, {2: 0.06, 5: 0.03, 20: 0.015}),
     ("clusters", "d8", 2000, {10: 0.15, 40: 0.12}),
-    ("distilled", "d8", 2000, {10: 0.02, 40: 0.02}),
     ("regret", "corners", 1000, {20: 12.8, 5: 14.8}),
     ("regret", "corners", 8000, {5: 13.0}),
     ("regret", "cross", 1000, {20: 16.8}),
     ("adaptive", "thompson", 1000, {10: 0.010}),
     ("adaptive", "greedy", 1000, {10: 0.010}),
     ("adaptive", "stopped", 1000, {10: 0.010}),
-    ("survivors", "uniform", 1000, {10: 0.0}),
-    ("survivors", "thompson", 1000, {10: 0.0}),
-    ("seconds", "gaussian-d2", 1000, {10: 0.2}),
-    ("seconds", "mixture-d2", 1000, {10: 5.0}),
-    ("seconds", "diffusion-d2", 1000, {10: 40.0}),
-    ("seconds", "diffusion-d8", 1000, {10: 180.0}),
-    ("movielens", "rows", 0, {100: 0.3}),
-    ("mnist", "rows", 0, {100: 0.3}),
 )
 
 
-def cells(wanted: Sequence[str], seeds: Sequence[int], data: str = "") -> Iterator[Cell]:
-    """The cells whose label contains one of `wanted`, or all; those of data sets with a folder."""
+def cells(wanted: Sequence[str], seeds: Sequence[int]) -> Iterator[Cell]:
+    """The cells whose label contains one of `wanted`, or all."""
     for kind, name, num_tasks, targets in CASES:
-        used = seeds[:1] if kind in ONCE else seeds
-        for (mean_rows, target), seed in itertools.product(targets.items(), used):
-            cell = Cell(kind, name, num_tasks, float(mean_rows), target, seed, data)
-            available = bool(data) or kind not in DATA
-            if available and (not wanted or any(part in cell.label for part in wanted)):
+        for (mean_rows, target), seed in itertools.product(targets.items(), seeds):
+            cell = Cell(kind, name, num_tasks, float(mean_rows), target, seed)
+            if not wanted or any(part in cell.label for part in wanted):
                 yield cell
 
 
@@ -423,11 +301,10 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=[], help="cells whose label contains one")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
-    parser.add_argument("--data", default="", help="folder of MovieLens' and MNIST's files")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--list", action="store_true", help="print labels and run nothing")
     options = parser.parse_args()
-    chosen = list(cells(options.only, options.seeds, options.data))
+    chosen = list(cells(options.only, options.seeds))
     if options.list:
         print("\n".join(cell.label for cell in chosen))
         return

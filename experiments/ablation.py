@@ -12,15 +12,14 @@ from pathlib import Path
 import typer
 
 import diffprior as dp
-from diffprior.executors import AbstractExecutor
 from diffprior.progress import Progress, progress
 from diffprior.reporting.page import Block, Heading, SideBySide, Text
 from diffprior.reporting.tables import Table, plus_minus
 
 from .agents import CHOSEN, LearnedPriors, true_prior
 from .cache import ResultCache
-from .command import Fresh, Json, Out, Quick, Ray, Runs, Seed, conduct
-from .experiment import Effort, Part, Regret, past_tasks, play, share_out
+from .command import Fresh, Json, Out, Quick, Runs, Seed, conduct
+from .experiment import Effort, Regret, past_tasks, play
 from .figures import Curve, Panel, panels_figure
 from .report import picture, write_report
 
@@ -60,19 +59,6 @@ class Ablation:
         self.problem, self.cache, self.shown = dp.synthetic(PROBLEM), cache, shown
         self.effort, self.seed = effort, seed
         self.samples = past_tasks(self.problem, effort.num_samples, seed)
-
-    def prior_parts(self, samples: tuple[int, ...]) -> list[Part]:
-        """Functions that learn priors which several parts need."""
-        counts = dict.fromkeys((*samples, len(self.samples)))
-        names = (CHOSEN, "paper", "default")
-        every = [self.priors(count) for count in counts]
-        return [functools.partial(priors.__getitem__, name) for priors in every for name in names]
-
-    def parts(self, samples: tuple[int, ...], stages: tuple[int, ...]) -> list[Part]:
-        """Every column of the tables, as a function that asks the cache for its numbers."""
-        by_samples = [functools.partial(self.by_samples, count) for count in samples]
-        by_stages = [functools.partial(self.by_stages, count) for count in stages]
-        return [self.levels, *by_samples, *by_stages]
 
     def levels(self) -> dict[str, Regret]:
         """TS, and exact sampling with the true prior."""
@@ -131,7 +117,6 @@ class Ablation:
 def run_ablation(
     out: Path,
     cache: ResultCache,
-    executor: AbstractExecutor | None = None,
     *,
     effort: Effort | None = None,
     quick: bool = False,
@@ -140,9 +125,6 @@ def run_ablation(
     """Run what is missing, draw the figure and write the report."""
     effort = effort or Effort()
     samples, stages = (SAMPLES[::2], (1, 5, 20)) if quick else (SAMPLES, STAGES)
-    silent = Ablation(cache, effort, seed, Progress("", 0))
-    share_out(cache, silent.prior_parts(samples), executor, "priors")
-    share_out(cache, silent.parts(samples, stages), executor, "parts")
     with progress("", 1 + len(samples) + len(stages)) as shown:
         ablation = Ablation(cache, effort, seed, shown)
         settings = {"problem": PROBLEM, "runs": str(effort.num_runs), "seed": str(seed)}
@@ -241,12 +223,11 @@ def main(
     runs: Runs = None,
     fresh: Fresh = False,
     seed: Seed = 0,
-    ray: Ray = None,
 ) -> None:
     """Regret by training samples and by stages, and the time of stages (Appendix C.3)."""
     effort = Effort.of(runs, quick)
     run = functools.partial(run_ablation, out, effort=effort, quick=quick, seed=seed)
-    conduct(run, out, json, fresh, ray)
+    conduct(run, out, json, fresh)
 
 
 if __name__ == "__main__":

@@ -41,8 +41,6 @@ class ResultCache:
         self.entries: list[Entry] = []
         self._fresh = fresh
         self._seen: set[Path] = set()
-        self._adopted: set[Path] = set()
-        self._only_look = False
 
     def numbers(
         self,
@@ -87,40 +85,6 @@ class ResultCache:
 
         return self._get(name, settings, ".dprior", compute, load, save)
 
-    def holds(self, part: Callable[[], Any]) -> bool:
-        """Whether all results that a function asks this cache for are saved; none is computed."""
-        entries, self._only_look = list(self.entries), True
-        try:
-            part()
-        except _MissingError:
-            return False
-        finally:
-            self.entries, self._only_look = entries, False
-        return True
-
-    def adopt(self, files: Mapping[str, bytes]) -> None:
-        """Save results of the cache of another process, as computed in this run."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            path = self.folder / name
-            if path not in self._seen or not path.is_file():
-                write_atomic(path, content)
-            self._seen.add(path)
-            self._adopted.add(path)
-
-    def move(self, folder: str | Path) -> None:
-        """Go on in another folder, with what is there."""
-        self.folder, self.entries, self._fresh = Path(folder), [], False
-        self._seen, self._adopted = set(), set()
-
-    def files(self, pattern: str = "*") -> dict[str, bytes]:
-        """The files of saved results that may be used, by name."""
-        return {
-            path.name: path.read_bytes()
-            for path in sorted(self.folder.glob(pattern))
-            if not self._fresh or {path, path.with_suffix(".dprior")} & self._seen
-        }
-
     def _get(
         self,
         name: str,
@@ -133,8 +97,6 @@ class ResultCache:
         path = result_path(self.folder, name, settings, ending)
         found = self._load(path, load)
         if found is None:
-            if self._only_look:
-                raise _MissingError(name)
             begin = time.perf_counter()
             result = compute()
             seconds = time.perf_counter() - begin
@@ -142,22 +104,17 @@ class ResultCache:
             save(path, result, seconds)
             self.entries.append(Entry(name, seconds, False))
             return result
-        self.entries.append(Entry(name, found[1], path not in self._adopted))
+        self.entries.append(Entry(name, found[1], True))
         return found[0]
 
     def _load(
         self, path: Path, load: Callable[[Path], tuple[Result, float]]
     ) -> tuple[Result, float] | None:
         usable = path.is_file() and not (self._fresh and path not in self._seen)
-        if not self._only_look:
-            self._seen.add(path)
+        self._seen.add(path)
         if not usable:
             return None
         try:
             return load(path)
         except (ValueError, KeyError, TypeError, OSError):
             return None
-
-
-class _MissingError(Exception):
-    """A result is not saved."""

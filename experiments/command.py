@@ -11,23 +11,19 @@ import typer
 
 from diffprior.cli.options import (
     Json,
-    Ray,
     Seed,
-    check_cluster,
     check_output,
-    executor_of,
     friendly_errors,
     say,
     say_table,
 )
-from diffprior.executors import AbstractExecutor
 from diffprior.files.atomic import write_atomic
 from diffprior.files.cache import source_digest
 
 from .cache import ResultCache
 from .report import REPORT
 
-__all__ = ["Agents", "Folder", "Fresh", "Json", "Out", "Problems", "Quick", "Ray", "Runs", "Seed"]
+__all__ = ["Agents", "Folder", "Fresh", "Json", "Out", "Problems", "Quick", "Runs", "Seed"]
 
 Out = Annotated[Path, typer.Option(help="Folder for figures, report and cached results.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A small version of everything.")]
@@ -41,11 +37,10 @@ Agents = Annotated[
 
 
 def conduct(
-    run: Callable[[ResultCache, AbstractExecutor | None], Any],
+    run: Callable[[ResultCache], Any],
     out: Path,
     json_file: Path | None,
     fresh: bool,
-    ray: str | None,
 ) -> None:
     """Check what an experiment needs, run it, print its tables, and say where the report is.
 
@@ -58,13 +53,11 @@ def conduct(
                 f"`experiments`: expected {' and '.join(missing)} to be installed, got none; run "
                 "`pip install --group experiments`"
             )
-        check_cluster(ray)
         if json_file is not None:
             check_output("json", json_file)
         out.mkdir(parents=True, exist_ok=True)
         version = source_digest(Path(__file__).parent)[:8]
-        with executor_of(ray) as executor:
-            result = run(ResultCache(out / "cache" / version, fresh=fresh), executor)
+        result = run(ResultCache(out / "cache" / version, fresh=fresh))
         if json_file is not None:
             write_atomic(json_file, json.dumps(dataclasses.asdict(result), indent=1))
             say(f"wrote {json_file}")

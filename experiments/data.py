@@ -11,7 +11,6 @@ import numpy as np
 
 import diffprior as dp
 from diffprior.evaluate import Tasks, distance_over_floor, estimate_log_evidence
-from diffprior.executors import AbstractExecutor
 from diffprior.files.cache import array_digest
 from diffprior.progress import Progress, progress
 from diffprior.reporting.page import Block, Heading, SideBySide, Text
@@ -22,12 +21,10 @@ from .cache import ResultCache
 from .experiment import (
     Effort,
     Experiment,
-    Part,
     ProblemResult,
     beyond_chance,
     in_words,
     paired,
-    share_out,
 )
 from .figures import Clouds, data_figure, embedding_method, on_plane
 from .report import (
@@ -139,7 +136,6 @@ def read_and_run(
     out: Path,
     read: Callable[[ResultCache], Data],
     cache: ResultCache,
-    executor: AbstractExecutor | None,
     *,
     runs: int | None,
     quick: bool,
@@ -147,7 +143,7 @@ def read_and_run(
 ) -> DataResult:
     """Read a data set and run the experiment on it, as a command line says."""
     effort, measures = data_effort(runs, quick), Measures.of(quick)
-    return run_data(out, read(cache), cache, executor, effort=effort, measures=measures, seed=seed)
+    return run_data(out, read(cache), cache, effort=effort, measures=measures, seed=seed)
 
 
 def data_effort(num_runs: int | None, quick: bool) -> Effort:
@@ -204,17 +200,6 @@ class DataExperiment:
             )
         )
         return whole, held_out
-
-    def prior_parts(self) -> list[Part]:
-        """Functions that learn the priors, whatever the rewards."""
-        every = (self.priors, self.seen_priors)
-        return [functools.partial(priors.__getitem__, name) for priors in every for name in PRIORS]
-
-    def parts(self, name: str, likelihood: dp.AbstractLikelihood) -> list[Part]:
-        """What computes the numbers of one kind of rewards, and the distances."""
-        whole, held_out = self.experiments(name, likelihood)
-        explained = [functools.partial(self.log_evidence, held_out, prior) for prior in EXPLAINED]
-        return [*whole.parts(), *held_out.parts(), *explained, self.distances]
 
     def rewards(
         self, name: str, likelihood: dp.AbstractLikelihood, shown: Progress
@@ -321,7 +306,6 @@ def run_data(
     out: Path,
     data: Data,
     cache: ResultCache,
-    executor: AbstractExecutor | None = None,
     *,
     agents: tuple[str, ...] = AGENTS,
     effort: Effort | None = None,
@@ -334,9 +318,6 @@ def run_data(
         data, cache, effort=effort, measures=measures, agents=agents, seed=seed
     )
     kinds = {"linear": dp.Linear(noise_std=data.noise_std), "logistic": dp.Logistic()}
-    share_out(cache, experiment.prior_parts(), executor, "priors")
-    parts = [part for kind in kinds.items() for part in experiment.parts(*kind)]
-    share_out(cache, parts, executor, "parts")
     with progress("", 2 * experiment.num_steps) as shown:
         rewards = tuple(experiment.rewards(name, kind, shown) for name, kind in kinds.items())
     settings = {**data.facts, **in_words(effort), **in_words(measures), "seed": str(seed)}

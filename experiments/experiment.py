@@ -1,10 +1,8 @@
 """Running, caching and comparing agents: what the experiments share."""
 
-import copy
 import dataclasses
 import functools
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,14 +14,12 @@ import diffprior as dp
 from diffprior.evaluate import Tasks, distance_over_floor
 from diffprior.evaluate.calibration import interval_coverage
 from diffprior.evaluate.posterior import draw_posteriors
-from diffprior.executors import AbstractExecutor, InProcess
-from diffprior.progress import Progress, progress
+from diffprior.executors import InProcess
+from diffprior.progress import Progress
 
 from .agents import NAMES, TRUE, AgentSpec, LearnedPriors, agent_specs, true_prior
-from .cache import ResultCache
 
 Part = Callable[[], Any]
-PRIOR_FILES = "prior-*"  # in a cache, which other parts need
 CHANCE = 2.0  # standard errors that a difference must exceed
 REFERENCE = "Exact"  # knows the true prior, and so competes with nobody
 
@@ -360,31 +356,3 @@ def past_tasks(problem: dp.AbstractProblem, num_samples: int, seed: int) -> np.n
     """Parameters to learn from, apart from those of the tasks that agents meet."""
     key = jax.random.key(SAMPLES_SEED + seed)
     return np.asarray(problem.sample_parameters(key, num_samples), np.float64)
-
-
-def share_out(
-    cache: ResultCache, parts: Sequence[Part], executor: AbstractExecutor | None, what: str
-) -> None:
-    """Compute what is missing of some parts, each a function that asks `cache` for its results.
-
-    Afterwards the cache holds all of them, whichever machine has computed them. Workers are given
-    the priors that are cached here, once.
-    """
-    if executor is None:
-        return
-    missing = [(cache, part) for part in parts if not cache.holds(part)]
-    compute = functools.partial(made, cache.files(PRIOR_FILES))
-    with progress(what, len(missing)) as shown:
-        for files in executor.map(compute, missing):
-            cache.adopt(files)
-            shown.advance()
-
-
-def made(given: Mapping[str, bytes], part: tuple[ResultCache, Part]) -> dict[str, bytes]:
-    """The files that a part adds to an empty cache, which begins with those given."""
-    cache, call = copy.deepcopy(part)  # of one another, as they were
-    with tempfile.TemporaryDirectory() as folder:
-        cache.move(folder)
-        cache.adopt(given)
-        call()
-        return {name: content for name, content in cache.files().items() if name not in given}

@@ -16,13 +16,12 @@ from jaxtyping import Float, Int
 from scipy import sparse
 
 import diffprior as dp
-from diffprior.executors import AbstractExecutor
 from diffprior.progress import progress
 from diffprior.reporting.page import Text
 from diffprior.reporting.tables import Table
 
 from .cache import ResultCache
-from .command import Folder, Fresh, Json, Out, Quick, Ray, Runs, Seed, conduct
+from .command import Folder, Fresh, Json, Out, Quick, Runs, Seed, conduct
 from .datasets import INSTEVAL, read_columns
 from .movielens import load_catalog, regress
 from .report import write_report
@@ -425,7 +424,6 @@ def table(name: str, found: CatalogResult) -> Table:
 def run_items(
     out: Path,
     cache: ResultCache,
-    executor: AbstractExecutor | None = None,
     *,
     folder: Path | None = None,
     sources: Sequence[str] = (),
@@ -491,7 +489,6 @@ def main(
     ] = None,
     fresh: Fresh = False,
     seed: Seed = 0,
-    ray: Ray = None,
 ) -> None:
     """Regret of choices among new items, on real ratings and in simulated catalogs."""
     run = functools.partial(
@@ -503,7 +500,7 @@ def main(
         quick=quick,
         seed=seed,
     )
-    conduct(run, out, json, fresh, ray)
+    conduct(run, out, json, fresh)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import diffprior as dp
 from diffprior.checks import positive_int
 
 from .cache import ResultCache
-from .command import Folder, Fresh, Json, Out, Quick, Ray, Runs, Seed, conduct
+from .command import Folder, Fresh, Json, Out, Quick, Runs, Seed, conduct
 from .data import Data, read_and_run
 from .datasets import DataFile, read_data
 
@@ -278,12 +278,11 @@ def main(
     runs: Runs = None,
     fresh: Fresh = False,
     seed: Seed = 0,
-    ray: Ray = None,
 ) -> None:
     """Regret on MNIST, and the gain of a diffusion prior there (Appendix C.2)."""
     read = functools.partial(mnist_data, folder=data, seed=seed)
     run = functools.partial(read_and_run, out, read, runs=runs, quick=quick, seed=seed)
-    conduct(run, out, json, fresh, ray)
+    conduct(run, out, json, fresh)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import diffprior as dp
 from diffprior.checks import positive, positive_int
 
 from .cache import ResultCache
-from .command import Folder, Fresh, Json, Out, Quick, Ray, Runs, Seed, conduct
+from .command import Folder, Fresh, Json, Out, Quick, Runs, Seed, conduct
 from .data import Data, read_and_run
 from .datasets import DataFile, read_data
 
@@ -245,7 +245,6 @@ def main(
     ] = str(PAPER_NOISE),
     fresh: Fresh = False,
     seed: Seed = 0,
-    ray: Ray = None,
 ) -> None:
     """Regret on MovieLens 1M, and the gain of a diffusion prior there (Section 6.3)."""
 
@@ -253,7 +252,7 @@ def main(
         return movielens_data(cache, data, noise_std=noise_of(noise), seed=seed)
 
     run = functools.partial(read_and_run, out, read, runs=runs, quick=quick, seed=seed)
-    conduct(run, out, json, fresh, ray)
+    conduct(run, out, json, fresh)
 
 
 if __name__ == "__main__":

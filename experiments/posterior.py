@@ -15,15 +15,13 @@ from scipy.stats import sem
 import diffprior as dp
 from diffprior.evaluate import Distance, Tasks, distance_over_floor
 from diffprior.evaluate.posterior import draw_posteriors
-from diffprior.executors import AbstractExecutor
 from diffprior.progress import Progress, progress
 from diffprior.reporting.page import Block, Heading, SideBySide, Text
 from diffprior.reporting.tables import Table, plus_minus
 
 from .agents import LearnedPriors, agent_specs
 from .cache import ResultCache
-from .command import Fresh, Json, Out, Problems, Quick, Ray, Seed, conduct
-from .experiment import Part, share_out
+from .command import Fresh, Json, Out, Problems, Quick, Seed, conduct
 from .figures import Clouds, Curve, Panel, panels_figure
 from .report import picture, write_report
 
@@ -85,7 +83,6 @@ def make_sampler(name: str, priors: LearnedPriors) -> dp.AbstractSampler:
 def run_posterior(
     out: Path,
     cache: ResultCache,
-    executor: AbstractExecutor | None = None,
     *,
     names: tuple[str, ...] = NAMES,
     quick: bool = False,
@@ -96,8 +93,6 @@ def run_posterior(
     histories, draws = effort_of(quick)
     learned = {name: _priors(name, cache, seed) for name in names}
     runs = [_MixtureRun(name, learned[name], sizes, quick, seed) for name in names]
-    share_out(cache, [p for run in runs for p in run.prior_parts()], executor, "priors")
-    share_out(cache, [p for run in runs for p in run.parts()], executor, "parts")
     with progress("", len(names) * len(sampler_names())) as shown:
         results = tuple(run.run(shown) for run in runs)
     settings = {
@@ -128,12 +123,6 @@ class _MixtureRun:
     ) -> None:
         self.name, self.priors, self.sizes, self.seed = name, priors, sizes, seed
         self.num_histories, self.num_draws = effort_of(quick)
-
-    def prior_parts(self) -> list[Part]:
-        return [functools.partial(self.priors.__getitem__, name) for name in ("default", "paper")]
-
-    def parts(self) -> list[Part]:
-        return [functools.partial(self.quality, sampler) for sampler in sampler_names()]
 
     def run(self, shown: Progress) -> MixtureResult:
         found = {}
@@ -253,12 +242,11 @@ def main(
     problem: Problems = None,
     fresh: Fresh = False,
     seed: Seed = 0,
-    ray: Ray = None,
 ) -> None:
     """Distance of every sampler from the exact posterior (Appendix C.4)."""
     names = tuple(problem or NAMES)
     run = functools.partial(run_posterior, out, names=names, quick=quick, seed=seed)
-    conduct(run, out, json, fresh, ray)
+    conduct(run, out, json, fresh)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import numpy as np
 import typer
 
 import diffprior as dp
-from diffprior.executors import AbstractExecutor
 from diffprior.problems.synthetic import SYNTHETIC
 from diffprior.progress import progress
 from diffprior.reporting.page import Block, Heading, SideBySide, Text
@@ -21,8 +20,8 @@ from diffprior.reporting.tables import Table
 
 from .agents import NAMES, SAMPLED, LearnedPriors, agents_table
 from .cache import ResultCache
-from .command import Agents, Fresh, Json, Out, Problems, Quick, Ray, Runs, Seed, conduct
-from .experiment import Effort, Experiment, ProblemResult, in_words, past_tasks, share_out
+from .command import Agents, Fresh, Json, Out, Problems, Quick, Runs, Seed, conduct
+from .experiment import Effort, Experiment, ProblemResult, in_words, past_tasks
 from .figures import Clouds, regret_figure
 from .report import (
     cost_table,
@@ -57,7 +56,6 @@ class SyntheticResult:
 def run_synthetic(
     out: Path,
     cache: ResultCache,
-    executor: AbstractExecutor | None = None,
     *,
     names: tuple[str, ...] = SYNTHETIC,
     agents: tuple[str, ...] = NAMES,
@@ -69,8 +67,6 @@ def run_synthetic(
     effort = effort or Effort()
     rewards = "logistic" if logistic else "linear"
     experiments = [_experiment(name, cache, effort, agents, logistic, seed) for name in names]
-    share_out(cache, [p for e in experiments for p in e.prior_parts()], executor, "priors")
-    share_out(cache, [p for e in experiments for p in e.parts()], executor, "parts")
     with progress("", sum(e.num_steps for e in experiments)) as shown:
         problems = tuple(experiment.run(shown) for experiment in experiments)
     settings = {"rewards": rewards, **in_words(effort), "seed": str(seed)}
@@ -174,7 +170,6 @@ def main(
     logistic: Annotated[bool, typer.Option("--logistic", help="Rewards of 0 and 1.")] = False,
     fresh: Fresh = False,
     seed: Seed = 0,
-    ray: Ray = None,
 ) -> None:
     """Regret on the six synthetic problems (Section 6.2 and Appendix C.1)."""
     run = functools.partial(
@@ -186,7 +181,7 @@ def main(
         logistic=logistic,
         seed=seed,
     )
-    conduct(run, out, json, fresh, ray)
+    conduct(run, out, json, fresh)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import diffprior as dp
-from benchmarks import drift, growth, harness, judging, logs, speed
+from benchmarks import drift, growth, harness, judging, logs, past_tasks, speed
 from benchmarks.harness import Bench, Measurement
 
 
@@ -112,14 +112,12 @@ def test_growth_is_measured_and_drawn() -> None:
 
 
 def test_cells_of_logs_have_labels_and_figures() -> None:
-    labels = [cell.label for cell in logs.cells([], [0, 1, 2], "data")]
+    labels = [cell.label for cell in logs.cells([], [0, 1, 2])]
     assert len(set(labels)) == len(labels) and {case[0] for case in logs.CASES} == set(logs.KINDS)
-    assert {cell.kind for cell in logs.cells(["gap H", "noise"], [1])} == {"gap", "noise"}
-    assert not list(logs.cells(["movielens"], [0]))
-    cell = logs.Cell("noise", "swirl", 300, 20.0, 0.1, 0)
-    figure = logs.run_cell(cell)
+    assert {cell.kind for cell in logs.cells(["gap H", "regret"], [1])} == {"gap", "regret"}
+    figure = logs.run_cell(logs.Cell("gap", "gauss", 100, 20.0, 0.2, 0))
     assert figure.reached and "ok" in str(figure)
-    assert "MISS" in str(logs.Figure(cell, 0.2, {}))
+    assert "MISS" in str(logs.Figure(figure.cell, 0.3, {}))
 
 
 def test_policies_collect_better_rewards_than_chance() -> None:
@@ -133,15 +131,16 @@ def test_policies_collect_better_rewards_than_chance() -> None:
     assert np.mean(lengths["stopped"] == 3) > 2 * np.mean(lengths["thompson"] == 3)
 
 
-def test_rows_of_a_problem_are_those_of_its_tasks() -> None:
-    rng = np.random.default_rng(0)
-    parameters, actions = rng.standard_normal((30, 3)), rng.standard_normal((50, 3))
-    problem = dp.RowProblem(parameters, actions, dp.Linear(noise_std=1e-3))
-    found = logs.rows_of_problem(rng, problem, 12)
-    assert found.num_tasks == 30 and np.all(found.counts == 12)
-    fitted = np.linalg.lstsq(found.features[:12], found.rewards[:12], rcond=None)[0]
-    np.testing.assert_allclose(fitted, parameters[0], atol=0.01)
-
-
 def test_a_task_that_changes() -> None:
     assert drift.regret("linear", 20.0, True, seed=0, rounds=20).shape == (20,)
+
+
+def test_priors_are_compared_on_tasks_not_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = dp.FitConfig.tiny()
+    fit = dp.DiffusionPrior.fit
+    monkeypatch.setattr(dp.DiffusionPrior, "fit", lambda *a, **k: fit(*a, **k, config=tiny))
+    source = past_tasks.Source.of("swirl", 2300)
+    assert np.all(np.linalg.norm(source.actions, axis=1) <= 1)
+    (found,) = past_tasks.gains(source, 300, [5], num_scored=16)
+    assert found["num_tasks"] == 16 and found["chosen"]
+    assert list(found["priors"]) == ["Gaussian", "mixture, K chosen", "diffusion"]
