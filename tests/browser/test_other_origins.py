@@ -99,3 +99,4 @@ def test_a_page_of_another_origin_can_neither_write_nor_read_nor_frame(tmp_path:
         assert read["status"] == "active"
         context.close()
     server.shutdown()
+    server.server_close()

@@ -147,7 +147,7 @@ def off_policy(
     if dim_of(agent) != dim:
         raise ValueError(
             f"`decisions`: expected {dim_of(agent)} features, as the policy has parameters, got "
-            f"{dim}; use the features that it was learned from"
+            f"{dim}; use the features that it was learned from, or learn with intercept=False"
         )
     if not len(known):
         raise ValueError(

@@ -247,7 +247,8 @@ def kinds_in(value: Serializable) -> tuple[type[Serializable], ...]:
 
 def _has_instances(cls: type[Serializable]) -> bool:
     own_hints = cls.file_hints.__func__ is not Serializable.file_hints.__func__  # type: ignore[attr-defined]
-    return (dataclasses.is_dataclass(cls) or own_hints) and not inspect.isabstract(cls)
+    abstract = inspect.isabstract(cls) or cls.__name__.startswith("Abstract")
+    return (dataclasses.is_dataclass(cls) or own_hints) and not abstract
 
 
 def require_finite(fields: Mapping[str, object]) -> None:
