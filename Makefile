@@ -6,7 +6,7 @@ DEMO := $(VENV)/.installed-demo
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup chromium lint demo paper test coverage docs bench costs fuzz kills crash clean
+.PHONY: help setup chromium lint demo paper real-data test coverage docs bench costs fuzz kills crash clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,6 +23,9 @@ DATA ?=
 paper: $(STAMP) ## run the paper's experiments, hours; DATA=FOLDER adds MovieLens and MNIST
 	for name in synthetic ablation posterior; do $(BIN)/python -m experiments.$$name || exit 1; done
 	$(if $(DATA),for name in movielens mnist items; do $(BIN)/python -m experiments.$$name --data $(DATA) || exit 1; done)
+
+real-data: $(STAMP) ## score learned priors on real tasks held out; DATA=FOLDER of public files
+	$(BIN)/python -m experiments.real_data --data $(DATA)
 
 lint: $(STAMP) ## check format, lint and types
 	$(BIN)/ruff format --check

@@ -55,12 +55,10 @@ def read_data(file: DataFile, folder: str | Path | None) -> bytes:
             f"`data`: expected a folder with {names}, got none; get {file.address} and pass the "
             "folder that holds it"
         )
-    root = Path(folder).expanduser()
-    places = [place / name for place in (root, root / file.dataset) for name in file.checksums]
-    path = next((place for place in places if place.is_file()), None)
+    path = find_data(file, folder)
     if path is None:
         raise FileNotFoundError(
-            f"`data`: expected {names}, found none in {root} or its folder {file.dataset}; get "
+            f"`data`: expected {names}, found none in {folder} or its folder {file.dataset}; get "
             f"{file.address}"
         )
     data, checksum = path.read_bytes(), file.checksums[path.name]
@@ -71,6 +69,13 @@ def read_data(file: DataFile, folder: str | Path | None) -> bytes:
             "damaged or another edition; get it again"
         )
     return _unpacked(path.name, data, file.member)
+
+
+def find_data(file: DataFile, folder: str | Path) -> Path | None:
+    """Where a file is in `folder`, or in the folder of its data set in there."""
+    root = Path(folder).expanduser()
+    places = [place / name for place in (root, root / file.dataset) for name in file.checksums]
+    return next((place for place in places if place.is_file()), None)
 
 
 def _unpacked(name: str, data: bytes, member: str) -> bytes:

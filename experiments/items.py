@@ -71,9 +71,21 @@ class Ratings(NamedTuple):
         self, rng: np.random.Generator, *, attributes: bool, most: int = MAX_PAST_ROWS
     ) -> dp.Logs:
         """Rows of past items, so many of each at most."""
-        order = rng.permutation(np.flatnonzero(~self.is_new[self.items]))
+        return self.logs(rng, ~self.is_new, attributes=attributes, least=MIN_PAST_ROWS, most=most)
+
+    def logs(
+        self,
+        rng: np.random.Generator,
+        which: np.ndarray,
+        *,
+        attributes: bool,
+        least: int,
+        most: int,
+    ) -> dp.Logs:
+        """Rows of `which` items in random order, of each at least and at most so many."""
+        order = rng.permutation(np.flatnonzero(which[self.items]))
         counts = np.bincount(self.items)
-        order = order[counts[self.items[order]] >= MIN_PAST_ROWS]
+        order = order[counts[self.items[order]] >= least]
         order = order[np.argsort(self.items[order], kind="stable")]
         place = np.arange(len(order)) - np.searchsorted(self.items[order], self.items[order])
         rows = order[place < most]

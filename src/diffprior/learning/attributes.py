@@ -118,7 +118,7 @@ def attribute_report(
                 parts.append(np.subtract(*values))
         return np.concatenate(parts) if parts else np.zeros(0)
 
-    by_rows = {n: gain(worth(functools.partial(_first_rows, count=n))) for n in NUM_ROWS}
+    by_rows = {n: gain(worth(functools.partial(first_rows, count=n))) for n in NUM_ROWS}
     enough = {n: found for n, found in by_rows.items() if found.num_tasks >= MIN_LONG_TASKS}
     losses = {}
     columns, names = attribute_columns(logs), _raw_columns(logs)
@@ -136,7 +136,7 @@ def attribute_report(
     )
 
 
-def _first_rows(logs: Logs, count: int) -> Logs:
+def first_rows(logs: Logs, count: int) -> Logs:
     """The first rows of tasks that have so many."""
     logs = logs.select(logs.counts >= count)
     place = np.arange(logs.num_rows) - np.repeat(logs.starts[:-1], logs.counts)
