@@ -1,4 +1,4 @@
-"""`diffprior serve`, `export`, `rebuild` and `token`: the decision service and its log."""
+"""The decision service and its log: `diffprior serve`, `export`, `prune`, `rebuild` and others."""
 
 import json
 import os
@@ -137,6 +137,32 @@ def rebuild(database: Database = DEFAULT_DATABASE) -> None:
         say(f"{counts}, {len(found.different)} replaced; {len(found.problems)} wrong counts")
         if found.problems or found.different:
             raise typer.Exit(1)
+
+
+def prune(
+    older_than: Annotated[str, typer.Option(help="Age: 90d (days), or 36h (hours).")],
+    database: Database = DEFAULT_DATABASE,
+) -> None:
+    """Delete old decisions, whose rewards are learned: the evidence of every task stays.
+
+    The service may be running. `diffprior export` writes what off-policy estimates need.
+    """
+    with friendly_errors():
+        seconds = _seconds("older-than", older_than)
+        _require_modules()
+        from ..service.prune import prune as run
+        from ..service.store import Database as OpenDatabase
+
+        _check_database(database)
+        say(str(run(OpenDatabase(database), seconds)))
+
+
+def _seconds(name: str, text: str) -> float:
+    """Seconds of an age such as 90d or 36h."""
+    number, unit = text[:-1], text[-1:]
+    if not number.isdecimal() or unit not in ("d", "h"):
+        raise ValueError(f"`{name}`: expected an age such as 90d or 36h, got {text!r}")
+    return float(number) * {"d": 86400, "h": 3600}[unit]
 
 
 def export(

@@ -170,6 +170,12 @@ class Version:
         return State.of(self.likelihood.empty(self.dim), self.settings.max_rows)
 
     @cached_property
+    def learns_as(self) -> str:
+        """What is equal of versions that learn the same evidence, whatever their priors."""
+        options = sorted(self.settings.likelihood_options.items())
+        return json.dumps([self.settings.likelihood, options, self.dim])
+
+    @cached_property
     def _scales(self) -> tuple[np.ndarray, float]:
         """Standard deviations of the prior, and the size above which observations are tested."""
         stds = np.sqrt(np.diagonal(np.asarray(self.moments.cov)))

@@ -1,7 +1,8 @@
 """The database: its tables, their migrations, and connections to SQLite or PostgreSQL.
 
-`decisions`, `rewards` and `observations` (what was learned, in order) are the source of truth.
-`snapshots` is a cache of them that `diffprior rebuild` recreates.
+`decisions`, `rewards` and `observations` (what was learned, in order) are the source of truth; of
+pruned ones, `bases` hold what was learned. `snapshots` is a cache, which `diffprior rebuild`
+recreates.
 """
 
 import contextlib
@@ -54,6 +55,8 @@ tasks = sa.Table(
     sa.Column("created", Real, nullable=False),
     sa.Column("attributes", Text),
     sa.Column("retired", Real),
+    sa.Column("pruned_decisions", Whole, nullable=False, server_default="0"),  # of num_decisions
+    sa.Column("pruned_learned", Whole, nullable=False, server_default="0"),  # the first of them
     sa.UniqueConstraint("model", "name"),
 )
 
@@ -122,6 +125,18 @@ snapshots = sa.Table(
     sa.Column("evidence", Blob, nullable=False),
 )
 
+bases = sa.Table(  # evidence of the first observations of a task, which are pruned
+    "bases",
+    metadata,
+    sa.Column("task_id", Key, sa.ForeignKey("tasks.id"), primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True),
+    sa.Column("likelihood", Text, nullable=False),
+    sa.Column("num_learned", Whole, nullable=False),
+    sa.Column("num_decisions", Whole, nullable=False),  # when the last one was learned
+    sa.Column("learned", Real, nullable=False),
+    sa.Column("evidence", Blob, nullable=False),
+)
+
 tokens = sa.Table(
     "tokens",
     metadata,
@@ -174,6 +189,11 @@ def _add_digests(connection: sa.Connection) -> None:
     _add_columns(connection, decisions.c.digest, versions.c.retired)
 
 
+def _add_bases(connection: sa.Connection) -> None:
+    bases.create(connection, checkfirst=True)
+    _add_columns(connection, tasks.c.pruned_decisions, tasks.c.pruned_learned)
+
+
 def _add_columns(connection: sa.Connection, *columns: sa.Column[Any]) -> bool:
     """Add columns that are not there yet; whether there were any."""
     missing = [column for column in columns if not _has(connection, column)]
@@ -196,6 +216,7 @@ MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (
     _add_raw_columns,
     _add_num_draws,
     _add_digests,
+    _add_bases,
 )
 
 

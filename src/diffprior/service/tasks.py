@@ -4,6 +4,7 @@ import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -16,7 +17,7 @@ from ..files.base import load_bytes
 from ..progress import progress
 from .models import Catalog, Version
 from .requests import ServiceError
-from .store import Database, Row, decisions, observations, read_rows, snapshots, tasks
+from .store import Database, Row, bases, decisions, observations, read_rows, snapshots, tasks
 
 SNAPSHOT_EVERY = 64  # observations between snapshots: the most that a cold task reads
 REBUILD_AT_ONCE = 500  # tasks per transaction of `rebuild`
@@ -54,6 +55,13 @@ class TaskState:
         """The state after one more observation."""
         arrays = self.version.learn(self.arrays, phi, reward, clock)
         return replace(self, arrays=arrays, num_learned=self.num_learned + 1)
+
+    def restored(self, content: bytes, moment: float, num_learned: int) -> "TaskState":
+        """The state with this saved evidence, as of this moment."""
+        evidence = load_bytes(content)
+        assert isinstance(evidence, AbstractEvidence)
+        arrays = State.of(evidence, self.version.settings.max_rows)._replace(moment=moment)
+        return replace(self, arrays=arrays, num_learned=num_learned)
 
     def draw_request(self, task: Row, number: int, clock: float) -> TaskRequest:
         """Request for the draws of a decision."""
@@ -101,24 +109,53 @@ def current_states(
     found = {}
     for key, (task, _) in asked.items():
         state = cache.get(key)
-        if state is not None and state.num_learned <= task["num_learned"]:
+        known = state is not None and state.num_learned <= task["num_learned"]
+        if state is not None and known and state.num_learned >= task["pruned_learned"]:
             found[key] = state
-    missing = [TaskState.empty(*own) for key, own in asked.items() if key not in found]
+    missing = starting_states(connection, [own for key, own in asked.items() if key not in found])
     old = {task["id"] for task, _ in asked.values() if task["num_learned"] >= SNAPSHOT_EVERY}
-    found |= _from_snapshots(connection, {state.key: state for state in missing}, old)
+    found |= _from_snapshots(connection, missing, old)
     behind = defaultdict(list)
     for key, state in found.items():
         if state.num_learned < asked[key][0]["num_learned"]:
             behind[state.num_learned].append(state)
     for start, states in behind.items():
-        found |= _replay(connection, states, start)
+        found |= replay(connection, states, start)
     return found
 
 
-def _replay(
+def starting_states(
+    connection: sa.Connection, wanted: Iterable[tuple[Row, Version]]
+) -> dict[Key, TaskState]:
+    """States that the observations in the log follow: empty ones, or those of pruned observations.
+
+    A version without a base of its own learns from that of another with the same likelihood.
+    """
+    states = [(task, TaskState.empty(task, version)) for task, version in wanted]
+    pruned = sorted({task["id"] for task, _ in states if task["pruned_learned"]})
+    query = sa.select(bases).where(bases.c.task_id.in_(pruned)).order_by(bases.c.version)
+    found = defaultdict(list)
+    for row in connection.execute(query) if pruned else ():
+        found[row.task_id].append(row)
+    return {state.key: _after(state, task, found[task["id"]]) for task, state in states}
+
+
+def _after(state: TaskState, task: Row, bases_of_task: list[Any]) -> TaskState:
+    """A state after the pruned observations of its task."""
+    state, version = replace(state, num_learned=task["pruned_learned"]), state.version
+    like = [row for row in bases_of_task if row.likelihood == version.learns_as]
+    if not like:
+        return state
+    row = next((row for row in like if row.version == version.version), like[-1])
+    return state.restored(
+        row.evidence, version.clock(row.num_decisions, row.learned), row.num_learned
+    )
+
+
+def replay(
     connection: sa.Connection, states: list[TaskState], start: int, stop: int = 2**62
 ) -> dict[Key, TaskState]:
-    """States that have learned `start` observations, after those of the log before `stop`.
+    """States that have learned `start` observations, after those of the log up to `stop`.
 
     An observation that a version cannot learn from, because its likelihood differs, is skipped.
     """
@@ -144,19 +181,15 @@ def _replay(
 
 
 def _from_snapshots(
-    connection: sa.Connection, empty: dict[Key, TaskState], old: set[int]
+    connection: sa.Connection, first: dict[Key, TaskState], old: set[int]
 ) -> dict[Key, TaskState]:
-    """The newest stored states in place of empty ones, of tasks that are `old` enough for one."""
-    states, ids = dict(empty), sorted(old & {task_id for task_id, _ in empty})
+    """The newest stored states in place of the first, of tasks that are `old` enough for one."""
+    states, ids = dict(first), sorted(old & {task_id for task_id, _ in first})
     stored = sa.select(snapshots).where(snapshots.c.task_id.in_(ids))
     for row in connection.execute(stored) if ids else ():
         key = (row.task_id, row.version)
-        if key in states:
-            evidence = load_bytes(row.evidence)
-            assert isinstance(evidence, AbstractEvidence)
-            own = State.of(evidence, states[key].version.settings.max_rows)
-            own = own._replace(moment=row.moment)
-            states[key] = replace(states[key], arrays=own, num_learned=row.num_learned)
+        if key in states and row.num_learned >= states[key].num_learned:
+            states[key] = states[key].restored(row.evidence, row.moment, row.num_learned)
     return states
 
 
@@ -195,7 +228,7 @@ def rebuild(database: Database) -> Rebuilt:
     with database.reading() as connection:
         total = connection.execute(sa.select(sa.func.count()).select_from(tasks)).scalar_one()
     with progress("recomputing tasks", total) as shown:
-        for page in _pages(database):
+        for page in pages(database, REBUILD_AT_ONCE):
             with database.transaction() as connection:
                 for task in page:
                     found.num_tasks += 1
@@ -205,8 +238,10 @@ def rebuild(database: Database) -> Rebuilt:
                         if not catalog.loaded(task["model"], row.version):
                             continue
                         found.num_snapshots += 1
-                        empty = TaskState.empty(task, catalog.version(task["model"], row.version))
-                        state = _replay(connection, [empty], 0, row.num_learned)[empty.key]
+                        version = catalog.version(task["model"], row.version)
+                        (first,) = starting_states(connection, [(task, version)]).values()
+                        start = first.num_learned
+                        state = replay(connection, [first], start, row.num_learned)[first.key]
                         if state.arrays.evidence.to_bytes() != row.evidence:
                             found.different.append(f"{task['model']}/{task['name']}")
                             write_snapshots(connection, database, [state])
@@ -214,12 +249,13 @@ def rebuild(database: Database) -> Rebuilt:
     return found
 
 
-def _pages(database: Database) -> Iterator[list[Row]]:
+def pages(database: Database, size: int, *where: sa.ColumnElement[bool]) -> Iterator[list[Row]]:
+    """The tasks for which this holds, so many at a time."""
     last = 0
     while True:
-        query = sa.select(tasks).where(tasks.c.id > last).order_by(tasks.c.id)
+        query = sa.select(tasks).where(tasks.c.id > last, *where).order_by(tasks.c.id)
         with database.reading() as connection:
-            page = read_rows(connection, query.limit(REBUILD_AT_ONCE))
+            page = read_rows(connection, query.limit(size))
         if not page:
             return
         yield page
@@ -228,10 +264,10 @@ def _pages(database: Database) -> Iterator[list[Row]]:
 
 def _wrong_counts(connection: sa.Connection, task: Row) -> list[str]:
     wrong = []
-    for name, table in (("num_decisions", decisions), ("num_learned", observations)):
+    for name, table in (("decisions", decisions), ("learned", observations)):
         count = sa.select(sa.func.count()).where(table.c.task_id == task["id"])
-        value = connection.execute(count).scalar()
-        if value != task[name]:
+        value = connection.execute(count).scalar_one() + task[f"pruned_{name}"]
+        if value != task[f"num_{name}"]:
             about = f"{task['model']}/{task['name']}"
-            wrong.append(f"{about}: {name} is {task[name]}, the log has {value}")
+            wrong.append(f"{about}: num_{name} is {task[f'num_{name}']}, the log has {value}")
     return wrong

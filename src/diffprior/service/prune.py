@@ -1,0 +1,132 @@
+"""Retention: old decisions leave the log, and what was learned from them stays as evidence."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from ..progress import progress
+from .models import Catalog, Version
+from .store import (
+    Database,
+    Row,
+    bases,
+    decisions,
+    observations,
+    read_rows,
+    rewards,
+    snapshots,
+    tasks,
+)
+from .tasks import pages, replay, starting_states
+
+TASKS_AT_ONCE = 500  # read at a time
+ROWS_AT_ONCE = 200  # observations of one transaction, which others may wait for
+
+
+@dataclass
+class Pruned:
+    """Result of `prune`: what was deleted."""
+
+    num_decisions: int = 0
+    num_observations: int = 0
+
+    def __str__(self) -> str:
+        """Summary in one line."""
+        return f"deleted {self.num_decisions} decisions and {self.num_observations} observations"
+
+
+def prune(database: Database, older_than: float) -> Pruned:
+    """Delete decisions made more than so many seconds ago, with their rewards and observations.
+
+    Those that still wait for a reward stay. What each task has learned from deleted observations
+    becomes the base that the rest of its log is learned after, so that evidence does not change.
+    The service may be running: a transaction is short, and as long a pause follows it.
+    """
+    catalog, pruned, cutoff = Catalog(database), Pruned(), time.time() - older_than
+    count = sa.select(sa.func.count()).select_from(tasks).where(tasks.c.created < cutoff)
+    with database.reading() as connection:
+        total = connection.execute(count).scalar_one()
+    with progress("pruning tasks", total) as shown:
+        for page in pages(database, TASKS_AT_ONCE, tasks.c.created < cutoff):
+            for task in page:
+                query, more = sa.select(tasks).where(tasks.c.id == task["id"]), True
+                while more:
+                    begin = time.monotonic()
+                    with database.transaction() as connection:
+                        (locked,) = read_rows(connection, query.with_for_update())
+                        more = _prune(connection, catalog, locked, cutoff, pruned)
+                    time.sleep(time.monotonic() - begin)
+                shown.advance()
+    return pruned
+
+
+def _prune(
+    connection: sa.Connection, catalog: Catalog, task: Row, cutoff: float, pruned: Pruned
+) -> bool:
+    """Prune a task, some of its observations at a time; whether there are more."""
+    own, start = observations.c.task_id == task["id"], task["pruned_learned"]
+    newer = sa.select(sa.func.min(observations.c.number)).where(
+        own, observations.c.learned >= cutoff
+    )
+    end = connection.execute(newer).scalar()
+    end = task["num_learned"] if end is None else end
+    stop = min(end, start + ROWS_AT_ONCE)
+    if stop > start:
+        _move_base(connection, catalog, task, stop)
+        gone = observations.delete().where(own, observations.c.number < stop)
+        pruned.num_observations += connection.execute(gone).rowcount
+    num_decisions = _delete_decisions(connection, task, cutoff)
+    pruned.num_decisions += num_decisions
+    counts = {"pruned_learned": stop, "pruned_decisions": task["pruned_decisions"] + num_decisions}
+    connection.execute(tasks.update().where(tasks.c.id == task["id"]).values(**counts))
+    return bool(stop < end)
+
+
+def _move_base(connection: sa.Connection, catalog: Catalog, task: Row, stop: int) -> None:
+    """Let the bases of a task hold its first `stop` observations."""
+    stored = sa.select(snapshots.c.version).where(snapshots.c.task_id == task["id"])
+    used = set(connection.execute(stored).scalars())
+    versions = list(_versions_to_store(catalog, task["model"], used))
+    first = starting_states(connection, [(task, version) for version in versions])
+    states = replay(connection, list(first.values()), task["pruned_learned"], stop)
+    of_task = observations.c.task_id == task["id"], observations.c.number == stop - 1
+    last = connection.execute(sa.select(observations).where(*of_task)).one()
+    rows = [
+        {
+            "task_id": task["id"],
+            "version": state.version.version,
+            "likelihood": state.version.learns_as,
+            "num_learned": stop,
+            "num_decisions": last.num_decisions,
+            "learned": last.learned,
+            "evidence": state.arrays.evidence.to_bytes(),
+        }
+        for state in states.values()
+    ]
+    connection.execute(bases.delete().where(bases.c.task_id == task["id"]))
+    if rows:
+        connection.execute(bases.insert(), rows)
+    older = snapshots.c.task_id == task["id"], snapshots.c.num_learned < stop
+    connection.execute(snapshots.delete().where(*older))
+
+
+def _versions_to_store(catalog: Catalog, model: str, used: set[int]) -> Iterator[Version]:
+    """Versions that serve or have served the task, and the newest one of each other likelihood."""
+    seen = set()
+    for version in catalog.versions_of(model):
+        if version.share > 0 or version.version in used or version.learns_as not in seen:
+            seen.add(version.learns_as)
+            yield version
+
+
+def _delete_decisions(connection: sa.Connection, task: Row, cutoff: float) -> int:
+    """Delete old decisions whose observations are gone, and which wait for nothing; how many."""
+    d = decisions.c
+    learned = sa.select(observations.c.decision_id).where(observations.c.task_id == task["id"])
+    waits = sa.and_(d.settled.is_(False), d.status == "active", d.expires.is_not(None))
+    old = (d.task_id == task["id"], d.created < cutoff, ~waits, d.id.not_in(learned))
+    ids = sa.select(d.id).where(*old).scalar_subquery()
+    connection.execute(rewards.delete().where(rewards.c.decision_id.in_(ids)))
+    return connection.execute(decisions.delete().where(*old)).rowcount
