@@ -19,7 +19,6 @@ import typer
 import diffprior as dp
 from diffprior.checks import choice
 from diffprior.evaluate import estimate_log_evidence
-from diffprior.executors import AbstractExecutor
 from diffprior.files.cache import array_digest
 from diffprior.fitting.em import fit_gaussian
 from diffprior.fitting.rows import linear_blocks
@@ -30,7 +29,7 @@ from diffprior.reporting.page import Block, Callout, Heading, Text
 from diffprior.reporting.tables import Table, plus_minus, standard_error
 
 from .cache import ResultCache
-from .command import Folder, Fresh, Json, Out, Ray, Seed, conduct
+from .command import Folder, Fresh, Json, Out, Seed, conduct
 from .datasets import find_data
 from .real_tasks import DATA_SETS, NUM_TURNS, DataSet, Turn
 from .report import write_report
@@ -108,7 +107,6 @@ def run_real_data(
     out: Path,
     folder: Path,
     cache: ResultCache,
-    executor: AbstractExecutor | None = None,
     *,
     names: Sequence[str] = (),
     network: bool = True,
@@ -352,17 +350,16 @@ def main(
     ] = True,
     fresh: Fresh = False,
     seed: Seed = 0,
-    ray: Ray = None,
 ) -> None:
     """Gain of learned priors on real tasks, with and without attributes."""
 
-    def run(cache: ResultCache, executor: AbstractExecutor | None) -> RealDataResult:
+    def run(cache: ResultCache) -> RealDataResult:
         if data is None:
             raise FileNotFoundError("`data`: expected a folder, got none; pass --data FOLDER")
         names = tuple(only or ())
-        return run_real_data(out, data, cache, executor, names=names, network=network, seed=seed)
+        return run_real_data(out, data, cache, names=names, network=network, seed=seed)
 
-    conduct(run, out, json, fresh, ray)
+    conduct(run, out, json, fresh)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from experiments import real_data, real_tasks
 from experiments.cache import ResultCache
@@ -108,6 +110,13 @@ def test_log_likelihood_is_that_of_a_mixed_model_and_the_report_is_written(
     assert not real_data.worse(result)
     page = (tmp_path / "out" / "report.html").read_text()
     assert f"{expected:.2f}" in page
+
+
+def test_the_command_names_what_is_missing(tmp_path: Path) -> None:
+    app = typer.Typer()
+    app.command()(real_data.main)
+    found = CliRunner().invoke(app, ["--data", str(tmp_path), "--out", str(tmp_path / "out")])
+    assert found.exit_code == 2 and "with some of InstEval.csv" in found.output.replace("\n", " ")
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
