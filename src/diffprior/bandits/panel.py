@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 from numpy.typing import ArrayLike
 
 from ..checks import default_float
@@ -94,6 +94,32 @@ def _enlarged(array: np.ndarray, room: int) -> np.ndarray:
     return larger
 
 
+class PriorPool:
+    """Draws of the prior for new items: each takes the next ones of a pool; once all have been
+    taken, they are taken again in another order.
+    """
+
+    def __init__(
+        self,
+        sample: Callable[[Key[Array, ""], int], ArrayLike],
+        key: Key[Array, ""],
+        num_draws: int,
+    ) -> None:
+        self._sample, self._num_draws = sample, num_draws
+        self._key = jax.random.key_data(key)
+        self._pool: list[np.ndarray] = []
+
+    def __call__(self, numbers: Int[np.ndarray, " n"]) -> Float[np.ndarray, "n m d"]:
+        """Draws (n, m, d) of items of these numbers."""
+        taken = numbers[:, None] * self._num_draws + np.arange(self._num_draws)
+        epoch, place = np.divmod(taken, POOL)
+        which = (place * (2 * STRIDE * epoch + 1) + epoch) % POOL
+        while len(self._pool) * BLOCK <= which.max():
+            key = jax.random.fold_in(jax.random.wrap_key_data(self._key), len(self._pool))
+            self._pool.append(np.asarray(self._sample(key, BLOCK)))
+        return np.concatenate(self._pool)[which]
+
+
 class PanelDraws:
     """Rows of a panel: joint draws of Thompson sampling, or what another agent maximizes."""
 
@@ -107,7 +133,7 @@ class PanelDraws:
             self._num_draws = 0
         elif isinstance(agent, AbstractGaussianAgent):
             self._num_draws = 1
-        self._pool: list[np.ndarray] = []
+        self._pool = PriorPool(self._prior_draws, seed_key(seed), self._num_draws)
 
     def empty(self, count: int = 0) -> PanelRows:
         """Rows with nothing in them yet."""
@@ -154,7 +180,7 @@ class PanelDraws:
             mean, cov = np.asarray(moments.mean), np.asarray(moments.cov)
             return np.tile(mean, (count, 1, 1)), np.tile(cov, (count, 1, 1))
         if not states:
-            drawn = self._pooled(words)
+            drawn = self._pool(words[:, 0] + (words[:, 1] - 1) * STRIDE)
             return (drawn if offsets is None else drawn + offsets[:, None]), none
         size = next(size for size in reversed(SIZES) if size >= count)
         padded = np.zeros((size, 2), np.uint32)
@@ -182,21 +208,10 @@ class PanelDraws:
         key = jax.random.key_data(seed_key(seed))
         return np.asarray(program(self._leaves, key, state.leaves, offset))
 
-    def _pooled(self, words: Int[np.ndarray, "n 2"]) -> Float[np.ndarray, "n m d"]:
-        """Draws of the prior: a new item takes the next ones of a pool; once all have been taken,
-        they are taken again in another order.
-        """
+    def _prior_draws(self, key: Key[Array, ""], count: int) -> Any:
         assert isinstance(self._agent, ThompsonSampling)
-        number = words[:, 0] + (words[:, 1] - 1) * STRIDE
-        taken = number[:, None] * self._num_draws + np.arange(self._num_draws)
-        epoch, place = np.divmod(taken, POOL)
-        which = (place * (2 * STRIDE * epoch + 1) + epoch) % POOL
         empty = self._agent.likelihood.empty(self._dim)
-        while len(self._pool) * BLOCK <= which.max():
-            key = jax.random.fold_in(jax.random.wrap_key_data(self._key), len(self._pool))
-            draws, _ = self._agent.sampler.sample_many(key, empty, BLOCK, throw=False)
-            self._pool.append(np.asarray(draws))
-        return np.concatenate(self._pool)[which]
+        return self._agent.sampler.sample_many(key, empty, count, throw=False)[0]
 
 
 class ConditionedMixture:

@@ -32,12 +32,22 @@ from .gate import Gate
 from .limits import Limits
 from .models import Catalog
 from .reading import Reader
-from .requests import Change, ChangeTask, Decide, Json, Reward, ServiceError, unavailable
+from .requests import (
+    Change,
+    ChangeTask,
+    Choose,
+    Decide,
+    Json,
+    Reward,
+    ServiceError,
+    unavailable,
+)
 from .settings import Settings
 
 MAX_ACTIONS = 1_000
 MAX_NUMBERS = 100_000  # features of one decision
 MAX_BATCH = 256
+MAX_ITEMS = 10_000  # named by one choice
 MAX_ECHO = 300  # characters of a caller's text in an error message
 
 Name = Annotated[  # without control characters, which neither databases nor logs can hold
@@ -65,6 +75,7 @@ TaskAttributes = Annotated[
 ModelName = Annotated[Name, fastapi.Path(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
 OneForm = pydantic.AfterValidator(functools.partial(unicodedata.normalize, "NFC"))
 TaskName = Annotated[Name, OneForm, fastapi.Path()]  # which looks the same only if it is
+Item = Annotated[Name, OneForm]
 DecisionId = Annotated[Id, fastapi.Path()]
 
 
@@ -202,6 +213,55 @@ class TaskDecisionBody(DecisionBody):
     task: Annotated[Name, OneForm]
 
 
+class ChoiceBody(Body):
+    """A visitor to choose an item for; items are tasks, each with parameters of its own.
+
+    The context is a list of numbers, or the raw columns that the model was learned from by name.
+    """
+
+    context: Row
+    items: Annotated[list[Item], pydantic.Field(max_length=MAX_ITEMS)] | None = pydantic.Field(
+        None, description="choose among these; among all that are not retired if left out"
+    )
+    exclude: Annotated[list[Item], pydantic.Field(max_length=MAX_ITEMS)] = pydantic.Field(
+        default_factory=list, description="items not to choose, such as those already seen"
+    )
+    top_k: Annotated[int, pydantic.Field(ge=1, le=MAX_ACTIONS)] | None = pydantic.Field(
+        None, description="rank this many items instead of choosing one"
+    )
+    decision_id: Id | None = pydantic.Field(
+        None, description="your own id: a repeated call gets the same reply"
+    )
+    item_taken: Item | None = pydantic.Field(
+        None, description="shadow mode: your item is logged as taken, ours as recommended"
+    )
+    deferred: bool = pydantic.Field(
+        False, description="wait for a reward only once the choice is activated"
+    )
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> "ChoiceBody":
+        if self.items is not None and len(set(self.items)) < len(self.items):
+            raise ValueError("expected each of `items` once; drop the others")
+        return self
+
+    def request(self, model: str, token: Token) -> Choose:
+        """The request to the engine."""
+        raw = [self.context] if isinstance(self.context, dict) else None
+        return Choose(
+            model,
+            np.empty((1, 0)) if raw else np.asarray([self.context], np.float64),
+            items=self.items,
+            exclude=self.exclude,
+            top_k=self.top_k,
+            decision_id=self.decision_id or secrets.token_hex(16),
+            taken=self.item_taken,
+            deferred=self.deferred,
+            token=token.id,
+            raw=raw,
+        )
+
+
 class BatchBody(Body):
     """Decisions for many tasks."""
 
@@ -297,6 +357,7 @@ def _add_examples(app: fastapi.FastAPI, catalog: Catalog) -> None:
             bodies: list[tuple[str, str, object]] = [
                 ("tasks/{task}/decisions", "post", {"actions": {"a": row, "b": row}}),
             ]
+            bodies.append(("choices", "post", {"context": row}))
             if attributes := _example(version.attribute_encoder):
                 bodies.append(("tasks/{task}", "put", {"attributes": attributes}))
             for path, method, body in bodies:
@@ -346,7 +407,7 @@ def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRou
         prefix="/v1", tags=["decisions"], dependencies=[wait], route_class=StrictRoute
     )
 
-    async def serve(request: Decide | ChangeTask | Reward | Change) -> object:
+    async def serve(request: Decide | Choose | ChangeTask | Reward | Change) -> object:
         future = asyncio.wrap_future(engine.submit(request))
         try:
             return await asyncio.wait_for(future, limits.seconds)
@@ -370,6 +431,15 @@ def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRou
         requests = [item.request(model, item.task, token) for item in body.decisions]
         replies = await asyncio.gather(*map(serve, requests), return_exceptions=True)
         return JSONResponse({"decisions": [_reply_or_error(reply) for reply in replies]})
+
+    @router.post("/models/{model}/choices")
+    async def choose(
+        model: ModelName, body: ChoiceBody, token: Annotated[Token, may_decide]
+    ) -> JSONResponse:
+        """Choose among items, which are the model's tasks; its reward is that of a decision."""
+        if engine.panels.missing(model):  # drawn for without keeping others waiting
+            await asyncio.to_thread(engine.panels.build, model)
+        return JSONResponse(await serve(body.request(model, token)))
 
     @router.put("/models/{model}/tasks/{task:path}")
     async def put_task(

@@ -11,9 +11,11 @@ import sqlalchemy as sa
 
 from ..bandits.decisions import TaskChoice, choose_for_tasks
 from .models import Catalog, Version, task_seed
+from .panels import Chosen, Panels
 from .requests import (
     Change,
     ChangeTask,
+    Choose,
     Decide,
     Reply,
     Request,
@@ -26,12 +28,22 @@ from .requests import (
     task_reply,
 )
 from .settings import check_rewards
-from .store import Database, Row, decisions, observations, read_rows, rewards, tasks, tokens
+from .store import (
+    Database,
+    Row,
+    candidates,
+    decisions,
+    observations,
+    read_rows,
+    rewards,
+    tasks,
+    tokens,
+)
 from .tasks import SNAPSHOT_EVERY, Key, TaskCache, TaskState, current_states, write_snapshots
 
 MAX_REWARDS = 100  # of a decision
 TaskName = tuple[str, str]  # model and task
-TaskRequest = Decide | ChangeTask
+TaskRequest = Decide | ChangeTask  # the latter also of a new item
 TOO_MANY_TASKS = ServiceError(
     429, "the token has created as many tasks as it may; ask for a higher limit"
 )
@@ -46,6 +58,14 @@ class _Pending(NamedTuple):
     number: int
 
 
+class _Choice(NamedTuple):
+    """A choice to log, and the version that made it."""
+
+    request: Choose
+    version: Version
+    chosen: Chosen
+
+
 class Batch:
     """The requests of one transaction at the time `now`; the cache changes in `commit_cache` only.
 
@@ -58,10 +78,11 @@ class Batch:
         database: Database,
         catalog: Catalog,
         cache: TaskCache,
+        panels: Panels,
         now: float,
     ) -> None:
         self._connection, self._database = connection, database
-        self._catalog, self._cache, self._now = catalog, cache, now
+        self._catalog, self._cache, self._panels, self._now = catalog, cache, panels, now
         self._tasks: dict[int, Row] = {}
         self._states: dict[Key, TaskState] = {}
         self._decisions: dict[str, Row] = {}
@@ -71,30 +92,39 @@ class Batch:
         self._new_rewards: list[Row] = []
         self._observations: list[Row] = []
         self._snapshots: list[TaskState] = []
+        self._choices_before: dict[str, Row] = {}
+        self._repeated: list[Choose] = []
+        self._sets: dict[str, Row] = {}
+        self.created: list[Row] = []
         self.results: list[tuple[Request, object]] = []
         self.learned: list[tuple[float, float, int]] = []  # reward, prediction, number of the task
 
     def run(self, requests: list[Request]) -> None:
         """Serve all requests; the error of a rejected one is its result."""
-        others = [r for r in requests if not isinstance(r, Decide | ChangeTask)]
+        others = [r for r in requests if isinstance(r, Reward | Change | Settle)]
         about_tasks = [r for r in requests if isinstance(r, Decide | ChangeTask)]
         valid = [r for r in about_tasks if self._is_valid(r)]
         decides = [r for r in valid if isinstance(r, Decide)]
         named = self._create_tasks(valid)
+        chosen = self._choose([r for r in requests if isinstance(r, Choose)])
         self._read_decisions(others)
-        self._lock_tasks({row["id"]: row for row in named.values()})
+        taken = {choice.taken["id"] for _, _, choice in chosen}
+        self._lock_tasks({row["id"]: row for row in named.values()}, taken)
         self._read_rewards()
         named = {key: self._tasks[row["id"]] for key, row in named.items()}
         for about in valid:
             self._change_task(about, named.get((about.model, about.task)))
         for request in others:
             self._attempt(request, self._serve)
-        self._decide(decides, named)
+        self._decide(decides, named, self._log_choices(chosen))
         self._write()
 
     def commit_cache(self) -> None:
         """Store the states in memory, once they are in the log."""
         self._cache.put(self._states.values())
+        self._panels.note(self.created)
+        self._panels.note(self._tasks.values())
+        self._panels.remember(self._sets)
 
     def _attempt(self, request: Request, serve: Callable[..., object], *about: object) -> None:
         try:
@@ -123,7 +153,7 @@ class Batch:
         query = sa.select(column.table).where(column.in_(listed))
         return read_rows(self._connection, query) if listed else []
 
-    def _create_tasks(self, requests: list[TaskRequest]) -> dict[TaskName, Row]:
+    def _create_tasks(self, requests: Sequence[TaskRequest]) -> dict[TaskName, Row]:
         """Rows of the tasks of these requests; new tasks are created, but not to be retired."""
         wanted = {(r.model, r.task): r for r in requests}
         found = self._find_tasks(wanted)
@@ -131,7 +161,9 @@ class Batch:
         missing = [new[key] for key in sorted(new.keys() - found.keys())]
         if rows := [self._new_task(request) for request in self._within_limits(missing)]:
             self._connection.execute(self._database.insert_if_absent(tasks), rows)
-        return found | self._find_tasks((r.model, r.task) for r in missing)
+        created = self._find_tasks((r.model, r.task) for r in missing)
+        self.created += created.values()
+        return found | created
 
     def _find_tasks(self, wanted: Iterable[TaskName]) -> dict[TaskName, Row]:
         by_model = defaultdict(list)
@@ -204,9 +236,9 @@ class Batch:
             found += read_rows(self._connection, due)
         self._decisions = {row["id"]: row for row in found}
 
-    def _lock_tasks(self, named: dict[int, Row]) -> None:
+    def _lock_tasks(self, named: dict[int, Row], more: set[int]) -> None:
         """Read these tasks and those of the decisions, locked until the end of the transaction."""
-        owners = {row["task_id"] for row in self._decisions.values()}
+        owners = more | {row["task_id"] for row in self._decisions.values()}
         self._tasks = named if self._database.is_sqlite else {}  # which has one writer at a time
         ids = sorted((named.keys() | owners) - self._tasks.keys())
         if ids:
@@ -247,6 +279,9 @@ class Batch:
 
     def _write(self) -> None:
         """Write everything that has changed."""
+        new = [row for name, row in self._sets.items() if name not in self._panels.stored]
+        if new:
+            self._connection.execute(self._database.insert_if_absent(candidates), new)
         _update(self._connection, tasks, self._tasks.values(), "num_decisions", "num_learned")
         _update(self._connection, tasks, self._changed_tasks.values(), "attributes", "retired")
         changed = self._changed.values()
@@ -349,7 +384,8 @@ class Batch:
         """Settle a decision, and learn its reward if there is one."""
         task = self._tasks[row["task_id"]]
         if value is not None:
-            phi = np.frombuffer(row["features"]).reshape(row["num_actions"], -1)[row["taken"]]
+            features = np.frombuffer(row["features"]).reshape(row["num_actions"], -1)
+            phi = features[0 if row["candidates"] else row["taken"]]
             clock = version.clock(task["num_decisions"], self._now)
             state = self._state(task, version).learn(phi, value, clock)
             self._states[state.key] = state
@@ -372,8 +408,11 @@ class Batch:
         row["settled"] = True
         self._changed[row["id"]] = row
 
-    def _decide(self, requests: list[Decide], named: dict[TaskName, Row]) -> None:
+    def _decide(
+        self, requests: list[Decide], named: dict[TaskName, Row], choices: list[Row]
+    ) -> None:
         known = {r["id"]: r for r in self._rows(decisions.c.id, [r.decision_id for r in requests])}
+        known |= {row["id"]: row for row in choices}
         versions = {key: self._catalog.for_task(*key) for key in named}
         self._load((task, versions[key]) for key, task in named.items())
         groups: dict[Version, list[_Pending]] = defaultdict(list)
@@ -395,7 +434,7 @@ class Batch:
             task["num_decisions"] += 1
             asked.add(request.decision_id)
         rows = [row for group in groups.values() for row in self._decide_group(group)]
-        _insert(self._connection, decisions, rows)
+        _insert(self._connection, decisions, choices + rows)
         known |= {row["id"]: row for row in rows}
         for request, task in repeated:
             self._attempt(request, _repeated_decision, task, known[request.decision_id])
@@ -419,24 +458,37 @@ class Batch:
         return rows
 
     def _row(self, pending: _Pending, choice: TaskChoice, predicted: float) -> Row:
-        request, version = pending.request, pending.state.version
-        return {
-            "id": request.decision_id,
+        request = pending.request
+        return self._shared(request, pending.state.version, choice, predicted) | {
             "task_id": pending.task["id"],
             "number": pending.number,
-            "version": version.version,
-            "features": request.features.astype(np.float64).tobytes(),
-            "num_actions": len(request.features),
             "names": json.dumps(request.names) if request.names else None,
             "mask": None if request.mask is None else request.mask.tobytes(),
             "ranking": json.dumps(choice.ranking.tolist()),
-            "top_k": request.top_k,
             "taken": choice.taken,
+            "failed": choice.failed,
+            "candidates": None,
+            "excluded": None,
+        }
+
+    def _shared(
+        self,
+        request: Decide | Choose,
+        version: Version,
+        choice: TaskChoice | Chosen,
+        predicted: float,
+    ) -> Row:
+        """What the rows of decisions and of choices have in common."""
+        return {
+            "id": request.decision_id,
+            "version": version.version,
+            "features": request.features.astype(np.float64).tobytes(),
+            "num_actions": len(request.features),
+            "top_k": request.top_k,
             "propensity": choice.propensity,
             "propensity_se": choice.propensity_se,
             "num_draws": choice.num_draws,
             "predicted": predicted if np.isfinite(predicted) else 0.0,
-            "failed": choice.failed,
             "shadow": request.taken is not None,
             "status": "deferred" if request.deferred else "active",
             "settled": False,
@@ -445,6 +497,82 @@ class Batch:
             "digest": request.digest(),
             "raw": None if request.raw is None else json.dumps(request.raw),
         }
+
+    def _choose(self, requests: list[Choose]) -> list[_Choice]:
+        """The choices to log, of requests that are valid and not repeated.
+
+        They come before the locks, because the tasks that are chosen are among those to lock, and
+        so before the rewards of this transaction, of which no caller knows that they are learned.
+        """
+        ids = [request.decision_id for request in requests]
+        self._choices_before = {row["id"]: row for row in self._rows(decisions.c.id, ids)}
+        made: dict[str, _Choice] = {}
+        for request in requests:
+            if request.decision_id in made or request.decision_id in self._choices_before:
+                self._repeated.append(request)
+                continue
+            try:
+                made[request.decision_id] = self._choice(request)
+            except ServiceError as error:
+                self.results.append((request, error))
+        return list(made.values())
+
+    def _choice(self, request: Choose) -> _Choice:
+        version = self._catalog.for_task(request.model, request.decision_id)
+        if request.raw is not None:
+            request.features = version.encode(request.raw)
+        request.check(version.dim)
+        panel = self._panels.of(version, self._connection)
+        missing = [name for name in request.items or () if name not in panel]
+        if missing:
+            found = self._missing_items(request, missing)
+            self._panels.add(self._connection, panel, found)
+        chosen = panel.choose(request)
+        self._sets[chosen.among.id] = chosen.among._asdict() | {"model": request.model}
+        return _Choice(request, version, chosen)
+
+    def _missing_items(self, request: Choose, names: list[str]) -> list[Row]:
+        """Items that a choice names and that no panel has: new, retired, or put just now."""
+        wanted = [(request.model, name) for name in names]
+        found = self._find_tasks(wanted)
+        new = [ChangeTask(*key, token=request.token) for key in wanted if key not in found]
+        settings = self._catalog.versions_of(request.model)[0].settings
+        if new and settings.unknown_items == "reject":
+            raise not_found("items", new[0].task)
+        found |= self._create_tasks(new)
+        for key in wanted:
+            if key not in found:
+                raise TOO_MANY_TASKS
+            if found[key]["retired"] is not None:
+                raise ServiceError(409, f"`items`: {key[1]!r} is retired; put it again to use it")
+        return [found[key] for key in wanted]
+
+    def _log_choices(self, choices: list[_Choice]) -> list[Row]:
+        """Rows of choices: each is a decision of the item that is taken."""
+        rows = []
+        for request, version, chosen in choices:
+            task = self._tasks[chosen.taken["id"]]
+            names = [item["name"] for item in chosen.ranking]
+            names += [] if task["name"] in names else [task["name"]]
+            predicted = float(version.mean_reward(chosen.predictors).mean())
+            row = self._shared(request, version, chosen, predicted) | {
+                "task_id": task["id"],
+                "number": task["num_decisions"],
+                "names": json.dumps(names),
+                "mask": None,
+                "ranking": json.dumps(list(range(len(chosen.ranking)))),
+                "taken": names.index(task["name"]),
+                "failed": False,
+                "candidates": chosen.among.id,
+                "excluded": json.dumps(chosen.excluded) if chosen.excluded else None,
+            }
+            task["num_decisions"] += 1
+            rows.append(row)
+            self.results.append((request, decision_reply(row)))
+        known = self._choices_before | {row["id"]: row for row in rows}
+        for again in self._repeated:
+            self._attempt(again, _repeated_decision, None, known[again.decision_id])
+        return rows
 
 
 def _insert(connection: sa.Connection, table: sa.Table, rows: list[Row]) -> None:
@@ -467,10 +595,10 @@ def _update_statement(table: sa.Table, columns: tuple[str, ...]) -> sa.Update:
     return table.update().where(table.c.id == sa.bindparam("_id")).values(values)
 
 
-def _repeated_decision(request: Decide, task: Row, row: Row) -> Reply:
+def _repeated_decision(request: Decide | Choose, task: Row | None, row: Row) -> Reply:
     """The earlier reply to a decision that is requested again."""
     same = row["digest"] == request.digest()
-    if row["digest"] is None:  # of before
+    if row["digest"] is None and task is not None:  # of before
         same = row["task_id"] == task["id"] and row["features"] == request.features.tobytes()
     if not same:
         raise ServiceError(

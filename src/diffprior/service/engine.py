@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from .batch import Batch
 from .metrics import Metrics
 from .models import REFRESH_SECONDS, Catalog
+from .panels import Panels
 from .requests import Request, ServiceError, Settle, unavailable
 from .store import Database
 from .tasks import TaskCache
@@ -58,6 +59,7 @@ class Engine:
         self.catalog = Catalog(database)
         self.metrics = metrics
         self.task_cache = TaskCache(cache_bytes)
+        self.panels = Panels(database, self.catalog, self.task_cache)
         self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         self._preparing = threading.Lock()
@@ -90,6 +92,7 @@ class Engine:
                 except Exception as error:
                     self.catalog.mark_broken(version, error)
             self.catalog.serve_ready()
+            self.panels.build_used()
             if not self.prepared:
                 gc.collect()
                 gc.freeze()  # later collections skip what exists now, which takes them long
@@ -122,6 +125,7 @@ class Engine:
             requests, stopping = self._collect()
             if requests:
                 self._serve(requests)
+            self._draw_items()
             if time.monotonic() - last_settled > SETTLE_SECONDS and not stopping:
                 settle = Settle()
                 self._serve([settle])  # alone, because it skips tasks that others have locked
@@ -130,6 +134,13 @@ class Engine:
                 self._prepare_in_background()
             if stopping:
                 return
+
+    def _draw_items(self) -> None:
+        """Draw anew for items whose evidence has changed."""
+        try:
+            self.panels.work(self.clock.now())
+        except sa.exc.SQLAlchemyError as error:
+            log.error("database failed: %s", type(error.__cause__ or error).__name__)
 
     def _prepare_in_background(self) -> None:
         """Compile versions that another process has added, while decisions continue."""
@@ -191,10 +202,16 @@ class Engine:
 
     def _in_one_transaction(self, requests: list[Request]) -> list[tuple[Request, object]]:
         now = self.clock.now()
-        with self.database.transaction() as connection:
-            self.catalog.refresh_in(connection, REFRESH_SECONDS)
-            batch = Batch(connection, self.database, self.catalog, self.task_cache, now)
-            batch.run(requests)
+        batch = None
+        try:
+            with self.database.transaction() as connection:
+                self.catalog.refresh_in(connection, REFRESH_SECONDS)
+                about = (self.catalog, self.task_cache, self.panels)
+                batch = Batch(connection, self.database, *about, now)
+                batch.run(requests)
+        except Exception:
+            self.panels.drop([] if batch is None else batch.created)
+            raise
         batch.commit_cache()
         self.metrics.tasks_in_memory.set(len(self.task_cache))
         self.metrics.learned(batch.learned)

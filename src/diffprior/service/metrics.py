@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from .requests import Decide, Request, Reward, ServiceError
+from .requests import Choose, Decide, Request, Reward, ServiceError
 
 LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT")
@@ -64,7 +64,7 @@ class Metrics:
         """Record the outcome of one request to the engine."""
         if isinstance(result, ServiceError):
             self._refused.labels(str(result.status)).inc()
-        elif isinstance(request, Decide) and isinstance(result, dict):
+        elif isinstance(request, Decide | Choose) and isinstance(result, dict):
             self._decisions.labels(request.model).inc()
             self._failed.inc(result["failed"])
             if result["propensity"] is not None:

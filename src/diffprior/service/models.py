@@ -144,8 +144,24 @@ class Version:
             ThompsonSampling(self.settings.make_sampler(self.prior), self.likelihood)
         )
 
-    def _policy_of(self, agent: AbstractAgent) -> TaskPolicy:
-        num_others = min(self.settings.propensity_draws, block_size(agent))
+    @cached_property
+    def panel_policy(self) -> TaskPolicy:
+        """What draws as many parameters of many items at once as there are joint draws."""
+        agent = ThompsonSampling(self.settings.make_sampler(self.prior), self.likelihood)
+        return self._policy_of(agent, self.settings.panel_draws - 1)
+
+    def check_choices(self) -> None:
+        """Reject agents that cannot choose among items."""
+        if self.settings.sampler in ("linucb", "epsilon-greedy"):
+            raise ServiceError(
+                422,
+                "`sampler`: expected one that draws from the posterior, or random, for choices, "
+                f"got {self.settings.sampler}; put a version with another one",
+            )
+
+    def _policy_of(self, agent: AbstractAgent, num_others: int | None = None) -> TaskPolicy:
+        if num_others is None:
+            num_others = min(self.settings.propensity_draws, block_size(agent))
         empty = self.likelihood.empty(self.dim)
         return TaskPolicy(agent, empty, self.settings.max_rows, num_others)
 

@@ -93,6 +93,39 @@ class Decide:
 
 
 @dataclass
+class Choose:
+    """Choose among items, which are tasks of the model; among all active ones if None are named."""
+
+    model: str
+    features: np.ndarray  # (1, d)
+    items: list[str] | None = None
+    exclude: list[str] = field(default_factory=list)
+    top_k: int | None = None
+    decision_id: str = field(default_factory=lambda: secrets.token_hex(16))
+    taken: str | None = None
+    deferred: bool = False
+    token: str | None = None
+    raw: list[Json] | None = None  # the row that becomes `features`
+    future: Future[object] = field(default_factory=Future)
+
+    def digest(self) -> str:
+        """What tells requests of the same id apart."""
+        about = (self.model, self.items, self.exclude, self.top_k, self.taken, self.deferred)
+        context = self.features.tolist() if self.raw is None else self.raw
+        text = json.dumps(["choice", *about, context])
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def check(self, dim: int) -> None:
+        """Check what the body could not: that the context fits the model."""
+        if self.features.shape[1] != dim:
+            raise ServiceError(
+                422,
+                f"`context`: expected {dim} numbers, got {self.features.shape[1]}; use the "
+                "features that the model learned from",
+            )
+
+
+@dataclass
 class ChangeTask:
     """Create or update a task, or retire it."""
 
@@ -133,7 +166,7 @@ class Settle:
     future: Future[object] = field(default_factory=Future)
 
 
-Request = Decide | ChangeTask | Reward | Change | Settle
+Request = Decide | Choose | ChangeTask | Reward | Change | Settle
 Reply = dict[str, object]
 
 
@@ -147,7 +180,9 @@ def decision_reply(row: Row) -> Reply:
 
     reply: Reply = {
         "decision_id": row["id"],
-        "action": [label(action) for action in ranking] if row["top_k"] else label(row["taken"]),
+        "item" if row["candidates"] else "action": (
+            [label(action) for action in ranking] if row["top_k"] else label(row["taken"])
+        ),
         "propensity": row["propensity"],
         "propensity_se": row["propensity_se"],
         "model_version": row["version"],

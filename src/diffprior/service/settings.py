@@ -73,6 +73,12 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     propensity_draws: int = pydantic.Field(
         256, ge=0, le=4096, description="most draws for a propensity; they end at 16 wins"
     )
+    panel_draws: int = pydantic.Field(
+        64, ge=2, le=4096, description="joint draws of all items, which choices use in turn"
+    )
+    unknown_items: Literal["add", "reject"] = pydantic.Field(
+        "add", description="what an unknown item in a choice does: start at the prior, or 404"
+    )
     max_rows: int = pydantic.Field(1024, ge=128, le=65536)
 
     @pydantic.model_validator(mode="after")

@@ -86,10 +86,20 @@ decisions = sa.Table(
     sa.Column("expires", Real),
     sa.Column("digest", Text),  # of the request; null before it was stored
     sa.Column("raw", Text),
+    sa.Column("candidates", Text),  # of a choice: the set of items that it was among, and those
+    sa.Column("excluded", Text),  # of them that it might not take, by the ids of their tasks
 )
 sa.Index("decisions_due", decisions.c.settled, decisions.c.expires)
 sa.Index("decisions_of_task", decisions.c.task_id, decisions.c.number)
 decisions_by_time = sa.Index("decisions_by_time", decisions.c.created)
+
+candidates = sa.Table(
+    "candidates",
+    metadata,
+    sa.Column("model", Text, sa.ForeignKey("models.name"), primary_key=True),
+    sa.Column("id", Text, primary_key=True),
+    sa.Column("items", Blob, nullable=False),  # ids of tasks
+)
 
 rewards = sa.Table(
     "rewards",
@@ -194,6 +204,11 @@ def _add_bases(connection: sa.Connection) -> None:
     _add_columns(connection, tasks.c.pruned_decisions, tasks.c.pruned_learned)
 
 
+def _add_choices(connection: sa.Connection) -> None:
+    candidates.create(connection, checkfirst=True)
+    _add_columns(connection, decisions.c.candidates, decisions.c.excluded)
+
+
 def _add_columns(connection: sa.Connection, *columns: sa.Column[Any]) -> bool:
     """Add columns that are not there yet; whether there were any."""
     missing = [column for column in columns if not _has(connection, column)]
@@ -217,6 +232,7 @@ MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (
     _add_num_draws,
     _add_digests,
     _add_bases,
+    _add_choices,
 )
 
 
