@@ -59,7 +59,7 @@ docs: $(STAMP) ## build the documentation site, strictly
 # About twenty tests; each tries so many examples that together they are the budget.
 BUDGET ?= 100000
 
-fuzz: $(STAMP) ## try BUDGET random calls of every public door, a tenth over HTTP; minutes to an hour
+fuzz: $(STAMP) ## try BUDGET random calls of every public function, a tenth over HTTP; minutes to an hour
 	FUZZ_EXAMPLES=$$(( ($(BUDGET) + 18) / 19 )) $(BIN)/python -m pytest tests/fuzz --numprocesses 2
 	FUZZ_REQUESTS=$$(( ($(BUDGET) + 9) / 10 )) $(BIN)/python -m pytest tests/service/test_openapi.py
 

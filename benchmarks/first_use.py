@@ -111,7 +111,7 @@ def measure(section: str, case: str) -> None:
 
 
 def in_fresh_process(source: Path, section: str, case: str) -> dict[str, float]:
-    """What `measure` prints, of the package in the folder `source`."""
+    """Output of `measure` for the package in the folder `source`."""
     folders = os.pathsep.join([str(source), str(Path(__file__).parents[1])])
     environment = {**os.environ, "PYTHONPATH": folders}
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)

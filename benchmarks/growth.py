@@ -58,7 +58,7 @@ def growth(bench: Bench) -> list[Measurement]:
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """What is measured: a mixture of 8 clusters in 4 parameters, 20 linear rewards."""
+    """Cases: a mixture of 8 clusters in 4 parameters, 20 linear rewards."""
     few = 2 if quick else None
     usual, linear = partial(_sampler, COMPONENTS, DIM), dp.Linear(noise_std=1.0)
     rewards = partial(_observed, linear, ROWS, DIM)

@@ -1,4 +1,4 @@
-"""What the benchmarks share: measurements, fair timing, learned priors, tables and files."""
+"""Shared by the benchmarks: measurements, fair timing, learned priors, tables and files."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What choices among items cost, beside a bare product and disjoint arms of other libraries.
+"""Cost of choices among items, beside a bare product and disjoint arms of other libraries.
 
 `OPENBLAS_NUM_THREADS=1 taskset -c 0 python -m benchmarks.items`
 """

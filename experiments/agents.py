@@ -97,7 +97,7 @@ def agent_specs(names: tuple[str, ...] = NAMES) -> tuple[AgentSpec, ...]:
 
 
 def agents_table(names: tuple[str, ...]) -> Table:
-    """What every agent is, in a line."""
+    """Description of every agent, in a line."""
     rows = [
         (spec.name, SAMPLED.get(spec.prior, spec.prior), spec.meaning)
         for spec in agent_specs(names)

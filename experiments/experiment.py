@@ -239,7 +239,7 @@ class Experiment:
         return ProblemResult(self.name, self.effort.sizes, found)
 
     def result(self, numbers: Sequence[Any]) -> AgentResult:
-        """What the parts of an agent have come to."""
+        """Results of the parts of an agent."""
         regret, *rest = numbers
         if not rest:
             return AgentResult(regret)
@@ -280,7 +280,7 @@ class Experiment:
         return true_prior(self.problem, self.seed)
 
     def about(self, spec: AgentSpec) -> dict[str, Any]:
-        """What the numbers of an agent depend on."""
+        """Settings that the numbers of an agent depend on."""
         likelihood = self.problem.likelihood
         noise = getattr(likelihood, "noise_std", None)
         return {

@@ -141,7 +141,7 @@ def _draw_panel(axis: Any, panel: Panel) -> None:
 
 
 def embedding_method() -> str:
-    """What will draw the plane."""
+    """The method that embeds in the plane."""
     return "UMAP" if importlib.util.find_spec("umap") is not None else "PCA"
 
 

@@ -53,7 +53,7 @@ class Ratings(NamedTuple):
 
 
 class Catalog(NamedTuple):
-    """What is known of each movie: indicators of genres, and the year of release with its powers,
+    """Attributes of each movie: indicators of genres, and the year of release with its powers,
     in units of 15 years from 1980.
     """
 

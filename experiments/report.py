@@ -94,7 +94,7 @@ BASELINES = (
 
 
 def findings_table(results: Sequence[ProblemResult]) -> Table:
-    """What the experiment says, a line for each problem."""
+    """Findings, a line for each problem."""
     baselines = [name for name in LEARNED_BASELINES if any(name in r.agents for r in results)]
     rows, marked = [], set()
     for i, result in enumerate(results):

@@ -238,6 +238,6 @@ def case_name(case: LikelihoodCase | PriorCase | SamplerCase) -> str:
 
 
 def unusable_evidence(dim: int) -> dp.AbstractEvidence:
-    """What no rows give: evidence of infinite precision, given which no draw is finite."""
+    """Evidence that no rows give, of infinite precision, given which no draw is finite."""
     one = dp.Linear(1.0).observe(np.eye(dim), np.ones(dim))
     return eqx.tree_at(lambda e: e.precision, one, jnp.full_like(one.precision, jnp.inf))

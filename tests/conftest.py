@@ -10,7 +10,7 @@ from pathlib import Path
 # Compiled programs are kept in one folder, which workers and the programs that tests start share;
 # threads of linear algebra beside those of two workers would only wait for each other; and without
 # its newer emitters XLA compiles in less than half the time, in one piece in an eighth less still
-# (another jaxlib may not know the options, and then refuses to start).
+# (another jaxlib may not know the options, and then does not start).
 PROGRAMS = (
     Path(__file__).parents[1] / ".pytest_cache" / f"jax-{importlib.metadata.version('jaxlib')}"
 )
@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays: the collector of garbage need not go through it again."""
+    """Exclude imported modules from garbage collection: they stay."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)

@@ -30,7 +30,7 @@ class TwelveLines(dp.AbstractPrior):
         return dp.Gaussian(self.mean, self.cov)
 
 
-class Law(NamedTuple):
+class Moments(NamedTuple):
     """A mean and a covariance of one's own."""
 
     mean: Any
@@ -54,10 +54,10 @@ class Stranger:
         self.calls.append("sample")
         return np.asarray(self.inner.sample(key, num_samples))
 
-    def denoise(self, precision: jax.Array, shift: jax.Array) -> Law:
+    def denoise(self, precision: jax.Array, shift: jax.Array) -> Moments:
         self.calls.append("denoise")
         found = self.inner.denoise(precision, shift)
-        return Law(found.mean, found.cov)
+        return Moments(found.mean, found.cov)
 
-    def moments(self) -> Law:
-        return Law(np.asarray(self.inner.mean), np.asarray(self.inner.cov))
+    def moments(self) -> Moments:
+        return Moments(np.asarray(self.inner.mean), np.asarray(self.inner.cov))

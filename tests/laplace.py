@@ -6,7 +6,7 @@ from scipy import special
 
 
 def next_terms(features: ArrayLike, mode: ArrayLike, cov: ArrayLike) -> NDArray[np.float64]:
-    """What the next order of the expansion adds to the log evidence of a logistic model.
+    """Term that the next order of the expansion adds to the log evidence of a logistic model.
 
     With A = X cov X' and b the log partition, the expansion of the log integral of exp(-psi) at its
     mode (Tierney and Kadane, 1986) adds the three terms

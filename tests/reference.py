@@ -104,7 +104,7 @@ def condition_gaussian(
 
 
 def diffuse_gaussian(mean: ArrayLike, cov: ArrayLike, alpha_bar: float) -> tuple[Array, Array]:
-    """Eq. (4) chained over t stages: the law of S_t when S_0 ~ N(mean, cov)."""
+    """Eq. (4) chained over t stages: the distribution of S_t when S_0 ~ N(mean, cov)."""
     mean, cov = _array(mean), _array(cov)
     return math.sqrt(alpha_bar) * mean, alpha_bar * cov + (1 - alpha_bar) * np.eye(len(mean))
 
@@ -774,7 +774,7 @@ def laplace_dps_chain_law(
     precision: ArrayLike,
     shift: ArrayLike,
 ) -> tuple[Array, Array]:
-    """Algorithm 2 with Eqs. (7), (8) and affine mu_t(s) = A_t s + c_t: the exact law of S_0.
+    """Algorithm 2 with Eqs. (7), (8) and affine mu_t(s) = A_t s + c_t: exact moments of S_0.
 
     All four first arguments are indexed by stage 0..T, with entry 0 of the first three ignored.
     Every stage is Gaussian with a mean affine in the one before, so S_0 is Gaussian: with
@@ -906,10 +906,10 @@ def moment_matched_chain_law(
     initial_mean: ArrayLike,
     initial_cov: ArrayLike,
 ) -> tuple[Array, Array]:
-    """Lemma 1 for a Gaussian prior: the law of S_0 under steps of ``moment_matched_step``.
+    """Lemma 1 for a Gaussian prior: the distribution of S_0 under steps of ``moment_matched_step``.
 
     S_T starts at N(initial_mean, initial_cov). The step is affine in s_t, so its matrix is read off
-    its values at the unit vectors. The law equals the posterior of Eq. (3) at any number of stages
+    its values at the unit vectors. It equals the posterior of Eq. (3) at any number of stages
     when S_T starts at the diffused posterior, ``diffuse_gaussian(mean, cov, alpha_bar[-1])``, and
     differs by a term that vanishes with alpha_bar[-1] when it starts at N(0, I).
     """

@@ -53,7 +53,7 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 
 def run(*command: str, given: str = "", folder: Path = ROOT) -> str:
-    """What a program prints, run as a reader would: in a process of its own, with no settings."""
+    """Output of a program, run as a reader would: in a process of its own, with no settings."""
     result = subprocess.run(
         [sys.executable, *command],
         input=given,

@@ -17,13 +17,13 @@ def test_lines_come_also_within_a_long_step(
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(module, "INTERVAL", 0.01)
-    with progress("learning", 4, visible=visible) as told:
-        told.advance()
-        told.advance(2)
+    with progress("learning", 4, visible=visible) as bar:
+        bar.advance()
+        bar.advance(2)
         time.sleep(0.2)
-        told.describe("looking")
+        bar.describe("looking")
         time.sleep(0.2)
-    assert told.done == 3
+    assert bar.done == 3
     for line in ("learning: 3 of 4 after 0 s", "looking: 3 of 4 after 0 s"):
         assert (line in stream.getvalue()) == said
     after = stream.getvalue()
@@ -32,8 +32,8 @@ def test_lines_come_also_within_a_long_step(
 
 
 def test_short_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress("learning", 1) as told:
-        told.advance()
+    with progress("learning", 1) as bar:
+        bar.advance()
     assert capsys.readouterr().err == ""
 
 
@@ -42,6 +42,6 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("TERM", "xterm")
-    with progress("learning [x]", 4) as told:
-        told.advance(4)
+    with progress("learning [x]", 4) as bar:
+        bar.advance(4)
     assert "4 of 4" in stream.getvalue() and "learning [x]" in stream.getvalue()

@@ -90,7 +90,7 @@ def imports(module: str) -> Iterator[str]:
 
 
 def own_imports(module: str) -> list[str]:
-    """What a module imports from the package."""
+    """Imports of a module from the package."""
     return [name for name in imports(module) if re.match(r"diffprior\.", name)]
 
 

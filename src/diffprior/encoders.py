@@ -466,7 +466,7 @@ def _is_constant(features: Float[np.ndarray, "n w"]) -> bool:
 
 
 def _looks_like_id(parsed: Parsed) -> str:
-    """What kind of id a column looks like; empty if it does not."""
+    """The kind of id that a column looks like; empty if it does not."""
     present = ~parsed.missing
     count = int(present.sum())
     if count < MIN_ID_ROWS:

@@ -20,7 +20,7 @@ def rows(num_rows: int, noise_std: float, seed: int = 0) -> tuple[np.ndarray, np
 
 
 def taught(noise_std: float, true_noise: float, num_rows: int) -> list[str]:
-    """What is said while a bandit learns one by one."""
+    """Warnings while a bandit learns one by one."""
     bandit = dp.Bandit(standard_prior(), dp.Linear(noise_std), seed=0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -1,4 +1,4 @@
-"""What a bandit believes, against closed forms."""
+"""The posterior of a bandit, against closed forms."""
 
 import numpy as np
 import pytest

@@ -88,7 +88,7 @@ print("parent", bandit.decide(features).action, bandit.num_decisions)
 
 
 def run(*arguments: str) -> str:
-    """What a process of its own prints."""
+    """Output of a process of its own."""
     found = subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, timeout=TIMEOUT, cwd=ROOT
     )

@@ -77,7 +77,7 @@ def empty_pictures(page: Page) -> list[str]:
 
 
 def violations(page: Page, rules: list[str] | None = None) -> list[str]:
-    """What axe finds wrong with names, contrast, landmarks and tables, or by some rules alone."""
+    """Violations that axe finds in names, contrast, landmarks and tables, or of some rules."""
     options = {} if rules is None else {"runOnly": rules}
     found = Axe().run(page, options=options).response["violations"]
     return [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found]

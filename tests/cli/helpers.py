@@ -8,7 +8,7 @@ from diffprior.cli import app
 
 
 def run(*arguments: Any, code: int = 0) -> str:
-    """What the command printed, having ended with this exit code; line breaks are spaces."""
+    """Output of a command that ended with this exit code; line breaks are spaces."""
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception

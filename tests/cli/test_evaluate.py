@@ -30,7 +30,7 @@ def test_a_prior_is_scored_beside_a_gaussian_and_a_mixture(
     files: tuple[Path, Path], tmp_path: Path
 ) -> None:
     prior, logs = files
-    out = tmp_path / "judged.json"
+    out = tmp_path / "scores.json"
     namesake = tmp_path / "other" / prior.name
     namesake.parent.mkdir()
     dp.GaussianPrior(np.zeros(2), np.eye(2)).save(namesake)

@@ -46,16 +46,16 @@ class Log:
         self.propensities = np.zeros(self.shape)
         tasks = np.arange(num_tasks)
         for i in range(num_rounds):
-            law = posterior(np.zeros(DIM), np.eye(DIM), *self.history(i))
-            taken = np.argmax(shares(rng, *law, self.tables[:, i], 1), axis=-1)
-            share = shares(rng, *law, self.tables[:, i], num_draws)[tasks, taken]
+            moments = posterior(np.zeros(DIM), np.eye(DIM), *self.history(i))
+            taken = np.argmax(shares(rng, *moments, self.tables[:, i], 1), axis=-1)
+            share = shares(rng, *moments, self.tables[:, i], num_draws)[tasks, taken]
             self.actions[:, i] = taken
             self.propensities[:, i] = (num_draws * share + 1) / (num_draws + 1)
             noise = NOISE * rng.standard_normal(num_tasks)
             self.rewards[:, i] = self.means[tasks, i, taken] + noise
 
     def history(self, i: int) -> tuple[np.ndarray, np.ndarray]:
-        """What every task has shown before round i."""
+        """History of every task before round i."""
         places = self.actions[:, :i, None, None]
         return np.take_along_axis(self.tables[:, :i], places, 2)[:, :, 0], self.rewards[:, :i]
 
@@ -71,8 +71,8 @@ class Log:
     def target_shares(self, num_draws: int = 200) -> np.ndarray:
         """Probabilities of the target in the states of the log."""
         rounds = range(self.shape[1])
-        laws = [posterior(TRUE_MEAN, TRUE_COV, *self.history(i)) for i in rounds]
-        found = [shares(self.rng, *laws[i], self.tables[:, i], num_draws) for i in rounds]
+        moments = [posterior(TRUE_MEAN, TRUE_COV, *self.history(i)) for i in rounds]
+        found = [shares(self.rng, *moments[i], self.tables[:, i], num_draws) for i in rounds]
         return np.stack(found, axis=1)
 
 
@@ -204,7 +204,7 @@ def test_truth_is_within_two_standard_errors_and_beats_a_tenth_of_the_traffic(
     sampled = np.sqrt(np.mean([(mean - truth) ** 2 for _, _, mean in logs]))
     assert error < sampled
     logged = np.mean([found.logged.value for found, _, _ in logs])
-    assert truth > logged + 5 * error / 10  # another policy is judged than the one that decided
+    assert truth > logged + 5 * error / 10  # another policy is evaluated than the one that decided
 
 
 def test_what_cannot_be_judged_is_refused() -> None:

@@ -48,7 +48,7 @@ def test_a_wrong_prior_foresees_worse() -> None:
 
 
 def test_only_rows_before_are_seen() -> None:
-    """What comes later, and the reward itself, change nothing of what is foreseen."""
+    """Later rows, and the reward itself, change no prediction."""
     tasks = Tasks.simulate(PRIOR, dp.Linear(0.5), num_tasks=40, num_observations=4, seed=4)
     short = tasks.first_rows(3)
     found = [predictive_check(PRIOR, some, lengths=(2,)).rows[0] for some in (tasks, short)]

@@ -1,4 +1,4 @@
-"""What every likelihood and its evidence must do, over all rows of `cases.LIKELIHOODS`."""
+"""The contract of likelihoods and evidence, over all rows of `cases.LIKELIHOODS`."""
 
 import jax
 import jax.numpy as jnp

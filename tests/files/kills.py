@@ -43,7 +43,7 @@ def kill_one(path: Path, patience: float) -> None:
 
 
 def main(folder: Path, count: int) -> dict[str, int]:
-    """What `count` kills came to."""
+    """Outcomes of `count` kills."""
     path, found = folder / "file", {"killed": 0, "littered": 0, "unreadable": 0, "litter_left": 0}
     content(0).save(path)
     rng = random.Random(0)

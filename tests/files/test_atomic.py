@@ -37,10 +37,10 @@ def test_an_existing_file_keeps_its_mode(tmp_path: Path, mode: int) -> None:
 def test_the_umask_of_the_process_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: int) -> int:
+    def fail(_: int) -> int:
         raise AssertionError("the umask belongs to all threads")
 
-    monkeypatch.setattr(os, "umask", refuse)
+    monkeypatch.setattr(os, "umask", fail)
     write_atomic(tmp_path / "file", b"new")
 
 

@@ -46,7 +46,7 @@ def _plain(numbers: Any) -> Any:
 
 
 def objects() -> dict[str, Any]:
-    """What is written: the examples, and bandits of learned priors."""
+    """Objects to write: the examples, and bandits of learned priors."""
     kept = {name: example(name) for name in EXAMPLES if name not in EXCLUDED}
     learned = kept["learned"]
     return kept | {"learned-bandit": bandit(dp.EvidenceDPS(learned, steps=3))}

@@ -1,4 +1,4 @@
-"""What `fit` takes: weights, groups, warm starts, settings; and its programs."""
+"""Arguments of `fit`: weights, groups, warm starts, settings; and its programs."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -84,13 +84,13 @@ def finite(tree: Any) -> bool:
     return all(np.all(np.isfinite(leaf)) for leaf in leaves if leaf.dtype.kind == "f")
 
 
-REFUSED = (ValueError, TypeError)  # what is documented of every door
+REJECTED = (ValueError, TypeError)  # documented of every public call
 
 
 def attempt(call: Callable[[], Any], also: tuple[type[Exception], ...] = ()) -> Any:
-    """What a call returns, or the documented error that it raises, which says something."""
+    """Result of a call, or the documented error that it raises, which has a message."""
     try:
         return call()
-    except (*REFUSED, *also) as error:
+    except (*REJECTED, *also) as error:
         assert str(error)
         return error

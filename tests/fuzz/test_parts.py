@@ -42,7 +42,7 @@ def test_likelihoods(kind: Any, data: st.DataObject) -> None:
 
 
 def used(prior: Any, data: st.DataObject) -> None:
-    """What an accepted prior gives is finite, given evidence that is accepted."""
+    """Draws and moments of accepted priors are finite under accepted evidence."""
     assert repr(prior) and finite(prior.moments())
     assert finite(prior.sample(KEY, 3))
     precision = data.draw(

@@ -39,7 +39,7 @@ def new_bandit() -> dp.Bandit:
 
 @pytest.fixture(scope="module")
 def expected() -> list[int]:
-    """What the bandit decides by itself."""
+    """Decisions of the bandit by itself."""
     bandit, actions = new_bandit(), []
     for table, rewards in zip(TABLES, REWARDS, strict=True):
         actions.append(bandit.decide(table).action)

@@ -160,7 +160,7 @@ def test_a_mixture_is_found_from_rows_where_estimates_alone_mislead() -> None:
     rng = np.random.default_rng(3)
     logs = dp.Logs(*rows(rng, blobs(rng, 600), 5.0))
     new = dp.Logs(*rows(rng, blobs(rng, 600), 5.0))
-    blocks, judge = (linear_blocks(part.statistics(), 1.0) for part in (logs, new))
+    blocks, held_out = (linear_blocks(part.statistics(), 1.0) for part in (logs, new))
     gaussian = gaussian_of(blocks)
     found = fit_candidate(blocks, gaussian, MixtureCandidate(2, FREE))
     truth = GaussianMixture.from_covs(
@@ -168,10 +168,10 @@ def test_a_mixture_is_found_from_rows_where_estimates_alone_mislead() -> None:
         1.5 * np.array([[1.0, 1.0], [-1.0, -1.0]]),
         0.09 * np.eye(2)[None].repeat(2, 0),
     )
-    true = log_evidence(judge, truth)
-    gap = true - log_evidence(judge, found)
+    true = log_evidence(held_out, truth)
+    gap = true - log_evidence(held_out, found)
     assert gap.mean() < 0.015 + 2 * gap.std() / np.sqrt(600)
-    assert (true - log_evidence(judge, gaussian)).mean() > 0.1
+    assert (true - log_evidence(held_out, gaussian)).mean() > 0.1
 
 
 def test_a_hedge_is_that_share_of_the_samples() -> None:

@@ -1,4 +1,4 @@
-"""What every prior must do, over all rows of `cases.PRIORS`."""
+"""The contract of priors, over all rows of `cases.PRIORS`."""
 
 import jax
 import jax.numpy as jnp

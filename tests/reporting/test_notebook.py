@@ -1,4 +1,4 @@
-"""What a notebook shows: HTML tables, figures in given axes, draws for ArviZ."""
+"""Results in a notebook: HTML tables, figures in given axes, draws for ArviZ."""
 
 from html.parser import HTMLParser
 

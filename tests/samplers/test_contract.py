@@ -1,4 +1,4 @@
-"""What every sampler must do, over all rows of `cases.SAMPLERS`."""
+"""The contract of samplers, over all rows of `cases.SAMPLERS`."""
 
 import jax
 import jax.numpy as jnp

@@ -61,9 +61,9 @@ def posterior(precision: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, ...
     return reference.mixture_posterior(*UNIT_BLOBS, root.T, rewards, 1.0)[:3]
 
 
-def drawn(law: tuple[np.ndarray, ...], normal: np.ndarray, uniform: float) -> np.ndarray:
+def drawn(moments: tuple[np.ndarray, ...], normal: np.ndarray, uniform: float) -> np.ndarray:
     """Any factor of the covariance would do; this one is of the eigenvectors as the base has it."""
-    weights, means, covs = law
+    weights, means, covs = moments
     k = int(np.searchsorted(np.cumsum(weights), uniform, side="right"))
     return means[k] + factor(k, covs[k]) @ normal
 
@@ -94,8 +94,8 @@ def test_linear_passes_equal_the_twin(passes: int) -> None:
             gain = (c - before) * (1.0 + values[order])
             seen = seen + basis @ (gain * (basis.T @ s_try) + np.sqrt(gain) * normal[i, 0])
             more = c * (np.eye(DIM) + precision)
-            law = posterior(precision + more, shift + seen)
-            s_try, before = drawn(law, normal[i, 1], uniform[i, 1]), c
+            moments = posterior(precision + more, shift + seen)
+            s_try, before = drawn(moments, normal[i, 1], uniform[i, 1]), c
         candidates.append(BLOB_UNIT.back(s_try))
     nearest = min(candidates, key=lambda s: float(np.abs(s - np.asarray(found)).max()))
     assert_allclose(found, nearest, atol=tolerance(1e-9, 1e-4))

@@ -35,7 +35,7 @@ PRIORS["closed"] = lambda: dp.GaussianPrior(MEAN, COV)
 
 @functools.cache
 def diffusion(name: str) -> dp.DiffusionPrior:
-    """What every sampler makes of the prior, made once."""
+    """Programs of every sampler of the prior, compiled once."""
     return dp.DiffusionPrior.from_prior(PRIORS[name]())
 
 
@@ -54,7 +54,7 @@ def test_draws_are_those_of_the_closed_form(name: str, kind: str, case: Likeliho
 
 
 def test_samplers_take_the_prior_itself() -> None:
-    """What they make of it is what `from_prior` makes."""
+    """Samplers adapt it as `from_prior` does."""
     prior = PRIORS["subclass"]()
     for make in SAMPLERS.values():
         made = make(prior).prior

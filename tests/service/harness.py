@@ -29,7 +29,7 @@ DIM, ACTIONS, TASKS = 2, 4, 4
 
 @dataclass
 class Ledger:
-    """What was acknowledged: replies to decisions and rewards, by decision id."""
+    """Acknowledged replies to decisions and rewards, by decision id."""
 
     decisions: dict[str, dict] = field(default_factory=dict)
     rewards: dict[str, float] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class Client(threading.Thread):
 
 
 def check(database: Database, ledger: Ledger) -> list[str]:
-    """What was acknowledged and is missing, double or different."""
+    """Acknowledged replies that are missing, double or different."""
     wrong = []
     reader = Reader(database, Catalog(database), TaskCache(0))
     for decision_id, reply in ledger.decisions.items():

@@ -1,4 +1,4 @@
-"""What attacks on the service found, each in the order of its danger; none works any more."""
+"""Attacks on the service, in the order of their danger; none works."""
 
 import itertools
 import json

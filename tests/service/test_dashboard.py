@@ -1,4 +1,4 @@
-"""What the dashboard is made from, against numbers worked out by hand, and who may see it."""
+"""Numbers of the dashboard, against those computed by hand, and who may see it."""
 
 import re
 import tempfile

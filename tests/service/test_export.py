@@ -164,7 +164,7 @@ def test_the_command_checks_before_it_works_and_says_what_was_left_out(
 
 
 def _check_estimates(found: dict, log: dict[str, dict]) -> None:
-    """The policy that took the decisions is judged; nearly all of its weights are about 1."""
+    """The policy that took the decisions is evaluated; nearly all of its weights are about 1."""
     assert found["num_decisions"] >= len(log) and found["failed"] == 0
     assert found["effective_sample_size"] > 0.5 * found["num_decisions"]
     for name in ("ips", "snips", "dr"):

@@ -1,4 +1,4 @@
-"""What goes wrong around the service: evidence, the database, the order in which rewards come."""
+"""Faults around the service: evidence, the database, the order in which rewards come."""
 
 import sqlite3
 from pathlib import Path

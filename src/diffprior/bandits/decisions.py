@@ -116,7 +116,7 @@ def fresh_seed() -> int:
 
 
 class Choice(NamedTuple):
-    """What to maximize, minus infinity where an action is not allowed and in random order if the
+    """Values to maximize, minus infinity where an action is not allowed and in random order if the
     index failed; the index of every action; whether it failed.
     """
 
@@ -143,7 +143,7 @@ def choose(
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What to do. For a batch of decisions every entry has a leading axis.
+    """The action to take. For a batch of decisions every entry has a leading axis.
 
     Attributes:
         action: A row of `features`, or with `top_k` that many, best first.
@@ -348,7 +348,7 @@ class Policy:
     def _draw(
         self, method: str, state: State, key: Any, first: int, count: int
     ) -> tuple[Any, Bool[np.ndarray, " n"]]:
-        """What `method` of the agent returns for the numbers from `first` on, and what failed."""
+        """Results of the agent's `method` for the numbers from `first` on, and which failed."""
         parts = []
         for start, size in _pieces(count):
             program = self._program(method, state, size)
@@ -681,7 +681,7 @@ def _task_program(
 
 
 class TaskOffer(NamedTuple):
-    """What a task may choose from, how many actions, and the one that is taken if not the best."""
+    """Actions that a task may choose from, how many, and the one that is taken if not the best."""
 
     features: Float[np.ndarray, "k d"]
     mask: Bool[np.ndarray, " k"] | None

@@ -71,7 +71,7 @@ class View:
     def values(
         self, agent: AbstractAgent, place: int, x: Float[np.ndarray, "r d"]
     ) -> Float[np.ndarray, " k"]:
-        """What the agent maximizes in a decision; minus infinity where excluded."""
+        """Values that a decision maximizes; minus infinity where excluded."""
         number = self.number + place
         if isinstance(agent, ThompsonSampling):
             return self._linear(number % len(self.panel.draws), x)

@@ -167,7 +167,7 @@ class Items(AbstractOnline):
             self._add(wanted, offsets)
 
     def _offsets(self, attributes: object, count: int) -> Float[np.ndarray, "n d"]:
-        """What the attributes of so many items move the prior by."""
+        """Offsets of the prior mean by the attributes of so many items."""
         if self._conditional is None:
             raise ValueError(
                 "`attributes`: expected None with a prior that was not learned given attributes; "
@@ -442,7 +442,7 @@ class Items(AbstractOnline):
                     self._commit(proposals, rows)
 
     def posterior(self, name: Name, num_draws: int = 1000, *, seed: int | None = None) -> Posterior:
-        """What is believed about the parameters of an item; no decision is changed by asking.
+        """Posterior of the parameters of an item; reading it changes no decision.
 
         Args:
             name: The item, active or removed.

@@ -97,11 +97,11 @@ class OffPolicy:
         rows = [(name, plus_minus(e.value, e.standard_error)) for name, e in names.items()]
         left = f", {self.num_left_out} more without a propensity" if self.num_left_out else ""
         weight = plus_minus(self.mean_weight.value, self.mean_weight.standard_error)
-        told = f"\nthis log cannot tell: {self.problem}" if self.problem else ""
+        warning = f"\nthis log cannot tell: {self.problem}" if self.problem else ""
         return (
             f"{self.num_decisions} decisions of {self.num_tasks} tasks{left}; effective sample "
             f"size {self.effective_sample_size:.0f}; mean weight {weight}\n"
-            f"{Table(('', 'mean reward'), rows)}{told}"
+            f"{Table(('', 'mean reward'), rows)}{warning}"
         )
 
 

@@ -28,7 +28,7 @@ TASKS_AT_ONCE = 1024
 
 @dataclass(frozen=True, eq=False)
 class Regression:
-    """What attributes say of the parameters.
+    """Regression of parameters on attributes.
 
     Attributes:
         center: Mean attributes, at which `mean` holds; shape (a,).
@@ -194,7 +194,7 @@ def _marginal(
     shift: Float[np.ndarray, "n d"],
     cov: Float[np.ndarray, "d d"],
 ) -> tuple[Float[np.ndarray, "n d d"], Float[np.ndarray, "n d"]]:
-    """What tasks say of their prior means mu, when theta ~ N(mu, cov): -mu' W mu / 2 + v' mu."""
+    """Log likelihood of the prior means mu, when theta ~ N(mu, cov): -mu' W mu / 2 + v' mu."""
     if precision is None:
         inverse = np.linalg.inv(cov)
         return np.broadcast_to(inverse, (len(shift), *cov.shape)), shift @ inverse

@@ -261,7 +261,7 @@ class Samples(AbstractTasks):
             yield joint, (top + np.log(total))[:, 0], own
 
     def _natural(self, mixture: GaussianMixture) -> Float[np.ndarray, "k p"]:
-        """What multiplies T(x) in the log of weight times density of each component."""
+        """Coefficients of T(x) in the log of weight times density of each component."""
         scaled = mixture.vectors / mixture.variances[:, None]
         precision = scaled @ mixture.vectors.swapaxes(1, 2)
         shift = np.einsum("kij,kj->ki", precision, mixture.means)

@@ -1,4 +1,4 @@
-"""What attributes are worth: tasks held out in turn, scored with and without them."""
+"""Gain from attributes: tasks held out in turn, scored with and without them."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ HURTING = 2.0  # standard errors below zero
 
 @dataclass(frozen=True)
 class AttributeReport(Serializable):
-    """What attributes are worth, in nats per task, of tasks held out in turn.
+    """Gain from attributes in nats per task, over tasks held out in turn.
 
     Attributes:
         names: Names of the encoded attributes.

@@ -322,7 +322,7 @@ class _Run:
     def _attributes(
         self, gaussian: GaussianMixture, search: Search | None, required: bool
     ) -> tuple[AttributeReport, list[Family], Search | None, Gain]:
-        """What attributes are worth; closed forms given them, the best last, and its search.
+        """Gain from attributes; closed forms given them, the best last, and its search.
 
         The last number is the gain of the best over the best without attributes.
         """

@@ -182,7 +182,7 @@ def family_table(report: LearningReport) -> Table:
 
 
 def attribute_table(attributes: AttributeReport) -> Table:
-    """What attributes are worth, by number of rows, and what each raw column is."""
+    """Gain from attributes by number of rows, and from each raw column."""
     rows = [("a Gaussian given attributes, over one without", "all", attributes.gain)]
     pairs = zip(attributes.num_rows, attributes.by_rows, strict=True)
     rows += [("", f"first {count}", gain) for count, gain in pairs]

@@ -65,7 +65,7 @@ class Family:
         return Family.given_attributes(self.name, family, self.regression)
 
     def offsets(self, logs: AnyLogs) -> Float[np.ndarray, "t d"] | None:
-        """What attributes lead one to expect of each task, beside the average; None without."""
+        """Offset of each task's expected parameters by its attributes; None without."""
         return offsets_of(self.regression, logs)
 
     def blocks(self, logs: AnyLogs, likelihood: AbstractLikelihood) -> list[RowTasks]:

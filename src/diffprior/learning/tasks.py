@@ -1,4 +1,4 @@
-"""What logs say before anything is learned: the noise of linear rewards, and a mixture of tasks."""
+"""The noise of linear rewards, and a mixture of tasks, estimated from logs."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -269,7 +269,7 @@ class BatchBody(Body):
 
 
 class TaskBody(Body):
-    """What is known of a task; without attributes, what was known of it stays."""
+    """Attributes of a task; without attributes, those known before stay."""
 
     attributes: TaskAttributes | None = pydantic.Field(
         None, description="raw columns by name, or numbers, null where one is not known"

@@ -1,4 +1,4 @@
-"""What every request passes before its body is read: its host, origin, token, size and the load.
+"""Checks before the body of a request is read: its host, origin, token, size and the load.
 
 It is below FastAPI, which reads and parses a body before any route can look at the token.
 """

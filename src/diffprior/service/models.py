@@ -86,7 +86,7 @@ class Version:
             raise ServiceError(422, str(error)) from error
 
     def offset(self, attributes: Attributes) -> np.ndarray:
-        """What attributes move the prior by; a ValueError names what is wrong."""
+        """Offset of the prior mean by attributes; a ValueError names what is wrong."""
         if not isinstance(self.prior, ConditionalPrior):
             raise ValueError(
                 "`attributes`: expected none, because the prior was learned without, got "
@@ -103,7 +103,7 @@ class Version:
 
     @cached_property
     def known_offset(self) -> Callable[[str | None], np.ndarray | None]:
-        """What attributes in the database move the prior by; None if none do.
+        """Offset of the prior mean by attributes in the database; None without.
 
         Attributes that this version does not know count as those of the average task.
         """
@@ -131,7 +131,7 @@ class Version:
 
     @cached_property
     def policy(self) -> TaskPolicy:
-        """What decides for many tasks at once."""
+        """The policy of many tasks at once."""
         agent = self.settings.make_agent(self.prior)
         if isinstance(agent, ThompsonSampling):
             return self.posterior_policy
@@ -139,7 +139,7 @@ class Version:
 
     @cached_property
     def posterior_policy(self) -> TaskPolicy:
-        """What draws parameters of many tasks at once."""
+        """The program that draws parameters of many tasks at once."""
         return self._policy_of(
             ThompsonSampling(self.settings.make_sampler(self.prior), self.likelihood)
         )
@@ -510,7 +510,7 @@ def task_seed(model_seed: int, task: str) -> int:
 
 
 def _checked(settings: Settings, saved: object) -> tuple[Model | AbstractPrior, AbstractPrior]:
-    """What a file holds, a model or a prior, and its prior."""
+    """The model or prior in a file, and its prior."""
     prior = saved.prior if isinstance(saved, Model) else saved
     if not isinstance(prior, AbstractPrior) or not isinstance(saved, Model | AbstractPrior):
         raise ValueError(

@@ -116,7 +116,7 @@ def _about(version: Version) -> Reply:
 
 
 def _columns(encoder: Encoder | None) -> list[Reply]:
-    """What JSON may say of a row, by column."""
+    """JSON schema of a row, by column."""
     return [
         {
             "name": column.name,

@@ -1,4 +1,4 @@
-"""What the engine is asked and what it answers: requests, replies made from rows, and errors."""
+"""Requests to the engine, replies made from rows, and errors."""
 
 import hashlib
 import json
@@ -57,7 +57,7 @@ class Decide:
     future: Future[object] = field(default_factory=Future)
 
     def digest(self) -> str:
-        """What tells requests of the same id apart."""
+        """Contents that distinguish requests of the same id."""
         about = (self.model, self.task, self.raw, self.names, self.top_k, self.taken)
         text = json.dumps([*about, self.deferred, self.attributes])
         arrays = (self.features if self.raw is None else None, self.mask)
@@ -66,7 +66,7 @@ class Decide:
 
     @property
     def offer(self) -> TaskOffer:
-        """What a policy chooses from."""
+        """Actions to choose from."""
         return TaskOffer(self.features, self.mask, self.top_k or 1, self.taken)
 
     def check(self, dim: int) -> None:

@@ -48,7 +48,7 @@ class TaskState:
 
     @property
     def key(self) -> Key:
-        """What the state is stored under."""
+        """Key of the stored state."""
         return self.task_id, self.version.version
 
     def learn(self, phi: np.ndarray, reward: float, clock: float) -> "TaskState":
