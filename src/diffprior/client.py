@@ -26,6 +26,7 @@ import httpx  # noqa: E402
 __all__ = ["AsyncClient", "CallError", "Client", "DecisionReply", "DecisionRequest"]
 
 TRANSIENT = (500, 502, 503, 504)  # another try may succeed
+MAX_REWARDS = 1_000  # of one call
 MAX_DELAY = 10.0  # seconds between two tries
 Json = dict[str, object]
 RawRow = Mapping[str, object]  # raw columns by name: numbers, booleans, text, lists of labels, None
@@ -286,6 +287,26 @@ class AsyncClient:
         path = _path("decisions/{decision_id}/reward", decision_id=decision_id)
         return str((await self._send("POST", path, body))["status"])
 
+    async def reward_many(self, rewards: Mapping[str, float]) -> dict[str, str | CallError]:
+        """Report the rewards of many decisions, a thousand per call.
+
+        Args:
+            rewards: Reward by id of the decision.
+
+        Returns:
+            The status of each reward, as of `reward`; for a rejected one the error, which is not
+            raised.
+        """
+        found: dict[str, str | CallError] = {}
+        for start in range(0, len(rewards), MAX_REWARDS):
+            some = list(rewards.items())[start : start + MAX_REWARDS]
+            bodies = [{"decision_id": name, "reward": float(reward)} for name, reward in some]
+            replies = (await self._send("POST", "/v1/rewards", {"rewards": bodies}))["rewards"]
+            for (name, _), one in zip(some, replies, strict=True):
+                error = CallError(one["error"], one["status"]) if "error" in one else None
+                found[name] = error or str(one["status"])
+        return found
+
     async def activate(self, decision_id: str) -> DecisionReply:
         """Start waiting for the reward of the deferred decision `decision_id`."""
         path = _path("decisions/{decision_id}/activate", decision_id=decision_id)
@@ -468,6 +489,7 @@ class Client:
     decide = _blocking(AsyncClient.decide)
     decide_many = _blocking(AsyncClient.decide_many)
     reward = _blocking(AsyncClient.reward)
+    reward_many = _blocking(AsyncClient.reward_many)
     activate = _blocking(AsyncClient.activate)
     cancel = _blocking(AsyncClient.cancel)
     read_decision = _blocking(AsyncClient.read_decision)

@@ -75,6 +75,9 @@ def test_every_call_does_what_it_says(service: TestClient) -> None:  # noqa: F81
         assert good.decision_id == both[0].decision_id
         assert isinstance(rejected, CallError) and rejected.status == 422
         assert client.read_task("shop", "a b")["num_rewards"] == 1
+        said = client.reward_many({good.decision_id: 0.5, named.decision_id: 0.7, "none": 1})
+        assert said[good.decision_id] == "learned"
+        assert [said[name].status for name in (named.decision_id, "none")] == [409, 404]
         assert [t["task"] for t in client.list_tasks("shop", after="a b")] == ["c"]
         assert client.put_task("shop", "d")["retired"] is None
         assert client.retire_task("shop", "d")["retired"] is not None

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .options import check_output, friendly_errors, say
+from .options import Features, Reward, Task, Time, check_output, friendly_errors, say, split_names
 
 Database = Annotated[
     str, typer.Option(help="File of SQLite, or address of PostgreSQL: postgresql://...")
@@ -155,6 +155,41 @@ def prune(
 
         _check_database(database)
         say(str(run(OpenDatabase(database), seconds)))
+
+
+def import_logs(
+    logs: Annotated[Path, typer.Argument(help="Rows of past rewards: .csv .parquet")],
+    model: Annotated[str, typer.Option(help="Name of the model.")],
+    database: Database = DEFAULT_DATABASE,
+    task: Task = "task",
+    reward: Reward = "reward",
+    features: Features = None,
+    time: Time = None,
+) -> None:
+    """Let tasks that ran elsewhere begin with their past rewards.
+
+    Tasks that have decisions in the service already are left out. The service may be running.
+    """
+    with friendly_errors():
+        _require_modules()
+        from ..logs.logs import Logs
+        from ..service.imports import import_logs as run
+        from ..service.models import Catalog
+        from ..service.store import Database as OpenDatabase
+
+        _check_database(database)
+        opened = OpenDatabase(database)
+        version = Catalog(opened).newest(model)
+        table = Logs.read(
+            logs,
+            task=task,
+            reward=reward,
+            features=split_names(features) or version.feature_names or None,
+            time=time,
+            intercept=False,  # features are those of the prior
+            encoder=version.encoder,
+        )
+        say(str(run(opened, model, table)))
 
 
 def _seconds(name: str, text: str) -> float:

@@ -46,7 +46,7 @@ from .settings import Settings
 
 MAX_ACTIONS = 1_000
 MAX_NUMBERS = 100_000  # features of one decision
-MAX_BATCH = 256
+MAX_BATCH, MAX_REWARDS = 256, 1_000  # decisions and rewards of one call
 MAX_ITEMS = 10_000  # named by one choice
 MAX_ECHO = 300  # characters of a caller's text in an error message
 
@@ -283,6 +283,20 @@ class RewardBody(Body):
     reward_id: Id | None = None
 
 
+class DecisionRewardBody(RewardBody):
+    """One reward of many, with the id of its decision."""
+
+    decision_id: Id
+
+
+class RewardsBody(Body):
+    """Rewards of many decisions."""
+
+    rewards: Annotated[
+        list[DecisionRewardBody], pydantic.Field(min_length=1, max_length=MAX_REWARDS)
+    ]
+
+
 class ModelBody(Body):
     """A version of a model: its settings, and the file of its model or prior in base64."""
 
@@ -463,6 +477,18 @@ def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRou
         """Report the reward of a decision. Repeating the call changes nothing."""
         request = Reward(decision_id, body.reward, body.reward_id or "", token.models)
         return JSONResponse(await serve(request))
+
+    @router.post("/rewards")
+    async def reward_many(body: RewardsBody, token: Annotated[Token, may_reward]) -> JSONResponse:
+        """Report rewards of many decisions; a rejected reward is an error in its place."""
+        replies: list[object] = []
+        for start in range(0, len(body.rewards), MAX_BATCH):  # so that others are served between
+            requests = [
+                Reward(each.decision_id, each.reward, each.reward_id or "", token.models)
+                for each in body.rewards[start : start + MAX_BATCH]
+            ]
+            replies += await asyncio.gather(*map(serve, requests), return_exceptions=True)
+        return JSONResponse({"rewards": [_reply_or_error(reply) for reply in replies]})
 
     @router.post("/decisions/{decision_id}/activate")
     async def activate(

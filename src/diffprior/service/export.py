@@ -49,10 +49,7 @@ def export(database: Database, model: str, format: str, path: Path) -> Exported:
     """
     write = FORMATS[choice("format", format, tuple(FORMATS))]
     catalog = Catalog(database)
-    if model not in catalog.names():
-        listed = ", ".join(catalog.names()) or "none"
-        raise ValueError(f"`model`: expected a model of the database ({listed}), got {model!r}")
-    dim = catalog.versions_of(model)[0].dim
+    dim = catalog.newest(model).dim
     num_draws = {v.version: v.settings.propensity_draws for v in catalog.versions_of(model)}
     exported = Exported()
 

@@ -355,6 +355,13 @@ class Catalog:
             raise not_found("model", model)
         return self._by_model[model]
 
+    def newest(self, model: str) -> Version:
+        """The newest version of a model; a ValueError lists the models if there is none."""
+        if model not in self._by_model:
+            listed = ", ".join(self.names()) or "none"
+            raise ValueError(f"`model`: expected a model of the database ({listed}), got {model!r}")
+        return self._by_model[model][0]
+
     def version(self, model: str, number: int) -> Version:
         """One version of a model."""
         if (model, number) not in self._versions:

@@ -1,17 +1,15 @@
 """Retention: old decisions leave the log, and what was learned from them stays as evidence."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from ..progress import progress
-from .models import Catalog, Version
+from .models import Catalog
 from .store import (
     Database,
     Row,
-    bases,
     decisions,
     observations,
     read_rows,
@@ -19,7 +17,7 @@ from .store import (
     snapshots,
     tasks,
 )
-from .tasks import pages, replay, starting_states
+from .tasks import pages, replay, starting_states, versions_to_store, write_bases
 
 TASKS_AT_ONCE = 500  # read at a time
 ROWS_AT_ONCE = 200  # observations of one transaction, which others may wait for
@@ -88,37 +86,14 @@ def _move_base(connection: sa.Connection, catalog: Catalog, task: Row, stop: int
     """Let the bases of a task hold its first `stop` observations."""
     stored = sa.select(snapshots.c.version).where(snapshots.c.task_id == task["id"])
     used = set(connection.execute(stored).scalars())
-    versions = list(_versions_to_store(catalog, task["model"], used))
+    versions = list(versions_to_store(catalog, task["model"], used))
     first = starting_states(connection, [(task, version) for version in versions])
     states = replay(connection, list(first.values()), task["pruned_learned"], stop)
     of_task = observations.c.task_id == task["id"], observations.c.number == stop - 1
     last = connection.execute(sa.select(observations).where(*of_task)).one()
-    rows = [
-        {
-            "task_id": task["id"],
-            "version": state.version.version,
-            "likelihood": state.version.learns_as,
-            "num_learned": stop,
-            "num_decisions": last.num_decisions,
-            "learned": last.learned,
-            "evidence": state.arrays.evidence.to_bytes(),
-        }
-        for state in states.values()
-    ]
-    connection.execute(bases.delete().where(bases.c.task_id == task["id"]))
-    if rows:
-        connection.execute(bases.insert(), rows)
+    write_bases(connection, task, states.values(), (stop, last.num_decisions, last.learned))
     older = snapshots.c.task_id == task["id"], snapshots.c.num_learned < stop
     connection.execute(snapshots.delete().where(*older))
-
-
-def _versions_to_store(catalog: Catalog, model: str, used: set[int]) -> Iterator[Version]:
-    """Versions that serve or have served the task, and the newest one of each other likelihood."""
-    seen = set()
-    for version in catalog.versions_of(model):
-        if version.share > 0 or version.version in used or version.learns_as not in seen:
-            seen.add(version.learns_as)
-            yield version
 
 
 def _delete_decisions(connection: sa.Connection, task: Row, cutoff: float) -> int:

@@ -152,6 +152,39 @@ def _after(state: TaskState, task: Row, bases_of_task: list[Any]) -> TaskState:
     )
 
 
+def versions_to_store(catalog: Catalog, model: str, used: set[int]) -> Iterator[Version]:
+    """Versions of which a task needs a base: those that serve or have served it, and the newest of
+    each other likelihood, from which later ones learn.
+    """
+    seen = set()
+    for version in catalog.versions_of(model):
+        if version.share > 0 or version.version in used or version.learns_as not in seen:
+            seen.add(version.learns_as)
+            yield version
+
+
+def write_bases(
+    connection: sa.Connection, task: Row, states: Iterable[TaskState], after: tuple[int, int, float]
+) -> None:
+    """Store these states as what the rest of a task's log follows, in place of earlier bases.
+
+    `after` are the numbers of observations and decisions up to there, and the time of the last.
+    """
+    about = dict(zip(("num_learned", "num_decisions", "learned"), after, strict=True))
+    rows = [
+        about
+        | {
+            "task_id": task["id"],
+            "version": state.version.version,
+            "likelihood": state.version.learns_as,
+            "evidence": state.arrays.evidence.to_bytes(),
+        }
+        for state in states
+    ]
+    connection.execute(bases.delete().where(bases.c.task_id == task["id"]))
+    connection.execute(bases.insert(), rows)
+
+
 def replay(
     connection: sa.Connection, states: list[TaskState], start: int, stop: int = 2**62
 ) -> dict[Key, TaskState]:
