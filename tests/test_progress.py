@@ -1,13 +1,20 @@
 """Progress: a line now and then off a terminal, nothing where it is not wanted."""
 
+import contextlib
+import importlib
 import io
 import sys
 import time
+from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 
+import diffprior as dp
 from diffprior import progress as module
-from diffprior.progress import progress
+from diffprior.progress import Progress, progress
+from worlds_of_tasks import blobs, rows
 
 
 @pytest.mark.parametrize(("visible", "said"), [(None, True), (True, True), (False, False)])
@@ -45,3 +52,24 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     with progress("learning [x]", 4) as bar:
         bar.advance(4)
     assert "4 of 4" in stream.getvalue() and "learning [x]" in stream.getvalue()
+
+
+def test_learning_ends_where_its_plan_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of families that were not fitted are dropped, so that the bar ends full."""
+    rng = np.random.default_rng(0)
+    for num_tasks, arguments in ((30, {}), (30, {"quick": True}), (250, {"quick": True})):
+        counted: list[Progress] = []
+
+        @contextlib.contextmanager
+        def kept(
+            *arguments: Any, found: list[Progress] = counted, **_: object
+        ) -> Iterator[Progress]:
+            found.append(Progress(*arguments))
+            yield found[0]
+
+        monkeypatch.setattr(
+            importlib.import_module("diffprior.learning.learn"), "progress_bar", kept
+        )
+        logs = dp.Logs(*rows(rng, blobs(rng, num_tasks), 3.0))
+        dp.learn(logs, dp.Linear(noise_std=1.0), **arguments)
+        assert counted[0].done == counted[0].total > 0

@@ -113,6 +113,13 @@ class DecisionRequest:
     decision_id: str = field(default_factory=_new_id)
     attributes: ArrayLike | RawRow | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.features, Mapping):
+            raise ValueError(
+                "`features`: expected a row per action, got a dict; pass actions={...} for rows by "
+                "the name of the action"
+            )
+
     def _body(self) -> Json:
         actions = self.actions
         body = {

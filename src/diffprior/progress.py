@@ -16,26 +16,31 @@ class Progress:
         self,
         description: str,
         total: int,
-        show: Callable[[int, str], None] | None = None,
+        show: Callable[["Progress"], None] | None = None,
         visible: bool = False,
     ) -> None:
-        self.description, self.total, self.done, self.visible = description, total, 0, visible
-        self._show = show or (lambda done, text: None)
+        self.description, self.total, self.done, self.visible = description, total, 0.0, visible
+        self._show = show or (lambda counted: None)
 
     def describe(self, description: str) -> None:
         """Set the description of the current step."""
         self.description = description
-        self._show(self.done, description)
+        self._show(self)
 
     def note(self, text: str) -> None:
         """Print a line that stays."""
         if self.visible:
             print(text, file=sys.stderr, flush=True)
 
-    def advance(self, steps: int = 1) -> None:
+    def advance(self, steps: int | float = 1) -> None:
         """Count finished steps."""
         self.done += steps
-        self._show(self.done, self.description)
+        self._show(self)
+
+    def drop(self, steps: int) -> None:
+        """Plan fewer steps."""
+        self.total -= steps
+        self._show(self)
 
 
 @contextlib.contextmanager
@@ -63,8 +68,8 @@ def _lines(counted: Progress) -> Iterator[None]:
     def print_until_ended() -> None:
         while not ended.wait(INTERVAL):
             seconds = time.monotonic() - begin
-            line = f"{counted.description}: {counted.done} of {counted.total} after {seconds:.0f} s"
-            print(line, file=sys.stderr, flush=True)
+            done = f"{counted.done:.0f} of {counted.total} after {seconds:.0f} s"
+            print(f"{counted.description}: {done}", file=sys.stderr, flush=True)
 
     thread = threading.Thread(target=print_until_ended, daemon=True)
     thread.start()
@@ -76,9 +81,10 @@ def _lines(counted: Progress) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _bar(description: str, total: int) -> Iterator[Callable[[int, str], None]]:
+def _bar(description: str, total: int) -> Iterator[Callable[[Progress], None]]:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
     from rich.progress import TimeRemainingColumn as Remaining
 
     columns = (
@@ -88,6 +94,11 @@ def _bar(description: str, total: int) -> Iterator[Callable[[int, str], None]]:
         Remaining(),
     )
     text = TextColumn("{task.description}", markup=False)
-    with Progress(*columns, text, console=Console(stderr=True), transient=True) as shown:
+    with Bars(*columns, text, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(description, total=total)
-        yield lambda done, text: shown.update(task, completed=done, description=text)
+
+        def show(counted: Progress) -> None:
+            text, done = counted.description, counted.done
+            shown.update(task, total=counted.total, completed=done, description=text)
+
+        yield show

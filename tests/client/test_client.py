@@ -70,6 +70,8 @@ def test_every_call_does_what_it_says(service: TestClient) -> None:  # noqa: F81
         assert client.cancel(waiting.decision_id).status == "cancelled"
         shadow = client.decide("shop", "c", features=features(0), action_taken=1)
         assert shadow.action == 1
+        with pytest.raises(ValueError, match="`features`: expected a row per action, got a dict"):
+            DecisionRequest("c", {"a": [1.0]})
         both = [DecisionRequest("c", features(0)), DecisionRequest("c", [[1.0]])]
         good, rejected = client.decide_many("shop", both)
         assert good.decision_id == both[0].decision_id

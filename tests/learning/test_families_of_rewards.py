@@ -37,5 +37,8 @@ def test_mean_and_spread_are_found_and_beat_naive_estimates(kind: str) -> None:
     np.testing.assert_allclose(np.sqrt(np.diagonal(moments.cov)), std, rtol=0.25)
     naive, gaussian = learned.report.families
     assert naive.over_gaussian.mean < 0 and gaussian.chosen
-    coverage, error = learned.report.coverage, learned.report.coverage_error
-    assert coverage is not None and error is not None and abs(coverage - 0.9) < 5 * error + 0.02
+    found = learned.report.next_rewards
+    assert found is not None and abs(found.predicted - found.mean) < 5 * found.error
+    assert (found.coverage is None) == (kind == "logistic")
+    if found.coverage is not None and found.coverage_error is not None:
+        assert abs(found.coverage - 0.9) < 5 * found.coverage_error + 0.02

@@ -165,14 +165,16 @@ def test_the_report_is_text_numbers_and_a_page(learned: dp.Model, tmp_path: Path
 
 def test_next_rewards_are_covered_as_promised(learned: dp.Model) -> None:
     report = learned.report
-    assert report.coverage is not None and report.coverage_error is not None
-    assert abs(report.coverage - 0.9) < 4 * report.coverage_error + 0.01
+    found = report.next_rewards
+    assert found is not None and found.coverage is not None and found.coverage_error is not None
+    assert abs(found.coverage - 0.9) < 4 * found.coverage_error + 0.01
+    assert abs(found.predicted - found.mean) < 4 * found.error
 
 
 def test_statistics_are_enough_for_linear_rewards(blob_logs: dp.Logs, learned: dp.Model) -> None:
     again = dp.learn(blob_logs.statistics(), dp.Linear(), progress=False, config=QUICK)
     assert again.report.chosen == "mixture of 2" and "diffusion" not in again.families
-    assert again.report.simulation is None and again.report.coverage is None
+    assert again.report.simulation is None and again.report.next_rewards is None
     ours, theirs = again.families["Gaussian"], learned.families["Gaussian"]
     np.testing.assert_allclose(ours.mean, theirs.mean, atol=1e-4)
     np.testing.assert_allclose(ours.cov, theirs.cov, atol=1e-3)

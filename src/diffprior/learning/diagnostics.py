@@ -9,12 +9,15 @@ import numpy as np
 from jaxtyping import Float
 
 from ..evidence.base import AbstractLikelihood
+from ..evidence.families import Logistic
 from ..executors import AbstractExecutor
+from ..files.base import Serializable
 from ..fitting.em import HERE, AbstractBlock
 from ..fitting.rows import AnyLogs, blocks_of
 from ..fitting.triangles import symmetric
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
+from ..reporting.tables import plus_minus
 from .advice import missing_intercept
 from .scoring import Family, TaskMoments, first_halves
 from .tasks import Noise
@@ -56,26 +59,46 @@ def reliability(
     return Reliability(shares, towards, order)
 
 
-@dataclass(frozen=True, eq=False)
-class Calibration:
-    """Next rewards within their predictive distributions.
+@dataclass(frozen=True)
+class NextRewards(Serializable):
+    """Next rewards of tasks beside their predictions.
 
-    `places` are probabilities of a smaller reward per next row, ties at random, uniform if right;
-    `coverage` is the share inside 90 % intervals, and `error` its standard error over tasks.
+    Attributes:
+        mean: Mean of the rewards.
+        predicted: Mean of the predictions.
+        error: Standard error over tasks of the difference.
+        coverage: Share of rewards inside their 90 % predictive intervals; None of zeros and ones,
+            of which it says nothing.
+        coverage_error: Its standard error over tasks.
     """
 
-    places: Float[np.ndarray, " n"]
-    coverage: float
+    mean: float
+    predicted: float
     error: float
+    coverage: float | None
+    coverage_error: float | None
+
+    def __str__(self) -> str:
+        """In one line."""
+        line = f"next rewards average {self.mean:.4g}, predicted {self.predicted:.4g}"
+        line += f" (difference {plus_minus(self.predicted - self.mean, self.error, signed=True)})"
+        if self.coverage is not None and self.coverage_error is not None:
+            share = plus_minus(100 * self.coverage, 100 * self.coverage_error)
+            line += f"; 90 % intervals cover {share} %"
+        return line
 
 
 def calibration(
     family: Family, logs: Logs, likelihood: AbstractLikelihood, seed: int = 0
-) -> Calibration | None:
-    """Predict the second half of each task's rows from the first."""
+) -> tuple[NextRewards | None, Float[np.ndarray, " n"] | None]:
+    """Predict the second half of each task's rows from the first.
+
+    Also returns the probability of a smaller reward, ties at random, uniform if predictions are
+    right.
+    """
     logs = logs.select(logs.counts >= 2)
     if logs.num_tasks < 2:
-        return None
+        return None, None
     first, is_first = first_halves(logs)
     draws = family.posterior_draws(first, likelihood, seed, count=PREDICTIVE_DRAWS)
     rows = np.flatnonzero(~is_first)
@@ -88,9 +111,16 @@ def calibration(
     below = np.sum(rewards < seen, axis=0) + tie * (1 + np.sum(rewards == seen, axis=0))
     places = below / (PREDICTIVE_DRAWS + 1)
     inside = ((places > 0.05) & (places < 0.95)).astype(float)
-    by_task = np.bincount(own, inside) / np.maximum(np.bincount(own), 1)
-    error = float(by_task.std(ddof=1) / np.sqrt(len(by_task)))
-    return Calibration(places, float(inside.mean()), error)
+    predicted = np.asarray(likelihood.mean(eta), np.float64).mean(axis=0)
+
+    def error(values: np.ndarray) -> float:
+        by_task = np.bincount(own, values) / np.maximum(np.bincount(own), 1)
+        return float(by_task.std(ddof=1) / np.sqrt(len(by_task)))
+
+    known = not isinstance(likelihood, Logistic)
+    covered = (float(inside.mean()), error(inside)) if known else (None, None)
+    means = (float(seen.mean()), float(predicted.mean()), error(predicted - seen))
+    return NextRewards(*means, *covered), places
 
 
 def data_warnings(

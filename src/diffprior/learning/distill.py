@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from ..executors import InProcess
 from ..files.cache import array_digest
 from ..fitting.attributes import Regression, offsets_of
 from ..fitting.config import FitConfig
+from ..fitting.report import FitWarning
 from ..logs.labels import Selection, uniforms
 from ..logs.logs import Logs
 from ..logs.shards import Shard
@@ -94,7 +96,9 @@ def em_round(
         progress=False,
     )
     settings = {"round": round_, "points": array_digest(drawn.points), **about}
-    return passes.checkpoint("round of EM", settings, train, prior)
+    with warnings.catch_warnings():  # of samples, which are our draws
+        warnings.simplefilter("ignore", FitWarning)
+        return passes.checkpoint("round of EM", settings, train, prior)
 
 
 def e_step(

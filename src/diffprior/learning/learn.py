@@ -36,7 +36,6 @@ from .attributes import (
 )
 from .config import LearningConfig
 from .diagnostics import (
-    Calibration,
     Reliability,
     calibration,
     data_warnings,
@@ -45,7 +44,7 @@ from .diagnostics import (
 from .distill import FOLD_SALT, distill, em_round, learning_tasks
 from .figures import Pictures
 from .model import Model
-from .regret import simulate_regret
+from .regret import Simulation, simulate_regret
 from .report import LearningReport
 from .scoring import (
     Family,
@@ -64,7 +63,15 @@ from .tasks import resolve, search_logs
 FAMILIES = ("gaussian", "mixture", "diffusion")
 NAIVE = "naive estimates"  # its name in the report
 FEW_FOLDS = 5  # of few tasks
-NUM_STEPS = 5  # of the progress bar: families, report and regret
+# Steps of the progress bar, about as many as each phase usually takes of the time.
+STEPS = {
+    "Gaussian": 1,
+    "mixture": 8,
+    "attributes": 8,
+    "diffusion": 60,
+    "report": 3,
+    "regret": 20,
+}
 SHOWN_POINTS = 2000  # of a figure
 NOISE_FROM = {
     "given": "given",
@@ -151,8 +158,11 @@ def learn(
     if not 0.0 <= hedge < 1.0:
         raise ValueError(f"`hedge`: expected a share in [0, 1), got {hedge:g}; 0.01 is usual")
     config = config or LearningConfig()
-    steps = NUM_STEPS + (getattr(logs, "attributes", None) is not None)
-    with progress_bar("learning", steps, visible=progress) as bar:
+    planned = {GAUSSIAN, "report", *(allowed - {"gaussian"})}
+    planned |= {"attributes"} if getattr(logs, "attributes", None) is not None else set()
+    if simulate or (simulate is None and "diffusion" in allowed):
+        planned.add("regret")
+    with progress_bar("learning", sum(STEPS[name] for name in planned), visible=progress) as bar:
         passes = Passes(executor or InProcess())
         if isinstance(logs, ShardedLogs):
             cache = None if checkpoint_dir is None else Checkpoints(Path(checkpoint_dir))
@@ -245,6 +255,8 @@ class _Run:
         if allowed != {"gaussian"} and (forced or not rough):
             with self._phase("mixture"):
                 search = self._search(blocks, gaussian, forced)
+        elif "mixture" in allowed:
+            self.progress.drop(STEPS["mixture"])
         chosen, sentence = choose(search, self.few, rough, forced)
         base = families[-1]  # the closed form that is chosen
         if search is not None and chosen != GAUSSIAN:
@@ -285,8 +297,21 @@ class _Run:
         if worth is not None and worth.hurts:
             figures = f"{worth.gain.mean:+.3f} +- {worth.gain.error:.3f} nats per task"
             warnings += (f"attributes hurt: a Gaussian given them has {figures}; leave them out",)
+        if "diffusion" in allowed and "diffusion" not in self.seconds:
+            self.progress.drop(STEPS["diffusion"] + STEPS["regret"] * (simulate is None))
+        simulation = None
+        trained = "diffusion" in self.seconds
+        if isinstance(self.held_out, Logs) and (trained if simulate is None else simulate):
+            self.progress.note("simulating regret: minutes; simulate=False leaves it out")
+            with self._phase("regret"):
+                simulation = simulate_regret(
+                    families, base, chosen, self.held_out, self.likelihood, self.seed,
+                    lambda share: self.progress.advance(share * STEPS["regret"]),
+                )  # fmt: skip
         with self._phase("report"):
-            report = self._report(families, base, chosen, sentence, seen, warnings, simulate, worth)
+            report = self._report(
+                families, base, chosen, sentence, seen, warnings, simulation, worth
+            )
         final = next(f for f in families if f.name == chosen)
         if self.hedge:  # a diffusion model has had it since it was distilled
             final = final.hedged(self.hedge)
@@ -314,10 +339,10 @@ class _Run:
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
         self.progress.describe(name)
-        self.progress.advance()
-        begin = time.perf_counter()
+        begin, end = time.perf_counter(), self.progress.done + STEPS[name]
         yield
         self.seconds[name] = time.perf_counter() - begin
+        self.progress.advance(end - self.progress.done)
 
     def _attributes(
         self, gaussian: GaussianMixture, search: Search | None, required: bool
@@ -414,6 +439,7 @@ class _Run:
             if step.mean <= step.error:
                 break
             prior, family, values, rounds = better, trial, new, rounds + 1
+            self.progress.advance(STEPS["diffusion"] / (config.max_rounds + 1))
         difference = gain(values - scored(base))
         figures = f"{difference.mean:+.3f} +- {difference.error:.3f} nats per task relative to it"
         after = f" after {rounds} rounds of EM" if rounds else ""
@@ -429,7 +455,7 @@ class _Run:
         sentence: str,
         seen: Reliability,
         warnings: tuple[str, ...],
-        simulate: bool | None,
+        simulation: Simulation | None,
         worth: AttributeReport | None,
     ) -> LearningReport:
         likelihood, held_out, seed = self.likelihood, self.held_out, self.seed
@@ -437,16 +463,9 @@ class _Run:
             results, names = self._cross_validated(chosen, worth is not None)
         else:
             results, names = score(families, held_out, likelihood, chosen, seed)
-        simulation, places = None, None
+        next_rewards = places = None
         if isinstance(held_out, Logs):
-            places = calibration(basis, held_out, likelihood, seed)
-            trained = any(f.components is None for f in families)
-            if simulate or (simulate is None and trained):
-                self.progress.note("simulating regret: minutes; simulate=False leaves it out")
-                with self._phase("regret"):
-                    simulation = simulate_regret(
-                        families, basis, chosen, held_out, likelihood, seed
-                    )
+            next_rewards, places = calibration(basis, held_out, likelihood, seed)
         noise = self.noise
         return LearningReport(
             num_tasks=self.source.num_tasks,
@@ -463,8 +482,7 @@ class _Run:
             learnable_order=seen.learnable_order,
             families=results,
             length_names=names,
-            coverage=None if places is None else places.coverage,
-            coverage_error=None if places is None else places.error,
+            next_rewards=next_rewards,
             simulation=simulation,
             chosen=chosen,
             sentence=sentence,
@@ -506,13 +524,13 @@ class _Run:
         return tuple(results), ()
 
     def _pictures(
-        self, families: list[Family], basis: Family, places: Calibration | None
+        self, families: list[Family], basis: Family, places: np.ndarray | None
     ) -> Pictures:
         draws = {f.name: f.draw(self.seed, SHOWN_POINTS) for f in families if f.name != NAIVE}
         shown = first_tasks(self.rest, SHOWN_POINTS)
         parts = basis.block_draws(shown, self.likelihood, self.seed, 77)
         estimates = np.concatenate([part[0] for part in parts])
-        return Pictures(draws, estimates, None if places is None else places.places)
+        return Pictures(draws, estimates, places)
 
 
 def choose(search: Search | None, few: bool, rough: bool, forced: bool) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """Simulated regret of learned priors: Thompson sampling in tasks like those held out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,12 +51,14 @@ def simulate_regret(
     logs: Logs,
     likelihood: AbstractLikelihood,
     seed: int = 0,
+    advance: Callable[[float], None] = lambda share: None,
 ) -> Simulation:
     """Simulate Thompson sampling with each prior in tasks like those held out.
 
     Parameters are draws given each held-out task under the chosen prior, actions are rows of the
     logs, ten different ones each round. The temperature recommended for the chosen family is the
-    highest whose regret is within a standard error of its least.
+    highest whose regret is within a standard error of its least. `advance` is called with the share
+    of the work that was done.
     """
     linear = isinstance(likelihood, Linear)
     num_runs, num_rounds = (64, 200) if linear else (32, 100)
@@ -67,18 +69,18 @@ def simulate_regret(
     problem = RowProblem(
         thetas, actions, likelihood, num_actions=min(ACTIONS_PER_ROUND, len(actions))
     )
-    priors = {f.name: f.prior for f in families}
-    keys = {(name, t): f"{name} at {t:g}" for name in priors for t in TEMPERATURES}
-    agents = {key: best_sampler(priors[name], t) for (name, t), key in keys.items()}
-    result = simulate(
-        problem, agents, num_runs=num_runs, num_rounds=num_rounds, seed=seed,
-        progress=False, throw=False,
-    )  # fmt: skip
-    regrets = []
-    for (name, temperature), key in keys.items():
-        difference, error = result.paired_difference(key, keys["Gaussian", temperature])
-        figures = (result.mean(key), result.standard_error(key), difference, error)
-        regrets.append(Regret(name, temperature, *(float(figure[-1]) for figure in figures)))
+    priors, regrets = {f.name: f.prior for f in families}, []
+    for temperature in TEMPERATURES:
+        agents = {name: best_sampler(prior, temperature) for name, prior in priors.items()}
+        result = simulate(
+            problem, agents, num_runs=num_runs, num_rounds=num_rounds, seed=seed,
+            progress=False, throw=False,
+        )  # fmt: skip
+        for name in priors:
+            difference = result.paired_difference(name, "Gaussian")
+            figures = (result.mean(name), result.standard_error(name), *difference)
+            regrets.append(Regret(name, temperature, *(float(figure[-1]) for figure in figures)))
+        advance(1 / len(TEMPERATURES))
     own = [regret for regret in regrets if regret.family == chosen_name]
     least = min(own, key=lambda regret: regret.mean)
     recommended = max(r.temperature for r in own if r.mean <= least.mean + least.error)

@@ -17,6 +17,7 @@ from ..reporting.notebook import html, plot_intervals
 from ..reporting.page import Block, Callout, Heading, Text, page
 from ..reporting.tables import Table, plus_minus
 from .attributes import AttributeReport
+from .diagnostics import NextRewards
 from .figures import Pictures, calibration_figure, gains_figure, priors_figure
 from .regret import Simulation
 from .scoring import FamilyResult, Gain
@@ -42,8 +43,7 @@ class LearningReport(Serializable):
         learnable_order: Order of structure that this number of tasks can show.
         families: Scores of every family on the held-out tasks, beginning with naive estimates.
         length_names: Names of the groups of tasks by number of rows.
-        coverage: Share of next rewards inside their 90 % predictive intervals; or None.
-        coverage_error: Its standard error.
+        next_rewards: The second half of each task's rewards beside their predictions; or None.
         simulation: Expected regret of the families; or None.
         chosen: Name of the chosen family.
         sentence: The choice and its reason.
@@ -66,8 +66,7 @@ class LearningReport(Serializable):
     learnable_order: float
     families: tuple[FamilyResult, ...]
     length_names: tuple[str, ...]
-    coverage: float | None
-    coverage_error: float | None
+    next_rewards: NextRewards | None
     simulation: Simulation | None
     chosen: str
     sentence: str
@@ -223,9 +222,8 @@ def _limits(report: LearningReport) -> str:
     lines = [
         "fine structure, narrower than what one task's rows can tell, is not known from these logs"
     ]
-    if report.coverage is not None:
-        share = plus_minus(100 * report.coverage, 100 * (report.coverage_error or 0.0))
-        lines.append(f"90 % predictive intervals cover {share} % of the next rewards")
+    if report.next_rewards is not None:
+        lines.append(str(report.next_rewards))
     if report.hedge:
         lines.append(
             f"{100 * report.hedge:g} % of a wide Gaussian is mixed in, for tasks unlike any before"
