@@ -23,7 +23,14 @@ require("client", "httpx")
 
 import httpx  # noqa: E402
 
-__all__ = ["AsyncClient", "CallError", "Client", "DecisionReply", "DecisionRequest"]
+__all__ = [
+    "AsyncClient",
+    "CallError",
+    "ChoiceReply",
+    "Client",
+    "DecisionReply",
+    "DecisionRequest",
+]
 
 TRANSIENT = (500, 502, 503, 504)  # another try may succeed
 MAX_REWARDS = 1_000  # of one call
@@ -80,6 +87,33 @@ class DecisionReply:
     status: str
     failed: bool
     recommended: str | int | None = None
+
+
+@dataclass(frozen=True)
+class ChoiceReply:
+    """A choice of the service among items.
+
+    Args:
+        decision_id: Its id, for reporting the reward, which is that of the first item.
+        item: The item to show; with `top_k` a list, best first.
+        propensity: Estimated probability of the item (to be among the best `top_k`).
+        propensity_se: As of `DecisionReply`.
+        model_version: As of `DecisionReply`.
+        expires: As of `DecisionReply`.
+        status: As of `DecisionReply`.
+        failed: As of `DecisionReply`.
+        recommended: In shadow mode, the item that the service would have shown if it differs.
+    """
+
+    decision_id: str
+    item: str | list[str]
+    propensity: float | None
+    propensity_se: float | None
+    model_version: int
+    expires: float | None
+    status: str
+    failed: bool
+    recommended: str | None = None
 
 
 def _new_id() -> str:
@@ -258,6 +292,46 @@ class AsyncClient:
         path = _path("models/{model}/tasks/{task}/decisions", model=model, task=task)
         return _decision(await self._send("POST", path, request._body()))
 
+    async def choose(
+        self,
+        model: str,
+        context: ArrayLike | RawRow,
+        *,
+        items: Sequence[str] | None = None,
+        exclude: Sequence[str] = (),
+        top_k: int | None = None,
+        item_taken: str | None = None,
+        deferred: bool = False,
+        decision_id: str | None = None,
+    ) -> ChoiceReply:
+        """Choose among items, which are the tasks of the model.
+
+        Args:
+            model: Name of the model.
+            context: Features (d,) of the visitor, or their raw row.
+            items: Names to choose among; None for all that are not retired.
+            exclude: Names not to choose.
+            top_k: Rank this many items instead of choosing one.
+            item_taken: Shadow mode: the item that your own system has shown.
+            deferred: Wait for a reward only once the choice is activated.
+            decision_id: As of `DecisionRequest`.
+
+        Returns:
+            The choice.
+        """
+        body: Json = {
+            "context": _plain(context),
+            "items": None if items is None else list(items),
+            "exclude": list(exclude) or None,
+            "top_k": top_k,
+            "item_taken": item_taken,
+            "deferred": deferred or None,
+            "decision_id": decision_id or _new_id(),
+        }
+        path = _path("models/{model}/choices", model=model)
+        given = {name: value for name, value in body.items() if value is not None}
+        return _choice(await self._send("POST", path, given))
+
     async def decide_many(
         self, model: str, requests: Sequence[DecisionRequest]
     ) -> list[DecisionReply | CallError]:
@@ -314,15 +388,15 @@ class AsyncClient:
                 found[name] = error or str(one["status"])
         return found
 
-    async def activate(self, decision_id: str) -> DecisionReply:
+    async def activate(self, decision_id: str) -> DecisionReply | ChoiceReply:
         """Start waiting for the reward of the deferred decision `decision_id`."""
         path = _path("decisions/{decision_id}/activate", decision_id=decision_id)
-        return _decision(await self._send("POST", path))
+        return _either(await self._send("POST", path))
 
-    async def cancel(self, decision_id: str) -> DecisionReply:
+    async def cancel(self, decision_id: str) -> DecisionReply | ChoiceReply:
         """Learn nothing from the decision `decision_id`, which was not carried out."""
         path = _path("decisions/{decision_id}/cancel", decision_id=decision_id)
-        return _decision(await self._send("POST", path))
+        return _either(await self._send("POST", path))
 
     async def read_decision(self, decision_id: str) -> Json:
         """The decision `decision_id` and its rewards."""
@@ -494,6 +568,7 @@ class Client:
         self._http.close()
 
     decide = _blocking(AsyncClient.decide)
+    choose = _blocking(AsyncClient.choose)
     decide_many = _blocking(AsyncClient.decide_many)
     reward = _blocking(AsyncClient.reward)
     reward_many = _blocking(AsyncClient.reward_many)
@@ -518,8 +593,20 @@ def _headers(token: str | None) -> dict[str, str]:
 
 def _decision(reply: Mapping[str, Any]) -> DecisionReply:
     """The decision of a JSON reply; unknown fields are left out."""
-    names = {field.name for field in fields(DecisionReply)}
-    return DecisionReply(**{name: value for name, value in reply.items() if name in names})
+    return DecisionReply(**_known(DecisionReply, reply))
+
+
+def _choice(reply: Mapping[str, Any]) -> ChoiceReply:
+    return ChoiceReply(**_known(ChoiceReply, reply))
+
+
+def _either(reply: Mapping[str, Any]) -> DecisionReply | ChoiceReply:
+    return _choice(reply) if "item" in reply else _decision(reply)
+
+
+def _known(kind: type[DecisionReply | ChoiceReply], reply: Mapping[str, Any]) -> dict[str, Any]:
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in reply.items() if name in names}
 
 
 def _path(template: str, **names: str) -> str:

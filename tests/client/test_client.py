@@ -76,11 +76,14 @@ def test_every_call_does_what_it_says(service: TestClient) -> None:  # noqa: F81
         good, rejected = client.decide_many("shop", both)
         assert good.decision_id == both[0].decision_id
         assert isinstance(rejected, CallError) and rejected.status == 422
+        chosen = client.choose("shop", np.ones(2), items=["x", "y"], exclude=["x"], deferred=True)
+        assert chosen.item == client.activate(chosen.decision_id).item == "y"
+        assert client.reward(chosen.decision_id, 0.5) == "learned"
         assert client.read_task("shop", "a b")["num_rewards"] == 1
         said = client.reward_many({good.decision_id: 0.5, named.decision_id: 0.7, "none": 1})
         assert said[good.decision_id] == "learned"
         assert [said[name].status for name in (named.decision_id, "none")] == [409, 404]
-        assert [t["task"] for t in client.list_tasks("shop", after="a b")] == ["c"]
+        assert [t["task"] for t in client.list_tasks("shop", after="a b")] == ["c", "x", "y"]
         assert client.put_task("shop", "d")["retired"] is None
         assert client.retire_task("shop", "d")["retired"] is not None
         rows = [{"age": np.float64(3.0), "labels": ("a", "b")}, {"age": np.nan, "labels": None}]

@@ -15,13 +15,15 @@ from pathlib import Path
 
 import httpx
 import numpy as np
+import sqlalchemy as sa
 
 import diffprior as dp
 from diffprior.service.models import Catalog
+from diffprior.service.panels import candidate_ids
 from diffprior.service.reading import Reader
 from diffprior.service.requests import ServiceError
 from diffprior.service.server import free_port
-from diffprior.service.store import Database
+from diffprior.service.store import Database, candidates, decisions
 from diffprior.service.tasks import TaskCache, rebuild
 
 DIM, ACTIONS, TASKS = 2, 4, 4
@@ -110,10 +112,8 @@ class Client(threading.Thread):
         while not self.stopping:
             count += 1
             decision_id = f"c{self._number}-{os.getpid()}-{count}"
-            features = self._rng.uniform(-1, 1, (ACTIONS, DIM)).round(3).tolist()
-            task = f"task-{self._rng.integers(TASKS)}"
-            path = f"/v1/models/shop/tasks/{task}/decisions"
-            reply = self._post(path, {"features": features, "decision_id": decision_id})
+            path, body = self._choice() if self._rng.random() < 0.5 else self._decision()
+            reply = self._post(path, body | {"decision_id": decision_id})
             if reply is None:
                 continue
             with self._ledger.lock:
@@ -126,6 +126,19 @@ class Client(threading.Thread):
                 self._post(f"/v1/decisions/{decision_id}/reward", {"reward": value})
         for client in self._clients:
             client.close()
+
+    def _decision(self) -> tuple[str, dict]:
+        features = self._rng.uniform(-1, 1, (ACTIONS, DIM)).round(3).tolist()
+        task = f"task-{self._rng.integers(TASKS)}"
+        return f"/v1/models/shop/tasks/{task}/decisions", {"features": features}
+
+    def _choice(self) -> tuple[str, dict]:
+        """A choice among some tasks, or among all that there are."""
+        body: dict = {"context": self._rng.uniform(-1, 1, DIM).round(3).tolist()}
+        if not self._ledger.decisions or self._rng.random() < 0.5:
+            named = self._rng.choice(TASKS, self._rng.integers(1, TASKS + 1), replace=False)
+            body["items"] = [f"task-{number}" for number in named]
+        return "/v1/models/shop/choices", body
 
     def _post(self, path: str, body: dict) -> dict | None:
         while not self.stopping:
@@ -154,13 +167,20 @@ def check(database: Database, ledger: Ledger) -> list[str]:
         except ServiceError:
             wrong.append(f"decision {decision_id} is missing")
             continue
-        if any(found[name] != reply[name] for name in ("action", "propensity")):
+        if any(found.get(name) != reply.get(name) for name in ("action", "item", "propensity")):
             wrong.append(f"decision {decision_id} is another")
         values = [r["value"] for r in found["rewards"]]
         acknowledged = ledger.rewards.get(decision_id)
         expected = values[:1] if acknowledged is None else [acknowledged]
         if values != expected:
             wrong.append(f"rewards of {decision_id}: {values}, acknowledged {expected}")
+    with database.reading() as connection:
+        known = {row.id: row.items for row in connection.execute(sa.select(candidates))}
+        named = sa.select(decisions.c.id, decisions.c.task_id, decisions.c.candidates)
+        for row in connection.execute(named.where(decisions.c.candidates.isnot(None))):
+            among = known.get(row.candidates)
+            if among is None or row.task_id not in candidate_ids(among):
+                wrong.append(f"the candidates of {row.id} are missing, or without its item")
     return wrong
 
 
