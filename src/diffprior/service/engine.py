@@ -16,6 +16,7 @@ from concurrent.futures import Future
 import sqlalchemy as sa
 
 from .batch import Batch
+from .guard import Guard
 from .metrics import Metrics
 from .models import REFRESH_SECONDS, Catalog
 from .panels import Panels
@@ -60,6 +61,7 @@ class Engine:
         self.metrics = metrics
         self.task_cache = TaskCache(cache_bytes)
         self.panels = Panels(database, self.catalog, self.task_cache)
+        self.guard = Guard(database, self.catalog, metrics)
         self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         self._preparing = threading.Lock()
@@ -132,6 +134,7 @@ class Engine:
                 full = not settle.future.exception() and settle.future.result() == settle.limit
                 last_settled = time.monotonic() - full * SETTLE_SECONDS
                 self._prepare_in_background()
+                self.guard.check_in_background()
             if stopping:
                 return
 

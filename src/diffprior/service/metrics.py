@@ -31,6 +31,7 @@ class Metrics:
         self._refused = counter("refused", "Rejected requests by HTTP status", "status")
         self._failed = counter("failed_draws", "Random decisions because a draw failed")
         self._settled = counter("settled", "Decisions whose wait for a reward has ended")
+        self.rolled_back = counter("rolled_back", "Versions that were rolled back", "model")
         self._http = counter("http_requests", "HTTP requests", "method", "status")
         self._latency = histogram("http_seconds", "Seconds from request to reply", LATENCY)
         self.batch_seconds = histogram("batch_seconds", "Seconds per transaction", LATENCY)

@@ -51,6 +51,8 @@ class Version:
     created: float
     ready: bool = False
     saved: Model | AbstractPrior | None = None
+    since: float = 0.0  # when the share of a version of the model last changed
+    rolled_back: str | None = None  # why, if it was by itself
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -133,7 +135,7 @@ class Version:
     def policy(self) -> TaskPolicy:
         """The policy of many tasks at once."""
         agent = self.settings.make_agent(self.prior)
-        if isinstance(agent, ThompsonSampling):
+        if isinstance(agent, ThompsonSampling) and not self.is_control:
             return self.posterior_policy
         return self._policy_of(agent)
 
@@ -152,7 +154,7 @@ class Version:
 
     def check_choices(self) -> None:
         """Reject agents that cannot choose among items."""
-        if self.settings.sampler in ("linucb", "epsilon-greedy"):
+        if self.settings.sampler in ("linucb", "epsilon-greedy", "prior-mean"):
             raise ServiceError(
                 422,
                 "`sampler`: expected one that draws from the posterior, or random, for choices, "
@@ -169,6 +171,11 @@ class Version:
     def at_random(self) -> bool:
         """Whether actions are chosen at random by design."""
         return self.settings.sampler == "random"
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it serves a group for comparison, whose share and tasks stay."""
+        return self.settings.sampler in ("random", "prior-mean")
 
     @cached_property
     def moments(self) -> Gaussian:
@@ -307,7 +314,9 @@ class Catalog:
                     found[key] = self._versions.get(key) or _read_version(
                         connection, key, seeds[row.model]
                     )
-                    found[key].share = row.share  # compiled programs stay
+                    version = found[key]  # whose compiled programs stay
+                    version.share, version.since = row.share, row.since
+                    version.rolled_back = row.rolled_back
                 except Exception as error:
                     self._log_broken(key, error)
         self._read = time.monotonic()
@@ -341,7 +350,7 @@ class Catalog:
         """Apply the shares of every model whose versions are ready."""
         waiting = {version.model for version in self.pending()}
         ready = {
-            model: [(version, version.share) for version in found]
+            model: [(v, v.share) for v in sorted(found, key=lambda v: not v.is_control)]
             for model, found in self._by_model.items()
             if model not in waiting
         }
@@ -361,6 +370,11 @@ class Catalog:
             listed = ", ".join(self.names()) or "none"
             raise ValueError(f"`model`: expected a model of the database ({listed}), got {model!r}")
         return self._by_model[model][0]
+
+    def serving(self, model: str) -> list[Version]:
+        """Versions of a model that serve tasks and are no controls, newest first."""
+        found = self._by_model.get(model, ())
+        return [v for v in found if v.share > 0 and not v.is_control]
 
     def version(self, model: str, number: int) -> Version:
         """One version of a model."""
@@ -415,7 +429,7 @@ class Catalog:
         return Version(model, 0, 0, settings, _checked(settings, saved)[1], 0.0, 0.0)
 
     def put(self, model: str, settings: Settings, saved: object, share: float) -> Version:
-        """Add a version, and a model if it is the first; others lose `share` of their tasks.
+        """Add a version, and a model if it is the first; others but controls give it `share`.
 
         Nothing changes if it is the newest version already.
         """
@@ -434,33 +448,52 @@ class Catalog:
             connection.execute(locked).one()
             latest = sa.select(sa.func.max(versions.c.version)).where(versions.c.model == model)
             number = (connection.execute(latest).scalar() or 0) + 1
-            share = 1.0 if number == 1 else share
-            scaled = versions.c.share * (1.0 - share)
-            connection.execute(
-                versions.update().where(versions.c.model == model).values(share=scaled)
-            )
-            new = {"model": model, "version": number, "share": share, "created": now}
+            held = self._held(model, number)
+            left = 1.0 - sum(held.values())
+            share = left if number == 1 else min(share, left)
+            scaled = versions.c.share * ((left - share) / left if left > 0 else 0.0)
+            changed = versions.update().where(versions.c.model == model)
+            connection.execute(changed.values(since=now))
+            connection.execute(changed.where(versions.c.version.not_in(held)).values(share=scaled))
+            new = {"model": model, "version": number, "share": share, "created": now, "since": now}
             new |= {"settings": settings.model_dump_json(), "prior": content}
             connection.execute(versions.insert().values(**new))
         self.refresh()
         return self.version(model, number)
 
-    def set_share(self, model: str, number: int, share: float) -> None:
-        """Give a version this share of the tasks; the others share the rest proportionally."""
+    def _held(self, model: str, number: int) -> dict[int, float]:
+        """Shares of controls, which stay when that of another version changes."""
+        found = self._by_model.get(model, ())
+        return {v.version: v.share for v in found if v.is_control and v.version != number}
+
+    def set_share(
+        self, model: str, number: int, share: float, reason: tuple[int, str] | None = None
+    ) -> None:
+        """Give a version this share of the tasks; the others share the rest proportionally, but for
+        controls, which keep theirs. `reason` is why another version is rolled back by itself.
+        """
         self.version(model, number)
-        others = [v for v in self.versions_of(model) if v.version != number]
-        if not others and share < 1:
+        held = self._held(model, number)
+        left = 1.0 - sum(held.values())
+        others = [v for v in self.versions_of(model) if v.version not in {number, *held}]
+        if not others and share < left:
             raise ServiceError(409, "`share`: expected 1, because there is no other version")
+        share = min(share, left)
         rest = sum(v.share for v in others)
         latest = max((v.version for v in others), default=0)
         new = {number: share}
         for other in others:
             part = other.share / rest if rest > 0 else float(other.version == latest)
-            new[other.version] = (1 - share) * part
+            new[other.version] = (left - share) * part
         with self._database.transaction() as connection:
+            changed = versions.update().where(versions.c.model == model)
+            connection.execute(changed.values(since=time.time()))
             for version, value in new.items():
-                where = (versions.c.model == model) & (versions.c.version == version)
-                connection.execute(versions.update().where(where).values(share=value))
+                own = changed.where(versions.c.version == version)
+                connection.execute(own.values(share=value))
+            if reason is not None:
+                own = changed.where(versions.c.version == reason[0])
+                connection.execute(own.values(rolled_back=reason[1]))
         self.refresh()
 
     def retire(self, model: str, number: int) -> None:
@@ -484,13 +517,15 @@ class Catalog:
             for version, share in shares.items():
                 value = share / total if total > 0 else float(version == max(shares))
                 own = (versions.c.model == model) & (versions.c.version == version)
-                connection.execute(versions.update().where(own).values(share=value))
+                changed = {"share": value, "since": time.time()}
+                connection.execute(versions.update().where(own).values(**changed))
         self.refresh()
 
     def roll_back(self, model: str) -> None:
         """Return all tasks to the version before the newest one that serves any."""
-        serving = [v for v in self.versions_of(model) if v.share > 0]
-        before = [v for v in self.versions_of(model) if v.version < serving[0].version]
+        found, serving = self.versions_of(model), self.serving(model)
+        older = [v for v in found if serving and v.version < serving[0].version]
+        before = [v for v in older if not v.is_control]
         if not before:
             raise ServiceError(409, f"`model`: {model!r} has no earlier version to go back to")
         self.set_share(model, before[0].version, 1.0)

@@ -16,6 +16,7 @@ from ..evidence.linear import Linear
 from ..learning.model import Model
 from ..priors.base import AbstractPrior
 from ..priors.conditional import of_average_task
+from ..priors.gaussian import GaussianPrior
 from ..samplers.base import AbstractSampler
 from ..samplers.choose import best_sampler
 from ..samplers.evidence_dps import EvidenceDPS
@@ -30,6 +31,9 @@ SAMPLERS = {
     "laplace-dps": LaplaceDPS,
     "twisted-smc": TwistedSMC,
 }
+
+
+FIXED = 1e-12  # covariance of a prior that is not to move, relative to that of the model
 
 
 class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -56,10 +60,19 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         "linucb",
         "epsilon-greedy",
         "random",
+        "prior-mean",
     ] = pydantic.Field(
         "best",
         description="linucb, epsilon-greedy: agents of a Gaussian prior that do not sample; "
-        "random: actions at random, as a control",
+        "random: actions at random, as a control; prior-mean: a holdout, which takes the best "
+        "action on average over tasks, and neither learns nor explores",
+    )
+    guard: float | None = pydantic.Field(
+        None,
+        gt=0,
+        lt=0.5,
+        description="roll the version back by itself if it earns less than the one before; the "
+        "probability of that for a version that earns the same, such as 0.05",
     )
     temperature: float = pydantic.Field(1.0, gt=0, le=1e6)
     reward_wait: float | None = pydantic.Field(None, gt=0, le=1e9, description="seconds")
@@ -157,6 +170,10 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         likelihood = self.make_likelihood()
         if self.sampler == "random":
             return Uniform(likelihood, dim=prior.dim)
+        if self.sampler == "prior-mean":
+            moments = prior.moments()  # rewards do not move a prior that is this narrow
+            fixed = GaussianPrior(moments.mean, FIXED * moments.cov)
+            return ThompsonSampling(best_sampler(fixed), likelihood)
         if self.sampler == "linucb":
             return LinUCB(prior, likelihood)
         if self.sampler == "epsilon-greedy":

@@ -41,6 +41,8 @@ versions = sa.Table(
     sa.Column("share", Real, nullable=False),
     sa.Column("created", Real, nullable=False),
     sa.Column("retired", Real),  # when it was taken out of service for good
+    sa.Column("since", Real, nullable=False, server_default="0"),  # when a share last changed
+    sa.Column("rolled_back", Text),  # why it was, by itself
 )
 
 tasks = sa.Table(
@@ -209,6 +211,10 @@ def _add_choices(connection: sa.Connection) -> None:
     _add_columns(connection, decisions.c.candidates, decisions.c.excluded)
 
 
+def _add_guards(connection: sa.Connection) -> None:
+    _add_columns(connection, versions.c.since, versions.c.rolled_back)
+
+
 def _add_columns(connection: sa.Connection, *columns: sa.Column[Any]) -> bool:
     """Add columns that are not there yet; whether there were any."""
     missing = [column for column in columns if not _has(connection, column)]
@@ -233,6 +239,7 @@ MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (
     _add_digests,
     _add_bases,
     _add_choices,
+    _add_guards,
 )
 
 

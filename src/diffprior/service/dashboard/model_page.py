@@ -10,6 +10,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from ...reporting.tables import Link, Table
+from ..guard import Guard
 from ..models import Catalog, Version
 from ..store import Database, tasks
 from .charts import model_charts
@@ -45,8 +46,8 @@ class Answer(NamedTuple):
 class ModelPage:
     """Makes the page of any model from the log, without waiting for or delaying decisions."""
 
-    def __init__(self, database: Database, catalog: Catalog) -> None:
-        self._database, self._catalog = database, catalog
+    def __init__(self, database: Database, catalog: Catalog, guard: Guard) -> None:
+        self._database, self._catalog, self._guard = database, catalog, guard
         self._windows, self._gains = WindowReader(database), PriorGains(database)
         self._making, self._made = threading.Lock(), dict[object, tuple[float, Content]]()
 
@@ -88,12 +89,15 @@ class ModelPage:
             "versions": _versions_table(versions, window, gains),
         }
         if len(window):
-            content["answers"] = {
+            answers = {
                 "Is it healthy?": health(window, database_answers, self._catalog.broken.values()),
                 "Does the prior pay?": prior_pays(gains),
                 "Which version is better?": better_version(window, versions),
                 "Are predictions right?": calibrated(predicted),
             }
+            if guarded := self._guard.about(model):
+                answers["Is the new version guarded?"] = Answer(*guarded)
+            content["answers"] = answers
             content["charts"] = model_charts(window, predicted, gains)
             content["tasks"] = self._tasks_table(model, window)
         return "model.html", content

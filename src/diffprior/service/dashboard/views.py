@@ -44,7 +44,7 @@ HEADERS = {
 def dashboard_router(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.APIRouter:
     """Create the routes of the dashboard, the pages of tasks and the sign-in form."""
     router = fastapi.APIRouter(include_in_schema=False)
-    models = ModelPage(engine.database, engine.catalog)
+    models = ModelPage(engine.database, engine.catalog, engine.guard)
 
     @router.get("/")
     def home(request: fastapi.Request, model: Query = None) -> Response:
