@@ -99,23 +99,25 @@ class Scorer:
         both = source.posterior(123 + seed, self.tasks, 2 * count)
         order = np.random.default_rng(seed).permutation(2 * count)
         self.exact, self.other = both[:, order[:count]], both[:, order[count:]]
-        self.floor = self._distance(self.exact, self.other)
+        self.floor = self.distance(self.exact, self.other)
         self.sliced_floor = np.mean(_sliced(self.exact, self.other))
         self.mean, self.variance = both.mean(axis=1), both.var(axis=1, ddof=1)
 
     def score(self, name: str, sampler: dp.AbstractSampler, label: str) -> Score:
         """Draw from every task's posterior, and compare."""
         key = jax.random.key(self.seed + 1)
-        draws = _draws(sampler, key, self.tasks.evidence, self.size.num_draws)
+        draws = draws_of(sampler, key, self.tasks.evidence, self.size.num_draws)
         trace = draws.var(axis=1, ddof=1).sum(axis=-1).mean() / self.variance.sum(axis=-1).mean()
-        covered = _draws(sampler, jax.random.fold_in(key, 1), self.covered.evidence, COVERAGE_DRAWS)
+        covered = draws_of(
+            sampler, jax.random.fold_in(key, 1), self.covered.evidence, COVERAGE_DRAWS
+        )
         return Score(
             name,
             self.likelihood,
             self.num_observations,
             label,
             self.seed,
-            self._distance(draws, self.exact) / self.floor,
+            self.distance(draws, self.exact) / self.floor,
             float(np.mean(_sliced(draws, self.exact)) / self.sliced_floor),
             float(trace),
             self._means_off(draws),
@@ -123,7 +125,7 @@ class Scorer:
             *_coverage(covered, self.covered.thetas),
         )
 
-    def _distance(self, first: np.ndarray, second: np.ndarray) -> float:
+    def distance(self, first: np.ndarray, second: np.ndarray) -> float:
         """Mean earth mover's distance; samples of one size are matched one to one."""
         count, distances = self.size.num_distances, []
         for a, b in zip(first[:count], second[:count], strict=True):
@@ -231,7 +233,7 @@ def _all_draws(
     return jax.lax.map(task, (keys, evidence), batch_size=at_once)
 
 
-def _draws(
+def draws_of(
     sampler: dp.AbstractSampler, key: Key[Array, ""], evidence: dp.AbstractEvidence, num_draws: int
 ) -> Float[np.ndarray, "b m d"]:
     keys = jax.random.split(key, (jax.tree.leaves(evidence)[0].shape[0], num_draws))

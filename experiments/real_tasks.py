@@ -154,13 +154,15 @@ def bank_table(folder: Path) -> pa.Table:
 
 
 def radon_table(folder: Path) -> pa.Table:
-    """Houses; floors of 9 are not known."""
+    """Houses; floors of 9 are not known, and a county's uranium is the mean of its houses'."""
     data = json.loads(read_data(RADON, folder))
+    county = np.unique(data["county_idx"], return_inverse=True)[1]
+    uranium = np.bincount(county, data["log_uppm"]) / np.bincount(county)
     columns = {
         "county": data["county_idx"],
         "log_radon": data["log_radon"],
         "floor": [None if floor == 9 else f"floor {floor}" for floor in data["floor_measure"]],
-        "log_uranium": data["log_uppm"],
+        "log_uranium": uranium[county],
     }
     return pa.table(columns)
 
