@@ -392,8 +392,12 @@ def simulated(
         }
         catalog = generator.catalog(center, num_items, num_rounds, seed + run)
         for name, prior in (priors | own).items():
-            found = regret_of(prior, dp.Linear(1.0), catalog, 1.0, seed + run)
-            regrets.setdefault(name, []).append(float(np.sum(found)))
+            for temperature in (1.0, 0.0):
+                found = regret_of(prior, dp.Linear(1.0), catalog, temperature, seed + run)
+                regrets.setdefault(f"{name}, {temperature:g}", []).append(float(np.sum(found)))
+        regrets.setdefault(RANDOM, []).append(
+            float(np.sum([v.means.max() - v.means.mean() for v in catalog.visits()]))
+        )
     return summarized_runs(regrets, num_rounds, num_items)
 
 

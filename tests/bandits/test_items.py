@@ -1,7 +1,8 @@
 """Items: what they choose, against posteriors computed elsewhere; and how a catalog changes."""
 
+import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,43 +26,61 @@ def mixture() -> dp.MixturePrior:
     return dp.MixturePrior(WEIGHTS, MEANS, COVS)
 
 
-def history(case: LikelihoodCase, seed: int = 0) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Rows of every item but the last, which is new."""
+def history(
+    case: LikelihoodCase, names: Sequence[str] = NAMES, seed: int = 0
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Rows of every item but each fourth, which is new."""
     rng = np.random.default_rng(seed)
     rows = {}
-    for name, count in zip(NAMES, (5, 2, 9, 0), strict=True):
+    for name, count in zip(names, itertools.cycle((5, 2, 9, 0)), strict=False):
         features = rng.standard_normal((count, 2))
         rows[name] = (features, case.draw(rng, features @ rng.standard_normal(2)))
     return rows
 
 
-def filled(case: LikelihoodCase, **options: object) -> dp.Items:
+def filled(case: LikelihoodCase, names: Sequence[str] = NAMES, **options: object) -> dp.Items:
     """Items that have seen their rows."""
     items = dp.Items(mixture(), case.make(), seed=1, **options)
-    items.add(NAMES)
-    for name, (features, rewards) in history(case).items():
+    items.add(names)
+    for name, (features, rewards) in history(case, names).items():
         if len(rewards):
             items.update(name, features, rewards)
     return items
 
 
-def posterior_draws(case: LikelihoodCase, name: str, num: int) -> np.ndarray:
+def posterior_draws(
+    case: LikelihoodCase, rows: tuple[np.ndarray, np.ndarray], seed: int, num: int
+) -> np.ndarray:
     """Draws of an item's parameters without the package: the prior's, resampled by likelihood."""
-    rng = np.random.default_rng(NAMES.index(name))
+    rng = np.random.default_rng(seed)
     which = rng.choice(2, size=8 * num, p=WEIGHTS)
     noise = rng.standard_normal((8 * num, 2, 1))
     thetas = MEANS[which] + (np.linalg.cholesky(COVS)[which] @ noise)[:, :, 0]
-    features, rewards = history(case)[name]
+    features, rewards = rows
     eta = thetas @ features.T
     logs = reference.family_log_density(rewards, eta, case.family, case.dispersion).sum(axis=1)
     weights = np.exp(logs - logs.max())
     return thetas[rng.choice(len(thetas), size=num, p=weights / weights.sum())]
 
 
-def true_probabilities(case: LikelihoodCase, num: int = 50_000) -> np.ndarray:
+def true_probabilities(
+    case: LikelihoodCase, names: Sequence[str] = NAMES, num: int = 50_000
+) -> np.ndarray:
     """How often each item is best."""
-    values = np.stack([posterior_draws(case, name, num) @ CONTEXT for name in NAMES])
-    return np.bincount(values.argmax(axis=0), minlength=len(NAMES)) / num
+    rows = history(case, names).values()
+    draws = [posterior_draws(case, own, place, num) @ CONTEXT for place, own in enumerate(rows)]
+    return np.bincount(np.stack(draws).argmax(axis=0), minlength=len(names)) / num
+
+
+def chosen_as_often(counts: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether counts fit expected ones, by chi-square; those of rare items are pooled."""
+    rare = expected < 5
+    if rare.any():
+        pairs = ((part[~rare], part[rare].sum()) for part in (counts, expected))
+        counts, expected = (np.append(*pair) for pair in pairs)
+    chi_square = ((counts - expected) ** 2 / np.maximum(expected, 1)).sum()
+    freedom = len(counts) - 1
+    return bool(chi_square < freedom + Z * np.sqrt(2 * freedom) + Z**2 / 2)
 
 
 @pytest.mark.parametrize("case", [LINEAR, LOGISTIC, POISSON], ids=lambda case: case.name)
@@ -69,13 +88,19 @@ def test_items_are_chosen_as_often_as_they_are_best(case: LikelihoodCase) -> Non
     items = filled(case, num_draws=DRAWS)
     chosen = [items.choose(CONTEXT).item for _ in range(DRAWS)]  # each joint draw once
     counts = np.array([chosen.count(name) for name in NAMES])
-    expected = DRAWS * true_probabilities(case)
-    chi_square = ((counts - expected) ** 2 / expected).sum()
-    freedom = len(NAMES) - 1
-    assert chi_square < freedom + Z * np.sqrt(2 * freedom) + Z**2 / 2
+    assert chosen_as_often(counts, DRAWS * true_probabilities(case))
     again = items.choose(CONTEXT)  # by the first draw, which its propensity leaves out
     hits = counts[NAMES.index(str(again.item))] - 1
     assert again.propensity == hits / (DRAWS - 1)
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_few_and_many_items_are_chosen_as_often_as_they_are_best(count: int) -> None:
+    names = [f"item {place}" for place in range(count)]
+    items = filled(LINEAR, names, num_draws=DRAWS)
+    chosen = [items.choose(CONTEXT).item for _ in range(DRAWS)]
+    counts = np.array([chosen.count(name) for name in names])
+    assert chosen_as_often(counts, DRAWS * true_probabilities(LINEAR, names))
 
 
 def test_a_learned_prior_chooses_as_bandits_with_its_sampler() -> None:
@@ -96,7 +121,7 @@ def test_a_learned_prior_chooses_as_bandits_with_its_sampler() -> None:
 def test_exact_propensities_are_those_of_many_draws() -> None:
     items = filled(LINEAR, num_draws=DRAWS)
     found = {}
-    expected = true_probabilities(LINEAR, 200_000)
+    expected = true_probabilities(LINEAR, num=200_000)
     for _ in range(DRAWS):
         choice = items.choose(CONTEXT, propensity="exact")
         if choice.item not in found:
@@ -166,6 +191,9 @@ def test_contexts_of_their_own_masks_and_rankings() -> None:
     ranking = items.choose(CONTEXT, top_k=3)
     assert len(set(ranking.item)) == 3 and list(ranking.score) == sorted(ranking.score)[::-1]
     assert ranking.propensity.shape == (3,)
+    # Excluded items are rows of the panel, which are not their places among the candidates.
+    assert items.choose(CONTEXT, among=["d", "a", "b"], exclude=["a", "b"]).item == "d"
+    assert items.choose(CONTEXT, among=["d", "a"], exclude=["d", "c"]).item == "a"
     everything = items.choose(CONTEXT, top_k=4)
     np.testing.assert_array_equal(everything.propensity, np.ones(4))
     batch = items.choose(np.tile(CONTEXT, (5, 1, 1)))
@@ -174,10 +202,13 @@ def test_contexts_of_their_own_masks_and_rankings() -> None:
 
 def test_a_batch_is_its_decisions_one_by_one() -> None:
     contexts = np.random.default_rng(0).standard_normal((6, 2))
-    batch = filled(LINEAR).choose(contexts[:, None])
+    together = filled(LINEAR)
+    batch = together.choose(contexts[:, None])
+    assert together.num_decisions == 6
     items = filled(LINEAR)
     alone = [items.choose(context) for context in contexts]
     assert batch.item == [choice.item for choice in alone]
+    assert filled(LINEAR).choose(contexts[:, None], top_k=2).propensity.shape == (6, 2)
     np.testing.assert_allclose(batch.propensity, [choice.propensity for choice in alone])
 
 
