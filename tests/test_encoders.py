@@ -195,7 +195,7 @@ def fuzzed(rng: np.random.Generator, names: list[str], n: int) -> list[dict[str,
 
 def test_fuzzed_tables_and_rows_give_finite_numbers_or_name_the_column() -> None:
     rng, encoders, rejected = np.random.default_rng(0), 0, 0
-    for round_ in range(10_000):
+    for round_ in range(2000):
         names = [f"c{i}" for i in range(rng.integers(1, 5))]
         rows = fuzzed(rng, names, int(rng.integers(1, 30)))
         options = {"min_count": int(rng.integers(1, 8))}
@@ -217,7 +217,7 @@ def test_fuzzed_tables_and_rows_give_finite_numbers_or_name_the_column() -> None
             assert re.search(r"`c\d`: expected .*, got .*; ", str(error)), error
         if round_ % 10 == 0:
             assert dp.Encoder.from_bytes(encoder.to_bytes()) == encoder
-    assert encoders > 2000 and rejected > 500
+    assert encoders > 400 and rejected > 100
 
 
 def test_logs_keep_their_encoders() -> None:

@@ -221,8 +221,8 @@ def test_means_on_the_host_are_those_of_programs(likelihood: dp.AbstractLikeliho
 
 def test_inverse_propensities_are_unbiased() -> None:
     """Until the cap 1 / p, and beyond it only what no draw would have shown is missing."""
-    rng, most, repeats = np.random.default_rng(0), 100, 4000
-    for p in (0.6, 0.2, 0.03):
+    rng, most, repeats = np.random.default_rng(0), 100, 1500
+    for p in (0.6, 0.03):
         found = np.zeros(repeats)
         for i in range(repeats):
             count = WinCount(np.zeros((2, 1)), None, 1, np.zeros(1, int))
