@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import diffprior as dp
 from diffprior.fitting.report import screen_samples
-from diffprior.fitting.samples import Rows, constant_columns, split, to_unit, whitening
+from diffprior.fitting.samples import Rows, constant_columns, split, whitened, whitening
 from statistic import assert_mean
 
 RNG = np.random.default_rng(0)
@@ -19,12 +19,12 @@ WEIGHTS = RNG.integers(0, 4, 300).astype(float)
 def test_unit_coordinates_do_not_depend_on_units(factor: float, shift: float) -> None:
     moved = factor * SAMPLES + shift
     offset, scale = whitening(moved)
-    unit = to_unit(moved, offset, scale)
+    unit = whitened(moved, offset, scale)
     assert not np.any(constant_columns(moved))
     precision = 1e-16 * (1 + shift / factor)  # of the numbers themselves
     assert_allclose(unit.mean(axis=0), 0, atol=1e-12 + 10 * precision)
     assert_allclose(np.cov(unit.T, bias=True), np.eye(3), atol=1e-5)
-    expected = to_unit(SAMPLES, *whitening(SAMPLES))
+    expected = whitened(SAMPLES, *whitening(SAMPLES))
     assert_allclose(unit, expected, atol=1e-10 + 1e4 * precision)
 
 
@@ -39,7 +39,7 @@ def test_constant_columns_are_found_and_kept(value: float) -> None:
     samples = np.concatenate([SAMPLES, np.full((300, 1), value)], axis=1)
     assert_array_equal(constant_columns(samples), [False, False, False, True])
     offset, scale = whitening(samples)
-    unit = to_unit(samples, offset, scale)
+    unit = whitened(samples, offset, scale)
     assert np.all(np.isfinite(unit)) and np.all(np.diagonal(scale) > 0)
     assert_allclose(offset[3] + unit[:, 3] * scale[3, 3], value, rtol=1e-12, atol=1e-12)
     assert scale[3, 3] <= 1e-5 * max(abs(value), 1.0)

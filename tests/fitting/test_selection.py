@@ -14,7 +14,7 @@ from diffprior.denoisers.base import RESIDUAL_STAGES, held_out_residual
 from diffprior.denoisers.corrected import CorrectedDenoiser
 from diffprior.fitting.loss import CorrectionLoss, RandomEvidence, pool_size
 from diffprior.fitting.report import Candidate
-from diffprior.fitting.samples import split_rows, to_unit, whitening
+from diffprior.fitting.samples import split_rows, whitened, whitening
 from diffprior.fitting.selection import (
     Scored,
     select_denoiser,
@@ -101,7 +101,7 @@ def test_a_mixture_that_stays_alone_is_fitted_to_all_samples_and_scored_on_unsee
     The residual of the prior is that of the mixture that has not seen the held-out rows.
     """
     samples, config = blobs.samples[:400], dataclasses.replace(TINY, num_steps=0)
-    unit = to_unit(samples, *whitening(samples))
+    unit = whitened(samples, *whitening(samples))
     train, held_out, _ = split_rows(unit, None, None, seed=0)
     found = select_denoiser(train, held_out, config, seed=0, progress=False)
     means = [np.exp(one.base.log_weights) @ one.base.means for one in found[:2]]

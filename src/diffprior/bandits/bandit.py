@@ -154,7 +154,7 @@ class Bandit(AbstractOnline):
             fresh one.
         temperature: Counts the evidence 1 / temperature times: below 1 exploration is less. None
             leaves the sampler as it is, which for a prior is 1, Bayes' rule.
-        max_rows: Rows of a generalized linear model that are kept, at least 128; beyond, equal rows
+        max_rows: Rows of a generalized linear model in memory, at least 128; beyond, equal rows
             are merged and older ones folded into a Gaussian term, so that memory and time stop
             growing. None keeps all.
         half_life: For tasks that drift: a number of decisions, or a `datetime.timedelta`, in which
@@ -377,7 +377,7 @@ class Bandit(AbstractOnline):
             What `from_bytes` reads, of one moment.
 
         Raises:
-            ValueError: A class of one's own holds what cannot be kept, such as a function.
+            ValueError: A class of one's own holds what cannot be saved, such as a function.
         """
         check_not_forked("save")
         choice("prior", prior, ("whole", "digest"))
@@ -392,7 +392,7 @@ class Bandit(AbstractOnline):
             prior: As of `to_bytes`.
 
         Raises:
-            ValueError: A class of one's own holds what cannot be kept, such as a function.
+            ValueError: A class of one's own holds what cannot be saved, such as a function.
             OSError: The file cannot be written; an old one is then as it was.
         """
         write_atomic(path, self.to_bytes(prior=prior))

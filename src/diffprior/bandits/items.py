@@ -30,7 +30,7 @@ from .best import Mixtures, best_probabilities
 from .decisions import best_first, host_mean
 from .item_choice import ItemChoice, Name, View
 from .online import AbstractOnline, seed_or_fresh
-from .panel import Panel, PanelDraws, PanelRows, kind_of, pieces, side_by_side
+from .panel import Panel, PanelDraws, PanelRows, pieces, side_by_side, state_kind
 from .updates import Observations, State, num_axes
 
 Names = Name | Iterable[object]
@@ -671,7 +671,7 @@ def _stacked(items: Sequence[_Item]) -> Iterator[SavedArrays]:
     groups: dict[object, list[int]] = {}
     for place, item in enumerate(items):
         if item.state is not None:
-            groups.setdefault(kind_of(item.state), []).append(place)
+            groups.setdefault(state_kind(item.state), []).append(place)
     for places in groups.values():
         states = [state for i in places if (state := items[i].state) is not None]
         columns = side_by_side(states, len(states))

@@ -153,7 +153,7 @@ class PanelDraws:
         """
         found = self.empty(len(states))
         groups: dict[Any, list[int]] = {}
-        kind = kind_of if self.mixture is None else type
+        kind = state_kind if self.mixture is None else type
         for place, state in enumerate(states if self._num_draws else ()):
             groups.setdefault(None if state is None else kind(state), []).append(place)
         for about, places in groups.items():
@@ -359,7 +359,7 @@ def _padded(offsets: Float[np.ndarray, "n d"] | None, size: int) -> np.ndarray |
     return np.pad(offsets.astype(default_float()), [(0, size - len(offsets)), (0, 0)])
 
 
-def kind_of(state: State) -> tuple[object, ...]:
+def state_kind(state: State) -> tuple[object, ...]:
     """States of a kind can be stacked."""
     return (state.structure, *(np.shape(leaf) for leaf in state.leaves))
 

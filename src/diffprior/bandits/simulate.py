@@ -32,7 +32,7 @@ CHUNK_ROUNDS = 25  # rounds played by one call of an agent's program
 CHUNK_NUMBERS = 2**25  # features and rewards held at once
 SHARD_RUNS, MIN_SHARDS = 64, 8  # runs of a shard at most, and shards where runs are few
 SEED_STEP = 0x9E3779B97F4A7C15  # between runs
-MAX_ROUNDS = 2**32  # of all runs together, whose regrets are kept
+MAX_ROUNDS = 2**32  # of all runs together, whose regrets are stored
 PARAMETERS_RUN = 2**31 - 1  # the run whose stream the parameters of the first block are drawn from
 BLOCK = 64  # runs whose parameters are drawn together, so that fewer runs are the first of more
 
@@ -341,7 +341,7 @@ def simulate(
     if num_runs * num_rounds > MAX_ROUNDS:
         raise ValueError(
             f"`num_runs`, `num_rounds`: expected a product of at most {MAX_ROUNDS}, since every "
-            f"regret is kept, got {num_runs} times {num_rounds}; simulate fewer"
+            f"regret is stored, got {num_runs} times {num_rounds}; simulate fewer"
         )
     problem, named = _checked_agents(problem, agents)
     play: Callable[..., dict[str, Played]]

@@ -59,7 +59,7 @@ def learning_on_host(evidence: AbstractEvidence) -> Learn | None:
     if isinstance(evidence, LinearEvidence):
         return add_to_sums
     places = RowPlaces.of(evidence)
-    return None if places is None else functools.partial(put_rows, places)
+    return None if places is None else functools.partial(put_rows_on_host, places)
 
 
 def add_to_sums(leaves: Sequence[Leaf], features: np.ndarray, rewards: np.ndarray) -> Leaves:
@@ -76,7 +76,7 @@ def add_to_sums(leaves: Sequence[Leaf], features: np.ndarray, rewards: np.ndarra
         ]
 
 
-def put_rows(
+def put_rows_on_host(
     places: RowPlaces, leaves: Sequence[Leaf], features: np.ndarray, rewards: np.ndarray
 ) -> Leaves:
     """The arrays of `GLMEvidence` with rows put where there is room for them, likewise."""
@@ -148,7 +148,7 @@ def ordinary(stds: Float[np.ndarray, " d"], dtype: np.dtype) -> Iterator[Observa
 class State(NamedTuple):
     """Evidence, partitioned, so that neither decisions nor updates walk through it; how many rows
     can be added before it has to be made smaller, None if any number can; the moment that it has
-    faded to, where it does; and if it is kept on the host, how it learns there.
+    faded to, where it does; and if it is on the host, how it learns there.
     """
 
     leaves: list[Any]  # on the host, if `learn` is there

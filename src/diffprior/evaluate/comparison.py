@@ -23,7 +23,7 @@ from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..reporting.notebook import AbstractResult, plot_intervals
 from ..reporting.tables import Table, plus_minus, standard_error
-from ..samplers.choose import closed_form
+from ..samplers.choose import as_closed_form
 from ..samplers.twisted_smc import TwistedSMC
 from .posterior import draw_posteriors
 from .tasks import Tasks, as_tasks, residuals
@@ -142,7 +142,7 @@ def estimate_log_evidence(
     prior, tasks = as_prior(prior), as_tasks(tasks, likelihood)
     tasks.check_dim(prior)
     prior, tasks = residuals(prior, tasks)
-    prior = closed_form(prior) or prior
+    prior = as_closed_form(prior) or prior
     if isinstance(prior, GaussianPrior | MixturePrior) and isinstance(
         tasks.likelihood, Linear | AbstractFamily
     ):

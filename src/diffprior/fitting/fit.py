@@ -21,7 +21,7 @@ from .samples import (
     checked_weights,
     split_rows,
     to_device,
-    to_unit,
+    whitened,
     whitening,
     with_hedge,
 )
@@ -62,7 +62,7 @@ def fit_model(
         start = Start(*whitening(array, weights), None)
     else:
         start = _checked_start(initial, array.shape[1], config, schedule)
-    unit = to_unit(array, start.offset, start.scale)
+    unit = whitened(array, start.offset, start.scale)
     train, held_out, tasks = split_rows(unit, weights, tasks, seed)
     denoiser = jax.tree.map(to_device, start.denoiser)
     how: dict[str, Any] = {"seed": seed, "progress": progress, "initial": denoiser}

@@ -59,12 +59,12 @@ class FitReport(Serializable):
         num_held_out: rows among them that were used for validation only.
         seconds: how long that took.
         losses: the held-out loss before training and at each evaluation after it.
-        best: which evaluation was kept, counted from 0.
+        best: the evaluation chosen, counted from 0.
         stages: the error of the denoiser at each noise level.
         warnings: about the samples.
         candidates: what was tried: bases alone and with a network, and the held-out loss of each;
             none with the paper's preset.
-        chosen: which of them was kept: of those about as good as the best the simplest, but not one
+        chosen: the one chosen: of those about as good as the best the simplest, but not one
             Gaussian alone where there is a mixture.
         mixture_gain: cross-validated log density under the mixture less that under one Gaussian, in
             nats per sample; 0 where no mixture is clearly better.
@@ -83,7 +83,7 @@ class FitReport(Serializable):
 
     @property
     def base(self) -> Candidate | None:
-        """The candidate that was kept, if there was a choice."""
+        """The chosen candidate, if there was a choice."""
         return self.candidates[self.chosen] if self.candidates else None
 
     @property

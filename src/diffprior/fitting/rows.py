@@ -24,7 +24,7 @@ from ..logs.logs import Logs
 from ..logs.statistics import TaskStatistics, segment_sums, triangle_places
 from ..mixture import GaussianMixture
 from .em import SCORING_DRAWS, AbstractTasks, PooledRows, Sums
-from .triangles import congruence, diagonal, gram, inverse_factor, symmetric
+from .triangles import congruence, diagonal_places, gram, inverse_factor, symmetric
 
 LINEAR_TASKS_AT_ONCE = 1024
 NUMBERS_AT_ONCE = 2**19  # in matrices of tasks and components, so that they stay in the cache
@@ -217,7 +217,7 @@ class RowTasks(AbstractTasks):
         trils, means = np.asarray(mixture.factors), np.asarray(mixture.means)
         maps = np.stack([congruence(tril) for tril in trils], axis=1)
         ratio = (maps.reshape(-1, maps.shape[-1]) @ self.precision).reshape(*maps.shape[:2], -1)
-        ratio[diagonal(self.dim)] += 1.0
+        ratio[diagonal_places(self.dim)] += 1.0
         flat = symmetric(self.precision).reshape(self.dim, -1)
         moved = (means @ flat).reshape(*means.shape, -1)  # P mean (k, d, n)
         pull = np.stack(trils.swapaxes(1, 2) @ (self.shift - moved), axis=1)
@@ -416,7 +416,7 @@ class GlmRows:
     ) -> tuple[Float[np.ndarray, "n d"], np.ndarray, np.ndarray, np.ndarray]:
         """Mode of each task's posterior, by damped Newton steps from the last one, and `at` it."""
         factor, mean = np.asarray(gaussian.factors[0]), np.asarray(gaussian.means[0])
-        outer, places = congruence(factor), diagonal(len(mean))
+        outer, places = congruence(factor), diagonal_places(len(mean))
         num_tasks = len(self.starts) - 1
         start = self.last_modes.get("theta")
         z = np.zeros((len(mean), num_tasks))

@@ -136,7 +136,7 @@ def whitening(
     return offset, stds[:, None] * np.linalg.cholesky(correlation + np.diag(ridge))
 
 
-def to_unit(
+def whitened(
     samples: Float[np.ndarray, "n d"],
     offset: Float[np.ndarray, " d"],
     scale: Float[np.ndarray, "d d"],

@@ -33,7 +33,7 @@ MAX_COMPONENTS, MAX_COMPONENTS_2D = 256, 64  # of a mixture, unless a config say
 
 
 class Selected(NamedTuple):
-    """The denoiser that is kept, how its training went, and all candidates."""
+    """The chosen denoiser, how its training went, and all candidates."""
 
     denoiser: AbstractDenoiser
     validated: AbstractDenoiser  # the same, fitted without what is held out

@@ -44,7 +44,7 @@ class AbstractLoss(eqx.Module):
 
 
 class TrainingResult(NamedTuple):
-    """Held-out losses at each evaluation, and which evaluation was kept."""
+    """Held-out losses at each evaluation, and the evaluation chosen."""
 
     losses: tuple[float, ...]
     best: int

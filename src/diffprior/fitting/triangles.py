@@ -19,7 +19,7 @@ def symmetric(triangles: Float[np.ndarray, " p *n"]) -> Float[np.ndarray, "d d *
     return np.asarray(triangles[triangle_places(dim)])
 
 
-def diagonal(dim: int) -> Int[np.ndarray, " d"]:
+def diagonal_places(dim: int) -> Int[np.ndarray, " d"]:
     """Places of the diagonal in a triangle."""
     return np.cumsum(np.arange(dim) + 1) - 1
 

@@ -17,7 +17,7 @@ from ..fitting.rows import AnyLogs, RowTasks, block_order, blocks_of, linear_blo
 from ..fitting.search import Search, SearchConfig, Splits, refined, search
 from ..logs.labels import folds
 from ..logs.logs import Logs
-from ..logs.statistics import TaskStatistics, residuals
+from ..logs.statistics import TaskStatistics, pooled_residuals
 from ..mixture import GaussianMixture
 from .config import LOGS_SEARCH
 
@@ -42,7 +42,7 @@ def estimate_noise(statistics: TaskStatistics) -> Noise:
     """
     if statistics.num_tasks > MAX_NOISE_TASKS:
         statistics = statistics.select(block_order(statistics)[:MAX_NOISE_TASKS])
-    residual, freedom = residuals(statistics)
+    residual, freedom = pooled_residuals(statistics)
     if freedom >= MIN_RESIDUAL_FREEDOM:
         return Noise(float(np.sqrt(residual / freedom)), freedom, "pooled")
     start = max(residual / freedom, 0.0) if freedom >= 1 and residual > 0 else 0.0

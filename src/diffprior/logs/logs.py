@@ -13,7 +13,7 @@ from ..checks import positive_int, real_numbers
 from ..encoders import INTERCEPT, Encoder
 from ..tables import choose_columns, column_cells, read_table, reject_rows, text_of
 from .labels import Selection, label_hashes
-from .statistics import TaskStatistics, check_gram, from_products, products, segment_sums
+from .statistics import TaskStatistics, check_gram, from_products, row_products, segment_sums
 from .streams import LogColumns, first_frame, sample_tasks, stream_statistics
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ class Logs:
     def statistics(self) -> TaskStatistics:
         """Sum up the rows of every task: sufficient statistics of linear rewards."""
         with np.errstate(over="ignore", invalid="ignore"):
-            summands = products(self.features, self.rewards, self.weights)
+            summands = row_products(self.features, self.rewards, self.weights)
             sums = segment_sums(summands, self.starts)
         if not np.all(np.isfinite(sums)):
             raise ValueError(

@@ -153,7 +153,7 @@ def statistics_sql(
     return f"SELECT\n  {body}\nFROM {table}\nGROUP BY {name(task)}"
 
 
-def products(
+def row_products(
     features: Float[np.ndarray, "n d"], rewards: Float[np.ndarray, " n"], weights: np.ndarray
 ) -> Float[np.ndarray, "n q"]:
     """The columns that are summed per task: weight, y y, x y and the triangle of x x'."""
@@ -206,7 +206,7 @@ def unpacked(packed: Float[np.ndarray, "t p"]) -> Float[np.ndarray, "t d d"]:
     return np.asarray(packed[:, triangle_places(dim)])
 
 
-def residuals(statistics: TaskStatistics) -> tuple[float, float]:
+def pooled_residuals(statistics: TaskStatistics) -> tuple[float, float]:
     """Summed squares of residuals of each task's own regression, and their degrees of freedom."""
     total, freedom = 0.0, 0.0
     for start in range(0, statistics.num_tasks, 8192):

@@ -16,7 +16,7 @@ from ..tables import (
     require_column,
 )
 from .labels import label_hashes
-from .statistics import TaskStatistics, from_products, products, segment_sums
+from .statistics import TaskStatistics, from_products, row_products, segment_sums
 
 if TYPE_CHECKING:
     from ..tables import Frame
@@ -113,7 +113,7 @@ def stream_statistics(
         labels, inverse = np.unique(batch["tasks"], return_inverse=True)
         order = np.argsort(inverse, kind="stable")
         starts = np.concatenate([[0], np.cumsum(np.bincount(inverse, minlength=len(labels)))])
-        summands = products(batch["features"], batch["rewards"], batch["weights"])
+        summands = row_products(batch["features"], batch["rewards"], batch["weights"])
         own = [places.setdefault(label, len(places)) for label in labels.tolist()]
         while len(places) > len(totals):
             totals = np.concatenate([totals, np.zeros_like(totals)])

@@ -38,7 +38,7 @@ def best_sampler(prior: object, temperature: ArrayLike = 1.0) -> AbstractSampler
     prior = as_prior(prior)
     if isinstance(prior, ConditionalPrior):  # of the average task
         prior = prior.residual
-    closed = closed_form(prior)
+    closed = as_closed_form(prior)
     if closed is not None:
         return Exact(closed, temperature=temperature)
     if isinstance(prior, DiffusionPrior) and not prior.denoiser.general:
@@ -66,7 +66,7 @@ def _mostly_a_mixture(prior: object) -> bool:
     return bool(getattr(prior.denoiser, "negligible_correction", False))
 
 
-def closed_form(prior: object) -> AbstractClosedFormPrior | None:
+def as_closed_form(prior: object) -> AbstractClosedFormPrior | None:
     """The closed form that a prior is, if it is one."""
     if isinstance(prior, AbstractClosedFormPrior):
         return prior

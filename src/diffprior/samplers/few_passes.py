@@ -17,7 +17,7 @@ from ..priors.diffusion import DiffusionPrior
 from ..threefry import unrolled
 from .base import AbstractSampler, Info, checked_temperature, first_belief, from_unit, to_unit
 
-PROPOSALS = 16  # of a pass, of which one is kept, where the likelihood is not quadratic
+PROPOSALS = 16  # of a pass, of which one is chosen, where the likelihood is not quadratic
 REFINEMENTS = {
     1: (),
     2: (3.0,),
@@ -35,7 +35,7 @@ class FewPasses(AbstractSampler):
     draws again given both: what a pass gets wrong about the shape of the posterior
     matters less the smaller the region it has to describe. It is `EvidenceDPS` with 2 stages
     instead of 20, and exact where the mixture is. A likelihood that is not quadratic is expanded
-    under a denoised belief first and at the last draw then; of 16 draws a pass one is kept, by its
+    under a denoised belief first and at the last draw then; one of 16 draws is chosen by its
     likelihood over that of the expansion.
 
     Args:
