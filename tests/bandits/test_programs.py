@@ -1,6 +1,7 @@
 """Few programs serve all requests, they are not held for ever, and padding is never seen."""
 
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,22 @@ def test_nothing_is_compiled_after_warming_up(
     assert not compilations
     if isinstance(bandit.evidence, dp.GLMEvidence):
         assert int(bandit.evidence.num_rows) <= 128 and np.any(bandit.evidence.folded.precision)
+
+
+def test_the_first_compaction_is_compiled_beside_the_rows_before_it(
+    compilations: list[str],
+) -> None:
+    bandit = Bandit(standard_prior(), dp.Poisson(), seed=0, max_rows=136)
+    for i in range(70):
+        bandit.update(FEATURES[i], 1.0)
+    for thread in threading.enumerate():
+        if thread.name == "first compaction":
+            thread.join()
+    assert compilations
+    compilations.clear()
+    for i in range(70, 140):
+        bandit.update(FEATURES[i], 1.0)
+    assert not compilations and np.any(bandit.evidence.folded.precision)
 
 
 def test_pieces_cover_every_draw_and_waste_few() -> None:

@@ -8,6 +8,7 @@ the noise of their likelihood.
 import dataclasses
 import datetime
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -145,6 +146,9 @@ def ordinary(stds: Float[np.ndarray, " d"], dtype: np.dtype) -> Iterator[Observa
         yield Observations(features * scales, rewards, len(stds), dtype)
 
 
+_PREPARED: set[object] = set()  # kinds of evidence whose compaction is compiled, or soon will be
+
+
 class State(NamedTuple):
     """Evidence, partitioned, so that neither decisions nor updates walk through it; how many rows
     can be added before it has to be made smaller, None if any number can; the moment that it has
@@ -194,7 +198,17 @@ class State(NamedTuple):
             leaves = learn(state.leaves, new.features[piece], new.rewards[piece])
             left = None if state.room is None else state.room - length
             state = state._replace(leaves=leaves, room=left)
+            if left is not None and max_rows is not None and left <= max_rows // 2:
+                state._prepare_compaction(max_rows, moments)
         return state
+
+    def _prepare_compaction(self, max_rows: int, moments: Gaussian) -> None:
+        """Compile the first compaction in a thread, while the last rows before it come."""
+        about = (self.structure, max_rows, moments.mean.dtype)
+        if about not in _PREPARED:
+            _PREPARED.add(about)
+            target = functools.partial(self._compact_made_up_rows, max_rows, moments)
+            threading.Thread(target=target, name="first compaction").start()
 
     def _with_room(self, length: int, max_rows: int | None, moments: Gaussian) -> "State":
         """The state with room for `length` rows: more of it, or rows merged and folded."""
@@ -208,13 +222,17 @@ class State(NamedTuple):
     def warm_up(self, max_rows: int | None, moments: Gaussian) -> None:
         """Compile what updates need, by learning from made-up rows and forgetting them."""
         dim, dtype = moments.mean.shape[0], np.dtype(moments.mean.dtype)
-        one = Observations(np.ones(dim), 0.0, dim, dtype)
-        self.add(one, max_rows, moments)
-        if max_rows is not None and self.room:
+        self.add(Observations(np.ones(dim), 0.0, dim, dtype), max_rows, moments)
+        if max_rows is not None:
+            self._compact_made_up_rows(max_rows, moments)
+
+    def _compact_made_up_rows(self, max_rows: int, moments: Gaussian) -> None:
+        if self.room:
+            dim, dtype = moments.mean.shape[0], np.dtype(moments.mean.dtype)
             features = np.random.default_rng(0).standard_normal((self.room, dim))
             rows = (features, np.zeros(self.room), np.ones(self.room))
             full = State.of(self.evidence.add(*map(on_device, rows)), max_rows, like=self)
-            full.add(one, max_rows, moments)
+            full.add(Observations(np.ones(dim), 0.0, dim, dtype), max_rows, moments)
 
 
 def _update_program(
