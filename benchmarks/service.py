@@ -63,7 +63,7 @@ class Connection:
 
     async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
         """Status and body of the reply."""
-        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
         self._writer.write(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
         reply = await self._reader.readuntil(b"\r\n\r\n")
         length = int(reply.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
@@ -132,7 +132,7 @@ def load(
 class Service:
     """A process of the service, on a database that has a model."""
 
-    def __init__(self, database: Path) -> None:
+    def __init__(self, database: Path | str) -> None:
         from diffprior.service.server import free_port
 
         self.port = free_port()
@@ -294,14 +294,14 @@ def _library(case: str, prior: dp.AbstractPrior, seconds: float) -> Measurement:
 
 
 def make_store(
-    path: Path,
+    path: Path | str,
     prior: dp.AbstractPrior,
     num_tasks: int,
     *,
     sampler: str = "best",
     propensity_draws: int = 16,
     num_rewards: int = 2,
-) -> Path:
+) -> Path | str:
     """A database with a logistic model called shop, and tasks t0, t1, ... that were rewarded so
     many times each; made without the service."""
     from diffprior.service.models import Catalog, task_seed
