@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 import diffprior as dp
 import reference
@@ -132,6 +133,33 @@ def test_exact_propensities_are_those_of_many_draws() -> None:
         assert abs(found[name] - share) < Z * np.sqrt(share * (1 - share) / 2e5) + 1e-4
     total = sum(found.values())
     assert abs(total - 1.0) < 1e-6
+
+
+def test_exact_propensities_follow_exclusions_and_rewards() -> None:
+    items, rows = filled(LINEAR, num_draws=64), history(LINEAR)
+
+    def share(name: str, other: str) -> float:
+        """Of the first of two items, from closed forms in one dimension."""
+        parts = []
+        for each in (name, other):
+            weights, means, covs, _ = reference.mixture_posterior(
+                WEIGHTS, MEANS, COVS, *rows[each], LINEAR.dispersion**0.5
+            )
+            parts.append((weights, means @ CONTEXT, covs @ CONTEXT @ CONTEXT))
+        (w, m, v), (u, n, q) = parts
+        z = (m[:, None] - n) / np.sqrt(v[:, None] + q)
+        return float(w @ ndtr(z) @ u)
+
+    def check() -> None:
+        for kwargs in ({"exclude": ["a", "c"]}, {"among": ["d", "b"]}):
+            choice = items.choose(CONTEXT, propensity="exact", **kwargs)
+            other = "d" if choice.item == "b" else "b"
+            assert choice.propensity == pytest.approx(share(str(choice.item), other), abs=1e-4)
+
+    check()
+    items.update("d", CONTEXT, 2.5)
+    rows["d"] = (CONTEXT[None], np.array([2.5]))
+    check()
 
 
 def test_quadrature_agrees_with_draws_of_wide_and_narrow_mixtures() -> None:
@@ -314,6 +342,24 @@ def test_other_agents_choose_too(make: Callable[..., dp.AbstractAgent]) -> None:
     assert best.propensity == pytest.approx(expected)
 
 
+def test_other_agents_heed_exclusions_and_what_is_not_known() -> None:
+    prior, likelihood = dp.GaussianPrior(np.zeros(2), np.eye(2)), dp.Linear(1.0)
+    optimist = dp.Items(dp.LinUCB(prior, likelihood), seed=0)
+    greedy = dp.Items(dp.EpsilonGreedy(prior, likelihood, epsilon=0.5), seed=0)
+    uniform = dp.Items(dp.Uniform(likelihood, dim=2), seed=0)
+    for items in (optimist, greedy, uniform):
+        items.add(NAMES)
+        items.update(["a", "b"] * 9, np.tile(CONTEXT, (18, 1)), [1.0, 0.0] * 9)
+    assert optimist.choose(CONTEXT, among=["b", "c"]).item == "c"  # of equal means
+    assert optimist.choose(CONTEXT, among=["a", "c"], exclude="c").item == "a"
+    shares = {"a": 0.5 + 0.5 / 3, "c": 0.5 / 3, "d": 0.5 / 3}
+    for _ in range(30):
+        choice = greedy.choose(CONTEXT, exclude="b")
+        assert choice.propensity == pytest.approx(shares[str(choice.item)])
+        choice = uniform.choose(CONTEXT, exclude="b")
+        assert choice.item != "b" and choice.propensity == pytest.approx(1 / 3)
+
+
 def test_evidence_fades_to_the_prior() -> None:
     items = dp.Items(mixture(), dp.Linear(0.1), seed=0, half_life=2, num_draws=512)
     items.add(["a", "b"])
@@ -416,6 +462,13 @@ def test_attributes_move_the_prior_of_an_item(case: LikelihoodCase, tmp_path: Pa
     prior = dp.ConditionalPrior(mixture(), np.array([[2.0, -1.0]]), np.zeros(1))
     items = dp.Items(prior, case.make(), seed=1, num_draws=256)
     items.add(["a", "b"], attributes=[[1.5], [np.nan]])
+
+    def drawn(name: str) -> np.ndarray:
+        return np.stack([draw[items.names.index(name)] for draw in items._panel.draws])
+
+    mean, cov = reference.mixture_moments(WEIGHTS, MEANS, COVS)
+    assert_moments(drawn("a"), mean + [3.0, -1.5], cov)
+    assert_moments(drawn("b"), mean, cov)
     rows = history(case)
     items.update("a", *rows["c"])
     bandit = dp.Bandit(prior.given([1.5]), case.make(), seed=0)
@@ -431,6 +484,7 @@ def test_attributes_move_the_prior_of_an_item(case: LikelihoodCase, tmp_path: Pa
         loaded.posterior("a", 5, seed=0).draws, items.posterior("a", 5, seed=0).draws, rtol=1e-5
     )
     items.add("b", attributes=[1.5])  # known by now
+    assert_moments(drawn("b"), mean + [3.0, -1.5], cov)
     assert abs(items.posterior("b", 4000, seed=2).mean[0] - average.mean[0] - 3.0) < 0.2
     if case is LINEAR:
         choice = items.choose(CONTEXT, propensity="exact")
