@@ -26,6 +26,7 @@ Array = NDArray[np.float64]
 DIM = 3
 NOISE_STD = 0.7
 DISPERSION = 2.5
+LOG_STD = 0.7  # of positive rewards
 
 
 def tolerance(double: float, single: float) -> float:
@@ -72,6 +73,11 @@ def _draw_negative_binomial(rng: np.random.Generator, eta: Array) -> Array:
     return rng.poisson(np.exp(np.minimum(eta, 3.0)) * gammas).astype(float)
 
 
+def _draw_zero_inflated(rng: np.random.Generator, eta: Array) -> Array:
+    amounts = 2.0 * np.exp(0.5 * np.minimum(eta, 3.0) + LOG_STD * rng.standard_normal(len(eta)))
+    return amounts * _draw_logistic(rng, eta)
+
+
 LINEAR = LikelihoodCase(
     "linear", lambda: dp.Linear(NOISE_STD), "gaussian", NOISE_STD**2, _draw_gaussian
 )
@@ -87,8 +93,15 @@ NEGATIVE_BINOMIAL = LikelihoodCase(
     DISPERSION,
     _draw_negative_binomial,
 )
-LIKELIHOODS = (LINEAR, IDENTITY, LOGISTIC, POISSON, NEGATIVE_BINOMIAL)
-GLMS = (IDENTITY, LOGISTIC, POISSON, NEGATIVE_BINOMIAL)
+ZERO_INFLATED = LikelihoodCase(
+    "zero-inflated",
+    lambda: dp.ZeroInflated(2.0, LOG_STD, 0.5),
+    "zero-inflated",
+    LOG_STD,
+    _draw_zero_inflated,
+)
+GLMS = (IDENTITY, LOGISTIC, POISSON, NEGATIVE_BINOMIAL, ZERO_INFLATED)
+LIKELIHOODS = (LINEAR, *GLMS)
 
 
 @dataclass(frozen=True)

@@ -289,6 +289,8 @@ def family_mean(score: ArrayLike, family: str) -> Array:
         return special.expit(score)
     if family in ("poisson", "negative-binomial"):
         return np.exp(score)
+    if family == "zero-inflated":
+        return 2.0 * special.expit(score) * np.exp(0.5 * score + 0.5 * 0.7**2)
     raise ValueError(f"unknown family {family!r}, not one of {FAMILIES}")
 
 
@@ -322,8 +324,15 @@ def family_log_density(
     """Log density of a reward given its linear predictor: Assumptions 1 and 2, and one family more.
 
     "negative-binomial" counts have mean m = exp(u) and variance m + m^2 / dispersion.
+    "zero-inflated" rewards are positive with probability expit(u), and then log-normal with median
+    2 exp(u / 2) and standard deviation `dispersion` of the logarithm.
     """
     reward, score = _array(reward), _array(score)
+    if family == "zero-inflated":
+        with np.errstate(divide="ignore"):
+            amounts = stats.lognorm.logpdf(reward, dispersion, scale=2.0 * np.exp(0.5 * score))
+        positive = special.log_expit(score) + amounts
+        return np.where(reward > 0, positive, special.log_expit(-score))
     if family == "negative-binomial":
         chance = dispersion / (dispersion + np.exp(score))
         return _array(stats.nbinom.logpmf(reward, dispersion, chance))
@@ -336,6 +345,11 @@ def family_derivatives(
 ) -> tuple[Array, Array]:
     """First derivative of the log density in the linear predictor, and minus the second."""
     reward, score = _array(reward), _array(score)
+    if family == "zero-inflated":
+        positive, chance = _array(reward > 0), special.expit(score)
+        left = np.log(np.where(reward > 0, reward, 1.0)) - math.log(2.0) - 0.5 * score
+        first = positive - chance + positive * 0.5 * left / dispersion**2
+        return first, chance * (1 - chance) + positive * 0.25 / dispersion**2
     if family == "negative-binomial":
         mean = np.exp(score)
         share = (reward + dispersion) * mean / (dispersion + mean)

@@ -34,6 +34,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
         np.ones((3, 2)), np.ones(3)
     ),
     "NegativeBinomial(dispersion=2)": lambda: dp.NegativeBinomial(2.0),
+    "ZeroInflated(amount=20, log_std=0.8, slope=0.5)": lambda: dp.ZeroInflated(20.0, 0.8, 0.5),
     "Linear(noise_std=0.7)": lambda: dp.Linear(0.7),
     "Gaussian(dim=2)": lambda: dp.Gaussian(ONE, TWO),
     "Schedule(num_stages=3, alpha_bar=0.97 to 0.9127)": lambda: dp.Schedule.constant(3),

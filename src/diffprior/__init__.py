@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # for type checkers, which read no table
     from .evidence.families import Logistic as Logistic
     from .evidence.families import NegativeBinomial as NegativeBinomial
     from .evidence.families import Poisson as Poisson
+    from .evidence.families import ZeroInflated as ZeroInflated
     from .evidence.glm import AbstractFamily as AbstractFamily
     from .evidence.glm import GLMEvidence as GLMEvidence
     from .evidence.linear import Linear as Linear
@@ -85,7 +86,7 @@ _NAMES = {
     ".caching": "keep_compiled",
     ".encoders": "Encoder EncodingWarning",
     ".evidence.base": "AbstractEvidence AbstractLikelihood",
-    ".evidence.families": "Identity Logistic NegativeBinomial Poisson",
+    ".evidence.families": "Identity Logistic NegativeBinomial Poisson ZeroInflated",
     ".evidence.glm": "AbstractFamily GLMEvidence",
     ".evidence.linear": "Linear LinearEvidence",
     ".files.base": "load load_bytes",

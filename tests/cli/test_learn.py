@@ -76,7 +76,8 @@ def test_wrong_options_are_explained_before_any_work(
         (("--task", "movie", *NAMES[2:]), "it has 'user'"),
         (NAMES, "rewards are numbers of any size, so pass --likelihood linear"),
         ((*NAMES, *LINEAR, "--families", "network"), "`families`: expected one of 'gaussian'"),
-        ((*NAMES, "--likelihood", "negative-binomial"), "`dispersion`: expected a number"),
+        ((*NAMES, "--likelihood", "negative-binomial"), "`rewards`: expected counts"),
+        ((*NAMES, "--likelihood", "zero-inflated"), "`rewards`: expected 0 or positive"),
     ):
         assert message in run("learn", table, *output, *options, code=2)
     find = importlib.util.find_spec

@@ -177,7 +177,7 @@ def test_rewards_are_drawn_from_the_log_density(case: LikelihoodCase) -> None:
     if case.family == "gaussian":
         assert_mean((draws - eta) ** 2, np.full(3, NOISE_STD**2))
         return
-    for y in range(4 if case.family != "logistic" else 2):
+    for y in range({"logistic": 2, "zero-inflated": 1}.get(case.family, 4)):
         chances = np.exp(likelihood.log_density(jnp.full(3, float(y)), jnp.asarray(eta)))
         assert_mean(draws == y, chances)
 

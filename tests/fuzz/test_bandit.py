@@ -10,7 +10,13 @@ import diffprior as dp
 from fuzz.strategies import DIM, arrays, attempt, either, finite, fuzzed, numbers
 
 PRIOR = dp.GaussianPrior(np.zeros(DIM), np.eye(DIM))
-LIKELIHOODS = (dp.Linear(0.5), dp.Logistic(), dp.Poisson(), dp.NegativeBinomial(2.0))
+LIKELIHOODS = (
+    dp.Linear(0.5),
+    dp.Logistic(),
+    dp.Poisson(),
+    dp.NegativeBinomial(2.0),
+    dp.ZeroInflated(2.0, 0.5),
+)
 FEATURES = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 
 

@@ -12,7 +12,13 @@ from fuzz.strategies import DIM, arrays, attempt, either, finite, fuzzed, number
 
 KEY = jax.random.key(0)
 PRIOR = dp.GaussianPrior(np.zeros(DIM), np.eye(DIM))
-LIKELIHOODS = (dp.Linear(0.5), dp.Logistic(), dp.Poisson(), dp.NegativeBinomial(2.0))
+LIKELIHOODS = (
+    dp.Linear(0.5),
+    dp.Logistic(),
+    dp.Poisson(),
+    dp.NegativeBinomial(2.0),
+    dp.ZeroInflated(2.0, 0.5),
+)
 counts = st.sampled_from([0.0, 1.0, 1.0, 2.0, 7.0, 0.5, -1.0, 1e15])
 
 

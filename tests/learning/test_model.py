@@ -138,7 +138,11 @@ def test_rewards_suggest_a_likelihood() -> None:
             "dispersion of 0.[456]",
         ),
         (rng.integers(1, 6, size=2000), "linear", "from 1 to 5"),
-        (np.where(rng.random(2000) < 0.8, 0, rng.exponential(size=2000)), "linear", "0 in [78]"),
+        (
+            np.where(rng.random(2000) < 0.8, 0, rng.exponential(size=2000)),
+            "zero-inflated",
+            "0 in [78]",
+        ),
         (rng.normal(size=2000), "linear", "any size"),
     ):
         found = likelihood_advice(logs_of(rewards.astype(float)))

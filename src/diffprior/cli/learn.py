@@ -136,10 +136,12 @@ def learn(
                     f"`likelihood`: expected how rewards arise, got none; {why}, so pass "
                     f"--likelihood {likelihood}, or another that fits"
                 )
+        by_name = likelihood is not None and noise_std is None and dispersion is None
+        options = (likelihood, noise_std, dispersion)
         with executor_of(ray) as executor:
             learned = learn_prior(
                 table,
-                make_likelihood(likelihood, noise_std, dispersion, estimate_noise=True),
+                str(likelihood) if by_name else make_likelihood(*options, estimate_noise=True),
                 families=split_names(families) or None,
                 seed=seed,
                 hedge=hedge,

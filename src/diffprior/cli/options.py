@@ -48,7 +48,8 @@ Intercept = Annotated[
 Likelihood = Annotated[
     str | None,
     typer.Option(
-        help="linear, logistic, poisson or negative-binomial; of a model, its own by default."
+        help="linear, logistic, poisson, negative-binomial or zero-inflated; `learn` also takes "
+        "auto; of a model, its own by default."
     ),
 ]
 NoiseStd = Annotated[
@@ -120,6 +121,11 @@ def make_likelihood(
     if name is None:
         raise missing_likelihood(of)
     kind = LIKELIHOODS[choice("likelihood", name, tuple(LIKELIHOODS))]
+    if name == "zero-inflated":
+        raise ValueError(
+            "`likelihood`: expected a model with zero-inflated rewards, which knows their amounts, "
+            f"got {of}; learn one by `diffprior learn --likelihood zero-inflated`"
+        )
     options = {"linear": ("noise-std", noise_std), "negative-binomial": ("dispersion", dispersion)}
     if name not in options:
         return kind()

@@ -7,7 +7,7 @@ from jax.scipy.special import gammaln
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Key
 
-from ..checks import positive
+from ..checks import is_traced, on_device, positive, real_numbers
 from ..gaussian import normal_log_density
 from .base import AbstractLikelihood, Rows, reject_rewards
 from .glm import AbstractFamily
@@ -180,11 +180,86 @@ def _log_rising(r: Float[Array, ""], y: Float[Array, "..."]) -> Float[Array, "..
     )
 
 
+class ZeroInflated(AbstractFamily):
+    """Rewards that are often zero and else positive, such as revenue.
+
+    One linear predictor eta = phi' theta has two parts: a reward is positive with probability
+    1 / (1 + exp(-eta)), and is then log-normal with median amount exp(slope eta). Its mean
+    increases with eta, so that the best action is the one of the largest eta. Where amounts depend
+    on features in ways of their own, this is an approximation; learn the two parts as two models.
+
+    Args:
+        amount: Median of positive rewards at eta = 0, where half of all rewards are zero.
+        log_std: Standard deviation of the logarithm of positive rewards.
+        slope: Change of that logarithm with eta, at least 0. At 0, amounts say nothing of theta.
+    """
+
+    amount: Float[Array, ""]
+    log_std: Float[Array, ""]
+    slope: Float[Array, ""]
+
+    def __init__(self, amount: ArrayLike, log_std: ArrayLike, slope: ArrayLike = 0.0) -> None:
+        self.amount = positive("amount", amount)
+        self.log_std = positive("log_std", log_std)
+        self.slope = on_device(self._checked_slope(slope))
+
+    def validate(self) -> None:
+        super().validate()
+        positive("amount", self.amount)
+        positive("log_std", self.log_std)
+        self._checked_slope(self.slope)
+
+    @staticmethod
+    def _checked_slope(slope: ArrayLike) -> np.ndarray | Array:
+        scalar = real_numbers("slope", slope, (), "pass a single number")
+        if not is_traced(scalar) and scalar < 0:
+            raise ValueError(
+                f"`slope`: expected at least 0, got {float(scalar):g}; pass 0 if amounts do not "
+                "grow with the chance of one"
+            )
+        return scalar
+
+    def mean(self, eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
+        numpy = np if isinstance(eta, np.ndarray) else jnp
+        amount, log_std, slope = map(numpy.asarray, (self.amount, self.log_std, self.slope))
+        logs = numpy.log(amount) + slope * eta + 0.5 * log_std**2
+        return Logistic().mean(eta) * numpy.exp(numpy.minimum(logs, 80.0))
+
+    def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        log_y = jnp.log(jnp.where(y > 0, y, 1.0))
+        amounts = normal_log_density(log_y, self._center(eta), self.log_std) - log_y
+        return jnp.where(y > 0, amounts - jax.nn.softplus(-eta), -jax.nn.softplus(eta))
+
+    def score(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        left = jnp.log(jnp.where(y > 0, y, 1.0)) - self._center(eta)
+        amounts = jnp.where(y > 0, self.slope * left / self.log_std**2, 0.0)
+        return Logistic().score((y > 0).astype(eta.dtype), eta) + amounts
+
+    def curvature(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        amounts = jnp.where(y > 0, (self.slope / self.log_std) ** 2, 0.0)
+        return Logistic().curvature(y, eta) + amounts
+
+    def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        keys = jax.random.split(key)
+        noise = self.log_std * jax.random.normal(keys[1], eta.shape, eta.dtype)
+        amounts = jnp.exp(jnp.minimum(self._center(eta) + noise, 80.0))
+        return Logistic().sample(keys[0], eta) * amounts
+
+    def _center(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jnp.log(self.amount) + self.slope * eta
+
+    def check_rewards(self, rewards: np.ndarray) -> None:
+        reject_rewards(
+            rewards, rewards < 0, "0 or positive numbers", "linear rewards may be negative"
+        )
+
+
 LIKELIHOODS: dict[str, type[AbstractLikelihood]] = {
     "linear": Linear,
     "logistic": Logistic,
     "poisson": Poisson,
     "negative-binomial": NegativeBinomial,
+    "zero-inflated": ZeroInflated,
 }
 
 
@@ -193,5 +268,6 @@ def missing_likelihood(of: str) -> ValueError:
     return ValueError(
         f"`likelihood`: expected how rewards arise, which {of} does not say, got none; pass "
         "logistic (0 or 1), linear with its noise_std (any number), poisson (counts) or "
-        "negative-binomial with its dispersion (scattered counts), or a model of `learn`"
+        "negative-binomial with its dispersion (scattered counts), zero-inflated (often zero and "
+        "else positive), or a model of `learn`"
     )

@@ -1,4 +1,4 @@
-"""Advice on the likelihood and the intercept, from the rewards."""
+"""The likelihood that rewards suggest, with what it needs estimated; and a missing intercept."""
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from ..logs.statistics import segment_sums
 MAX_RATINGS = 11  # different whole numbers that look like ratings
 MIN_ZEROS = 0.1  # share of zeros among positive numbers that linear rewards do not produce
 MIN_EXPLAINED = 0.05  # share of the squared residuals that an intercept must explain
+MAX_DISPERSION = 1e4  # of counts that are as good as Poisson's
 NUM_ERRORS = 5.0  # standard errors by which an excess variance is one
 
 
@@ -31,31 +32,41 @@ def likelihood_advice(logs: AnyLogs) -> tuple[str, str]:
             )
         return _counts(logs)
     if values[0] == 0 and share > MIN_ZEROS:
-        return "linear", (
-            f"rewards are 0 in {100 * share:.0f} % of the rows and positive in the others, so that "
-            "Gaussian noise is a rough approximation; whether a reward is positive can be learned "
-            "as a reward of its own, with a logistic likelihood"
+        return "zero-inflated", (
+            f"rewards are 0 in {100 * share:.0f} % of the rows and positive in the others, which "
+            "Gaussian noise never produces"
         )
     return "linear", "rewards are numbers of any size"
 
 
 def _counts(logs: Logs) -> tuple[str, str]:
     """Poisson counts, unless the variance within tasks exceeds the mean beyond chance."""
+    excess, error, expected, _ = _count_variance(logs)
+    if error == 0 or excess <= NUM_ERRORS * error:
+        return "poisson", "rewards are counts whose variance within tasks is about their mean"
+    return "negative-binomial", (
+        f"rewards are counts whose variance within tasks is {1 + excess / expected:.1f} times "
+        f"their mean; a dispersion of {count_dispersion(logs):.2g} explains it, or features do, if "
+        "they differ"
+    )
+
+
+def count_dispersion(logs: Logs) -> float:
+    """The dispersion of negative binomial counts that explains their variance within tasks."""
+    excess, error, _, squares = _count_variance(logs)
+    return float(np.clip(squares / max(excess, error, 1e-300), 1e-3, MAX_DISPERSION))
+
+
+def _count_variance(logs: Logs) -> tuple[float, float, float, float]:
+    """Variance within tasks beyond the mean, its error, the mean, and the mean squared; summed."""
     counts = logs.counts.astype(np.float64)
     sums = segment_sums(np.column_stack([logs.rewards, logs.rewards**2]), logs.starts)
     several = counts > 1
     n, mean = counts[several], sums[several, 0] / counts[several]
     squares = sums[several, 1] - n * mean**2  # (n - 1) times the variance
-    expected = np.sum((n - 1) * mean)
-    error = np.sqrt(np.sum((n - 1) * (2 * mean**2 + mean)))
-    excess = float(np.sum(squares) - expected)
-    if error == 0 or excess <= NUM_ERRORS * error:
-        return "poisson", "rewards are counts whose variance within tasks is about their mean"
-    dispersion = float(np.sum((n - 1) * mean**2) / excess)
-    return "negative-binomial", (
-        f"rewards are counts whose variance within tasks is {1 + excess / expected:.1f} times "
-        f"their mean; a dispersion of {dispersion:.2g} explains it, or features do, if they differ"
-    )
+    expected = float(np.sum((n - 1) * mean))
+    error = float(np.sqrt(np.sum((n - 1) * (2 * mean**2 + mean))))
+    return float(np.sum(squares)) - expected, error, expected, float(np.sum((n - 1) * mean**2))
 
 
 def missing_intercept(logs: AnyLogs, likelihood: AbstractLikelihood) -> str:

@@ -43,6 +43,7 @@ from .diagnostics import (
 )
 from .distill import FOLD_SALT, distill, em_round, learning_tasks
 from .figures import Pictures
+from .likelihoods import named_likelihood
 from .model import Model
 from .regret import Simulation, simulate_regret
 from .report import LearningReport
@@ -82,7 +83,7 @@ NOISE_FROM = {
 
 def learn(
     logs: object,
-    likelihood: AbstractLikelihood,
+    likelihood: AbstractLikelihood | str,
     *,
     task: str | None = None,
     reward: str | None = None,
@@ -112,7 +113,10 @@ def learn(
             (a path, a data frame or a list of dicts) with its columns; at least ten tasks. Of
             shards, a sample of about 50,000 tasks is held in memory, by which families are chosen
             and scored; what is chosen is fitted to all of them.
-        likelihood: Distribution of rewards; the noise of `Linear()` is estimated.
+        likelihood: Distribution of rewards; the noise of `Linear()` is estimated. By its name
+            ("linear", "logistic", "poisson", "negative-binomial" or "zero-inflated"), all that it
+            needs is estimated; "auto" is what the rewards suggest, and of counts, what held-out
+            tasks do.
         task: Column of task labels; this and the next three are for a table, as of `Logs.read`.
         reward: Column of rewards.
         features: Columns of features; by default all that have no other role.
@@ -167,6 +171,9 @@ def learn(
         if isinstance(logs, ShardedLogs):
             cache = None if checkpoint_dir is None else Checkpoints(Path(checkpoint_dir))
             passes = Passes(passes.executor, bar.describe, cache, logs.digest)
+        if isinstance(likelihood, str):
+            likelihood, why = named_likelihood(likelihood, logs)
+            bar.note(f"likelihood: {likelihood!r} ({why})")
         try:
             run = _Run(logs, likelihood, seed, hedge, passes, config, bar)
             with one_thread():
