@@ -45,52 +45,23 @@ class Gaussian(eqx.Module, Serializable):
 
     @staticmethod
     def standard(dim: int, dtype: jnp.dtype | None = None) -> "Gaussian":
-        """N(0, I).
-
-        Args:
-            dim: Number of parameters d.
-            dtype: Of the numbers; the default float.
-
-        Returns:
-            N(0, I).
-        """
+        """N(0, I) of `dim` parameters, in `dtype` or the default float."""
         return Gaussian(jnp.zeros(dim, dtype), jnp.eye(dim, dtype=dtype))
 
     @staticmethod
     def point(mean: Float[Array, " d"]) -> "Gaussian":
-        """All mass at one point: zero covariance.
-
-        Args:
-            mean: (d,).
-
-        Returns:
-            A point, as a Gaussian of zero covariance.
-        """
+        """All mass at one point `mean` (d,): zero covariance."""
         return Gaussian(mean, jnp.zeros((mean.shape[0], mean.shape[0]), mean.dtype))
 
     @eqx.filter_jit
     def sample(self, key: Key[Array, ""]) -> Float[Array, " d"]:
-        """One draw.
-
-        Args:
-            key: Of the random numbers.
-
-        Returns:
-            One draw (d,).
-        """
+        """One draw (d,) from the random `key`."""
         noise = jax.random.normal(unrolled(key), self.mean.shape, self.mean.dtype)
         return self.mean + cholesky(self.cov) @ noise
 
     @eqx.filter_jit
     def log_density(self, x: Float[Array, " d"]) -> Float[Array, ""]:
-        """Log N(x; mean, cov).
-
-        Args:
-            x: (d,).
-
-        Returns:
-            In nats.
-        """
+        """Log N(x; mean, cov) of `x` (d,), in nats."""
         tril = cholesky(self.cov)
         standardized = solve_lower(tril, (x - self.mean)[:, None])[:, 0]
         d = self.mean.shape[0]
@@ -100,13 +71,7 @@ class Gaussian(eqx.Module, Serializable):
 
     @eqx.filter_jit
     def kl(self, other: "Gaussian") -> Float[Array, ""]:
-        """Kullback-Leibler divergence d(self, other): Lemma 5.
-
-        Args:
-            other: Of as many parameters.
-
-        Returns:
-            In nats.
+        """Kullback-Leibler divergence d(self, `other`) in nats.
 
         References:
             Kveton et al. (2024), Lemma 5.
@@ -120,13 +85,7 @@ class Gaussian(eqx.Module, Serializable):
 
     @eqx.filter_jit
     def product(self, other: "Gaussian") -> "Gaussian":
-        """The normalized product of two densities: Lemma 6, with no covariance inverted alone.
-
-        Args:
-            other: Of as many parameters.
-
-        Returns:
-            The product, normalized.
+        """The normalized product with `other`, with no covariance inverted alone.
 
         References:
             Kveton et al. (2024), Lemma 6.
@@ -138,14 +97,7 @@ class Gaussian(eqx.Module, Serializable):
         return Gaussian(mean, symmetrize(self.cov - half_gain.T @ half_gain))
 
     def rescale(self, factor: Float[Array, ""] | float) -> "Gaussian":
-        """The distribution of `factor` times a draw: N(factor mean, factor^2 cov).
-
-        Args:
-            factor: A number.
-
-        Returns:
-            The distribution of factor x.
-        """
+        """The distribution of `factor` times a draw: N(factor mean, factor^2 cov)."""
         return Gaussian(factor * self.mean, factor**2 * self.cov)
 
     def tilt(

@@ -58,14 +58,7 @@ class Schedule(Serializable):
 
     @staticmethod
     def constant(num_stages: int = 100, alpha: float = 0.97) -> "Schedule":
-        """The paper's schedule: alpha_t = alpha at every stage (Section 6.1).
-
-        Args:
-            num_stages: T.
-            alpha: Rate of every stage.
-
-        Returns:
-            The schedule.
+        """The paper's schedule of `num_stages`: alpha_t = `alpha` at every stage.
 
         References:
             Kveton et al. (2024), Section 6.1.
@@ -79,14 +72,7 @@ class Schedule(Serializable):
 
     @staticmethod
     def cosine(num_stages: int = 20, floor: float = 1e-4) -> "Schedule":
-        """Squared cosine (Nichol and Dhariwal), raised so that alpha_bar ends at `floor`.
-
-        Args:
-            num_stages: T.
-            floor: alpha_bar at stage T.
-
-        Returns:
-            The schedule.
+        """Squared cosine of `num_stages`, raised so that alpha_bar ends at `floor`.
 
         References:
             Nichol and Dhariwal (2021).
@@ -102,17 +88,10 @@ class Schedule(Serializable):
 
     @staticmethod
     def log_snr(num_stages: int = 20, highest: float = 9.0, lowest: float = -7.0) -> "Schedule":
-        """log(alpha_bar / (1 - alpha_bar)) uniform from `highest` (t = 1) to `lowest` (t = T).
+        """log(alpha_bar / (1 - alpha_bar)) uniform from `highest` (t = 1) to `lowest` (t = T), with
+        T = `num_stages`.
 
         A single stage is at `lowest`: a schedule ends in noise.
-
-        Args:
-            num_stages: T.
-            highest: Log SNR at stage 1.
-            lowest: Log SNR at stage T.
-
-        Returns:
-            The schedule.
         """
         _check_stages(num_stages)
         if not highest > lowest:
@@ -123,14 +102,7 @@ class Schedule(Serializable):
         return Schedule((1.0, *map(_sigmoid, log_snr.tolist())))
 
     def stride(self, num_stages: int) -> "Schedule":
-        """A sub-grid of `num_stages` stages, evenly spread and ending at T.
-
-        Args:
-            num_stages: At most T.
-
-        Returns:
-            A schedule of those stages.
-        """
+        """A sub-grid of `num_stages` stages, at most T, evenly spread and ending at T."""
         positive_int("steps", num_stages)
         if num_stages > self.num_stages:
             raise ValueError(

@@ -38,17 +38,11 @@ class AbstractEvidence(eqx.Module, Serializable):
     def condition(
         self, gaussian: Gaussian, start: Float[Array, " d"] | None = None
     ) -> tuple[Gaussian, Float[Array, ""]]:
-        """The posterior under a Gaussian prior, and log p(h).
+        """The posterior under a Gaussian prior, and log p(h), constants included.
 
         Exact for linear models, Laplace's approximation otherwise; a log evidence of NaN says that
-        the approximation was not found. The search for it begins at `start`, or the prior mean.
-
-        Args:
-            gaussian: The prior, N(mean, cov).
-            start: Where to begin the search (d,); by default near the prior mean.
-
-        Returns:
-            The Gaussian posterior and log p(h), constants included.
+        the approximation was not found. The search for it begins at `start` (d,), or near the mean
+        of the prior `gaussian`.
 
         References:
             Kveton et al. (2024), Eq. (3) and Algorithm 1.
@@ -71,73 +65,40 @@ class AbstractEvidence(eqx.Module, Serializable):
 
     @abc.abstractmethod
     def log_likelihood(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
-        """Log p(h | theta) in nats, constants included.
-
-        Args:
-            theta: Parameters (d,).
-        """
+        """Log p(h | theta) of `theta` (d,) in nats, constants included."""
 
     @abc.abstractmethod
     def expected_log_likelihood(self, belief: Gaussian) -> Float[Array, ""]:
-        """Log p(h | theta) averaged over theta ~ N(m, C), as in `expand`.
-
-        Args:
-            belief: About where the parameters are.
-        """
+        """Log p(h | theta) averaged over the `belief` theta ~ N(m, C), as in `expand`."""
 
     @abc.abstractmethod
     def squared_error(
         self, theta: Float[Array, " d"]
     ) -> tuple[Float[Array, ""], Float[Array, " d"]]:
-        """Sum (y - g(phi' theta))^2 over the history, and its gradient (d,).
-
-        Args:
-            theta: Parameters (d,).
-
-        Returns:
-            The sum of squares and its gradient (d,).
-        """
+        """Sum (y - g(phi' theta))^2 over the history at `theta`, and its gradient (d,)."""
 
     @abc.abstractmethod
     def temper(self, temperature: ArrayLike) -> "AbstractEvidence":
-        """The evidence counted 1 / temperature times; the temperature may be traced.
-
-        Args:
-            temperature: Positive; below 1 the evidence counts for more.
-        """
+        """The evidence counted 1 / `temperature` times; the temperature may be traced."""
 
     @abc.abstractmethod
     def reparameterize(
         self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
     ) -> "AbstractEvidence":
-        """The same evidence as a function of z, where theta = offset + scale z.
-
-        Args:
-            offset: (d,).
-            scale: (d, d).
-        """
+        """The same evidence as a function of z, where theta = `offset` + `scale` z."""
 
     @abc.abstractmethod
     def check_rewards(self, rewards: np.ndarray) -> None:
-        """Raise for rewards that this likelihood cannot produce.
-
-        Args:
-            rewards: Any shape.
-
-        Raises:
-            ValueError: Naming the first that is impossible, and the fix.
-        """
+        """Raise a ValueError for `rewards` that this likelihood cannot produce, with the fix."""
 
     @abc.abstractmethod
     def add(
         self, features: Float[Rows, "n d"], rewards: Float[Rows, " n"], weights: Float[Rows, " n"]
     ) -> "AbstractEvidence":
-        """Evidence with rows added; the arguments have been checked, and may be on the host.
+        """Evidence with rows added: `features` (n, d), `rewards` and `weights` (n,).
 
-        Args:
-            features: (n, d).
-            rewards: (n,).
-            weights: Repetitions that each row counts for (n,).
+        A row of weight w counts as w repetitions of it. The arguments have been checked, and may be
+        on the host.
         """
 
     def put(
@@ -145,43 +106,24 @@ class AbstractEvidence(eqx.Module, Serializable):
     ) -> "AbstractEvidence":
         """As `add`, inside a compiled program, for a caller who knows that there is room.
 
-        Args:
-            features: (n, d).
-            rewards: (n,).
-            weights: Repetitions that each row counts for (n,).
+        `features`, `rewards` and `weights` are as of `add`.
         """
         return self.add(features, rewards, weights)
 
     def with_capacity(self, capacity: int) -> "AbstractEvidence":
-        """The same evidence with room for at least `capacity` rows. Evidence without rows is as it
-        is.
-
-        Args:
-            capacity: Rows.
-        """
+        """The same evidence with room for at least `capacity` rows, if it has rows."""
         return self
 
     def bounded(self, max_rows: int, prior: Gaussian) -> "AbstractEvidence":
-        """The same evidence in at most `max_rows` rows; at little cost in accuracy, where `prior`
-        has about the mean and covariance of the parameters. Evidence without rows is as it is.
-
-        Args:
-            max_rows: Rows to keep, at most.
-            prior: About the mean and covariance of the parameters.
+        """The same evidence in at most `max_rows` rows, if it has rows; at little cost in accuracy
+        where `prior` has about the mean and covariance of the parameters.
         """
         return self
 
     def extend(
         self, features: ArrayLike, rewards: ArrayLike, weights: ArrayLike | None = None
     ) -> "AbstractEvidence":
-        """Evidence with many observations added.
-
-        A row of weight w counts as w repetitions of it.
-
-        Args:
-            features: (n, d).
-            rewards: (n,).
-            weights: Repetitions that each row counts for (n,); one by default.
+        """Evidence with many observations added, arguments as of `observe`.
 
         Raises:
             ValueError: If shapes do not agree, a number is not finite or a reward impossible.
@@ -197,12 +139,8 @@ class AbstractEvidence(eqx.Module, Serializable):
         return _extended(self, features, rewards, weights)
 
     def append(self, phi: ArrayLike, y: ArrayLike, weight: ArrayLike = 1.0) -> "AbstractEvidence":
-        """Evidence with one observation added: feature vector `phi` (d,), reward `y`.
-
-        Args:
-            phi: Feature vector (d,).
-            y: Reward.
-            weight: Repetitions that the row counts for.
+        """Evidence with one observation added: feature vector `phi` (d,), reward `y`, as often as
+        `weight` says.
 
         Raises:
             ValueError: If the shape is wrong, a number is not finite or the reward impossible.
@@ -223,64 +161,32 @@ class AbstractLikelihood(eqx.Module, Serializable):
 
     @abc.abstractmethod
     def mean(self, eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
-        """The mean function g: expected reward given eta = phi' theta (Eq. 1).
+        """The mean function g: expected reward given `eta` = phi' theta of any shape (Eq. 1).
 
         Decisions are quicker where a NumPy array gives a NumPy array.
-
-        Args:
-            eta: phi' theta, any shape.
-
-        Returns:
-            Expected rewards, of the same shape.
         """
 
     @abc.abstractmethod
     def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Log p(y | eta), element by element, constants included.
-
-        Args:
-            y: Rewards.
-            eta: phi' theta, of the same shape.
-
-        Returns:
-            Log densities, of the same shape, in nats.
-        """
+        """Log p(`y` | `eta`), element by element, in nats, constants included."""
 
     @abc.abstractmethod
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Independent rewards, one for each element of `eta`.
+        """Independent rewards from `key`, one for each element of `eta` = phi' theta.
 
         Rewards with random numbers in common come by `vmap` over `eta` with one key.
-
-        Args:
-            key: Of the random numbers.
-            eta: phi' theta, any shape.
-
-        Returns:
-            Rewards, of the same shape.
         """
 
     @abc.abstractmethod
     def check_rewards(self, rewards: np.ndarray) -> None:
-        """Raise for rewards that this likelihood cannot produce.
-
-        Raises:
-            ValueError: naming the first of them and the fix.
-
-        Args:
-            rewards: Any shape.
-        """
+        """Raise a ValueError for `rewards` that this likelihood cannot produce, with the fix."""
 
     @abc.abstractmethod
     def empty(self, dim: int, capacity: int = 0) -> AbstractEvidence:
-        """Evidence of no observations.
+        """Evidence of no observations about `dim` parameters.
 
         `capacity` makes room for rows that are appended inside a compiled program; outside one,
         evidence grows by itself.
-
-        Args:
-            dim: Number of parameters d.
-            capacity: Rows that compiled programs may add.
         """
 
     def observe(

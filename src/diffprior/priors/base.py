@@ -34,15 +34,7 @@ class AbstractPrior(eqx.Module, Serializable):
 
     @abc.abstractmethod
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
-        """Draws from the prior.
-
-        Args:
-            key: Of the random numbers.
-            num_samples: How many draws n.
-
-        Returns:
-            Draws (n, d).
-        """
+        """Draws (n, d) from the prior: `num_samples` of them, from the random `key`."""
 
     @abc.abstractmethod
     def denoise(self, precision: ArrayLike, shift: ArrayLike) -> Gaussian:
@@ -62,11 +54,7 @@ class AbstractPrior(eqx.Module, Serializable):
 
     @abc.abstractmethod
     def moments(self) -> Gaussian:
-        """The Gaussian of the same mean and covariance.
-
-        Returns:
-            Mean (d,) and covariance (d, d).
-        """
+        """The Gaussian of the same mean (d,) and covariance (d, d)."""
 
     def plot(self, ax: "Axes | None" = None, *, num_draws: int = 1000, seed: int = 0) -> "Axes":
         """Plot draws: a histogram of one parameter, points of two, 90 % intervals of more.
@@ -83,14 +71,7 @@ class AbstractPrior(eqx.Module, Serializable):
         return plot_draws(ax, draws, parameter_names(self.dim))
 
     def moved(self, offset: ArrayLike) -> "AbstractPrior":
-        """The distribution of theta + offset.
-
-        Args:
-            offset: (d,).
-
-        Returns:
-            A prior, of the same kind where that has a place for an offset.
-        """
+        """The distribution of theta + `offset`; of the same kind where that has a place for it."""
         return MovedPrior(self, checked_offset(offset, self.dim))
 
 
@@ -124,13 +105,8 @@ class AbstractClosedFormPrior(AbstractPrior):
     def posterior(
         self, evidence: AbstractEvidence
     ) -> tuple["AbstractClosedFormPrior", Float[Array, ""]]:
-        """The posterior, in the same kind of prior.
-
-        Args:
-            evidence: Of the task so far.
-
-        Returns:
-            p(theta | h), and log p(h); approximate where `evidence.condition` is.
+        """p(theta | h) given `evidence`, in the same kind of prior, and log p(h); approximate where
+        `evidence.condition` is.
         """
 
     @eqx.filter_jit

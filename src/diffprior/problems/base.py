@@ -27,54 +27,28 @@ class AbstractProblem(eqx.Module):
     def sample_parameters(
         self, key: Key[Array, ""], num_samples: int
     ) -> Float[Array | np.ndarray, "n d"]:
-        """Draws of theta_*, of past tasks to learn from or of new ones to act in.
-
-        Args:
-            key: Of the random numbers.
-            num_samples: How many tasks n.
-
-        Returns:
-            Parameters (n, d).
-        """
+        """`num_samples` draws of theta_* from `key` (n, d), of past tasks or of new ones."""
 
     @abc.abstractmethod
     def features(self, key: Key[Array, ""]) -> Float[Array, "k d"]:
-        """Feature vectors of the actions in one context; used inside compiled programs.
-
-        Args:
-            key: Of the random numbers.
-
-        Returns:
-            One row for each action (k, d).
+        """Feature vectors of the actions in one context (k, d), from `key`; used inside compiled
+        programs.
         """
 
     def mean_rewards(
         self, theta: Float[Array, " d"], features: Float[Array, "k d"]
     ) -> Float[Array, " k"]:
-        """r(x, a; theta) of every action: the likelihood's mean function of phi' theta (Eq. 1).
-
-        Args:
-            theta: Parameters (d,).
-            features: Of the actions (k, d).
-
-        Returns:
-            Expected rewards (k,).
+        """r(x, a; theta) of every action (k,): the likelihood's mean of phi' theta (Eq. 1), with
+        `features` (k, d) and parameters `theta` (d,).
         """
         return jnp.asarray(self.likelihood.mean(features @ theta))
 
     def rewards(
         self, key: Key[Array, ""], theta: Float[Array, " d"], features: Float[Array, "k d"]
     ) -> Float[Array, " k"]:
-        """Rewards of all actions in one round, from common random numbers.
+        """Rewards of all actions in one round (k,), from common random numbers of the `key`.
 
-        They follow the likelihood; a problem with a `mean_rewards` of its own defines this too.
-
-        Args:
-            key: Of the random numbers.
-            theta: Parameters (d,).
-            features: Of the actions (k, d).
-
-        Returns:
-            Rewards (k,).
+        They follow the likelihood, with `features` (k, d) and `theta` (d,); a problem with a
+        `mean_rewards` of its own defines this too.
         """
         return jax.vmap(lambda eta: self.likelihood.sample(key, eta))(features @ theta)

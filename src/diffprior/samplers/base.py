@@ -45,16 +45,8 @@ class Info(eqx.Module):
         effective_sample_size: Float[Array, ""] | None = None,
         failed: Bool[Array, ""] | None = None,
     ) -> "Info":
-        """Info for one draw: failed if passed as such or not finite, NaN for what is not estimated.
-
-        Args:
-            theta: The draw (d,).
-            log_evidence: Of the history.
-            effective_sample_size: Of the particles.
-            failed: Whether it is known to have failed.
-
-        Returns:
-            Info.
+        """Info for one draw `theta` (d,): failed if `failed` or not finite; NaN where
+        `log_evidence` or `effective_sample_size` is not estimated.
         """
         unknown = jnp.full((), jnp.nan, theta.dtype)
         broken = ~jnp.all(jnp.isfinite(theta))
@@ -102,28 +94,14 @@ class AbstractSampler(eqx.Module, Serializable):
     def tempered_draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Info]:
-        """One draw at this sampler's temperature, unchecked.
-
-        Args:
-            key: Of the random numbers.
-            evidence: What the task has shown so far.
-
-        Returns:
-            Parameters (d,) and how the draw went.
-        """
+        """One draw from `key` and `evidence` at this sampler's temperature, unchecked."""
         return self.draw(key, evidence.temper(self.temperature))
 
     def at_temperature(self: Sampler, temperature: ArrayLike) -> Sampler:
-        """The same sampler at another temperature; nothing is compiled anew.
+        """The same sampler at another positive `temperature`; nothing is compiled anew.
 
         Raises:
-            ValueError: if the temperature is not a positive number.
-
-        Args:
-            temperature: Positive; 1 is Bayes' rule.
-
-        Returns:
-            A sampler.
+            ValueError: If the temperature is not a positive number.
         """
         changed = copy.copy(self)
         new = checked_temperature(temperature)
