@@ -5,7 +5,7 @@ import pytest
 
 import diffprior as dp
 from diffprior.evaluate import LoggedDecisions, off_policy
-from diffprior.evaluate.off_policy import _estimates, _probabilities
+from diffprior.evaluate.off_policy import _estimates, _probabilities, _Replayed
 
 DIM, ACTIONS, NOISE = 2, 4, 1.0
 NUM_LOGS, TASKS_OF_LOG, ROUNDS = 100, 40, 5
@@ -79,8 +79,9 @@ class Log:
 def test_estimators_equal_a_slow_twin() -> None:
     log, rng = Log(0, 6, 4), np.random.default_rng(1)
     pi, q = rng.dirichlet(np.ones(ACTIONS), 24), rng.standard_normal((24, ACTIONS))
-    found = _estimates(log.decisions(), np.arange(24), pi, q, 0)
     _, _, actions, rewards, propensities = log.arrays()
+    replayed = _Replayed.of(log.decisions().actions, pi, q, 0)
+    found = _estimates(log.decisions(), np.arange(24), replayed)
     weights = [pi[i, actions[i]] / propensities[i] for i in range(24)]
     terms = [w * r for w, r in zip(weights, rewards, strict=True)]
     robust = [

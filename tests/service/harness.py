@@ -18,8 +18,8 @@ import numpy as np
 import sqlalchemy as sa
 
 import diffprior as dp
+from diffprior.logs.choices import candidate_ids
 from diffprior.service.models import Catalog
-from diffprior.service.panels import candidate_ids
 from diffprior.service.reading import Reader
 from diffprior.service.requests import ServiceError
 from diffprior.service.server import free_port

@@ -134,11 +134,12 @@ def evaluate_policy(
     """Estimate what a prior would have earned on the decisions of the service's log."""
     with friendly_errors():
         check_output("json", json_file, prior, log)
-        from ..evaluate import LoggedDecisions, off_policy
+        from ..evaluate import LoggedChoices, LoggedDecisions, off_policy
         from ..progress import progress
 
         model = load_model(prior, likelihood, noise_std, dispersion)
-        decisions = LoggedDecisions.read(log)
+        choices = log.is_file() and LoggedChoices.are_in(log)
+        decisions = LoggedChoices.read(log) if choices else LoggedDecisions.read(log)
         with progress(f"replaying {len(decisions)} decisions", 1) as shown:
             found = off_policy(
                 model.prior, decisions, model.likelihood, num_draws=num_draws, seed=seed

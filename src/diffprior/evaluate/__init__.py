@@ -6,6 +6,7 @@ next rewards of logs, where no true parameters are known; `off_policy` estimates
 policy would have earned on the decisions of another.
 """
 
+from ..logs.choices import LoggedChoices
 from ..logs.decisions import LoggedDecisions
 from .calibration import (
     Coverage,
@@ -31,6 +32,7 @@ __all__ = [
     "Distance",
     "Estimate",
     "LogEvidence",
+    "LoggedChoices",
     "LoggedDecisions",
     "OffPolicy",
     "PredictiveCheck",

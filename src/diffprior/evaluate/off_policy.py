@@ -3,11 +3,12 @@
 import itertools
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..bandits.agents import AbstractAgent, LinUCB, as_agent, dim_of
+from ..bandits.agents import AbstractAgent, LinUCB, ThompsonSampling, as_agent, dim_of
 from ..bandits.decisions import (
     TASKS_PER_CALL,
     TaskPolicy,
@@ -16,10 +17,12 @@ from ..bandits.decisions import (
     host_mean,
     wins,
 )
+from ..bandits.panel import PanelDraws
 from ..bandits.updates import Observations, State
 from ..checks import default_float, positive_int
 from ..evidence.base import AbstractLikelihood
 from ..executors import num_cores
+from ..logs.choices import LoggedChoices
 from ..logs.decisions import LoggedDecisions
 from ..priors.gaussian import GaussianPrior
 from ..reporting.tables import Table, plus_minus
@@ -107,7 +110,7 @@ class OffPolicy:
 
 def off_policy(
     policy: object,
-    decisions: LoggedDecisions,
+    decisions: LoggedDecisions | LoggedChoices,
     likelihood: AbstractLikelihood | None = None,
     *,
     num_draws: int = 64,
@@ -123,8 +126,11 @@ def off_policy(
     the task given the evidence of that moment and a Gaussian with the prior's mean and covariance.
     It has not seen the reward that it is corrected by.
 
+    For choices among items the policy chooses with what all items had shown at that moment, and
+    the reward model is the mean of its own draws.
+
     Args:
-        policy: A prior, a sampler or an agent, as of `Bandit`.
+        policy: A prior, a sampler or an agent, as of `Bandit`; for choices, not an agent.
         decisions: The log with its propensities.
         likelihood: How rewards arise; None with an agent.
         num_draws: Draws for the policy's probabilities at each decision.
@@ -143,7 +149,7 @@ def off_policy(
     """
     agent = as_agent(policy, likelihood, None)
     known = np.flatnonzero(~np.isnan(decisions.propensities))
-    dim = decisions.features.shape[2]
+    dim = decisions.dim
     if dim_of(agent) != dim:
         raise ValueError(
             f"`decisions`: expected {dim_of(agent)} features, as the policy has parameters, got "
@@ -155,26 +161,22 @@ def off_policy(
             "propensity_draws above 0"
         )
     agent.likelihood.check_rewards(decisions.rewards)
-    shares, means, failed = _probabilities(
-        agent, decisions, known, positive_int("num_draws", num_draws), seed
-    )
-    return _estimates(decisions, known, shares, means, failed)
+    num_draws = positive_int("num_draws", num_draws)
+    if isinstance(decisions, LoggedChoices):
+        found = _of_choices(agent, decisions, known, num_draws, seed)
+    else:
+        found = _of_actions(agent, decisions, known, num_draws, seed)
+    return _estimates(decisions, known, found)
 
 
 def _estimates(
-    decisions: LoggedDecisions,
-    known: Int[np.ndarray, " m"],
-    shares: Float[np.ndarray, "m k"],
-    means: Float[np.ndarray, "m k"],
-    failed: int,
+    decisions: LoggedDecisions | LoggedChoices, known: Int[np.ndarray, " m"], found: "_Replayed"
 ) -> OffPolicy:
     """The estimators, from the policy's probabilities and the reward model's means."""
-    rewards, actions, tasks = (
-        column[known] for column in (decisions.rewards, decisions.actions, decisions.tasks)
-    )
-    rows = np.arange(len(known))
-    weights = shares[rows, actions] / decisions.propensities[known]
-    robust = np.sum(shares * means, axis=1) + weights * (rewards - means[rows, actions])
+    taken, expected, means, failed = found
+    rewards, weights = decisions.rewards[known], taken / decisions.propensities[known]
+    robust = expected + weights * (rewards - means)
+    tasks = decisions.tasks[known]
     ones = np.ones(len(known))
     squares = float(np.sum(weights**2))
     return OffPolicy(
@@ -205,6 +207,99 @@ def _ratio(
     n = len(sums)
     error = np.sqrt(n / (n - 1) * np.sum(sums**2)) / abs(total) if n > 1 else float("nan")
     return Estimate(value, float(error))
+
+
+class _Replayed(NamedTuple):
+    """Of each decision, the probability of the action taken, the mean reward that the reward model
+    expects of the policy, and of the action taken; and how many draws failed.
+    """
+
+    taken: Float[np.ndarray, " m"]
+    expected: Float[np.ndarray, " m"]
+    means: Float[np.ndarray, " m"]
+    failed: int
+
+    @staticmethod
+    def of(
+        actions: Int[np.ndarray, " m"],
+        shares: Float[np.ndarray, "m k"],
+        means: Float[np.ndarray, "m k"],
+        failed: int,
+    ) -> "_Replayed":
+        """From probabilities and mean rewards of all actions."""
+        rows, expected = np.arange(len(actions)), np.sum(shares * means, axis=1)
+        return _Replayed(shares[rows, actions], expected, means[rows, actions], failed)
+
+
+def _of_actions(
+    agent: AbstractAgent,
+    decisions: LoggedDecisions,
+    known: Int[np.ndarray, " m"],
+    num_draws: int,
+    seed: int,
+) -> _Replayed:
+    """What the policy would have done among the actions of each decision."""
+    found = _probabilities(agent, decisions, known, num_draws, seed)
+    return _Replayed.of(decisions.actions[known], *found)
+
+
+def _of_choices(
+    agent: AbstractAgent,
+    choices: LoggedChoices,
+    known: Int[np.ndarray, " m"],
+    num_draws: int,
+    seed: int,
+) -> _Replayed:
+    """What the policy would have done among the items of each choice, in the order of time."""
+    if not isinstance(agent, ThompsonSampling):
+        raise ValueError(
+            f"`policy`: expected a prior or a sampler for choices among items, got "
+            f"{type(agent).__name__}; evaluate its prior"
+        )
+    dim, mean = choices.contexts.shape[1], host_mean(agent.likelihood)
+    draws = PanelDraws(agent, seed, num_draws, dim)
+    states: dict[int, State] = {}
+    times = np.zeros(len(choices.names), np.int64)
+    thetas = np.empty((len(choices.names), num_draws, dim), default_float())
+
+    def draw(items: Int[np.ndarray, " k"]) -> int:
+        times[items] += 1
+        rows = draws([states.get(i) for i in items.tolist()], np.stack([items, times[items]], 1))
+        thetas[items] = rows.thetas
+        return int((~np.isfinite(rows.thetas).all(axis=2)).sum())
+
+    failed = draw(np.arange(len(choices.names)))
+    order, seen = np.argsort(choices.learned, kind="stable"), 0
+    found = np.zeros((3, len(known)))
+    for place, number in enumerate(known.tolist()):
+        now, first = choices.created[number], seen
+        seen += int(np.searchsorted(choices.learned[order[seen:]], now, side="right"))
+        if seen > first:
+            failed += draw(_learn(agent, choices, states, order[first:seen]))
+        among, x = choices.candidates[number], choices.contexts[number].astype(default_float())
+        values = np.nan_to_num(thetas[among] @ x, nan=-np.inf)
+        beliefs = np.asarray(mean(np.nanmean(thetas[among], axis=1) @ x))
+        best, taken = among[values.argmax(axis=0)], choices.taken[number]
+        expected = beliefs[values.argmax(axis=0)].mean()
+        found[:, place] = np.mean(best == taken), expected, beliefs[among == taken][0]
+    return _Replayed(found[0], found[1], found[2], failed)
+
+
+def _learn(
+    agent: AbstractAgent,
+    choices: LoggedChoices,
+    states: dict[int, State],
+    rows: Int[np.ndarray, " n"],
+) -> Int[np.ndarray, " k"]:
+    """Learn these rewards; the items that they are of."""
+    dim = choices.contexts.shape[1]
+    items = np.unique(choices.taken[rows])
+    for item in items.tolist():
+        own = rows[choices.taken[rows] == item]
+        new = Observations(choices.contexts[own], choices.rewards[own], dim, default_float())
+        state = states.get(item) or State.of(agent.likelihood.empty(dim), None)
+        states[item] = state.add(new, None, agent.moments())
+    return items
 
 
 def _probabilities(

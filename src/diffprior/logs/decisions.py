@@ -19,7 +19,10 @@ class LoggedDecision(NamedTuple):
     """One decision with its reward.
 
     `propensity` is None if it is unknown. `version` is that of the model that decided; `learned` is
-    when the policy received the reward.
+    when the policy received the reward; `raw` are the raw columns of the action taken and of its
+    task. A choice among items is one of the item taken, with its context alone in `features`; it
+    names the set that it was among, the items of it (their ids) that it might not take and, where
+    the format needs them, the names of the others.
     """
 
     decision_id: str
@@ -35,6 +38,10 @@ class LoggedDecision(NamedTuple):
     predicted: float
     created: float
     learned: float
+    raw: dict[str, float | bool | str | None] | None = None
+    candidates: str | None = None
+    excluded: tuple[int, ...] = ()
+    items: tuple[str, ...] = ()
 
 
 def counted_propensity(share: float, num_draws: int) -> float:
@@ -157,6 +164,11 @@ class LoggedDecisions:
         parquet = arrow("parquet")
         for name in COLUMNS:
             require_column(parquet.read_schema(path).names, name, "path")
+        if parquet.read_metadata(path).metadata.keys() & {b"candidates"}:
+            raise ValueError(
+                f"`path`: expected decisions among actions, got choices among items in {path}; "
+                "read it with LoggedChoices.read"
+            )
         table = parquet.read_table(path, columns=list(COLUMNS)).combine_chunks()
         if not len(table):
             raise ValueError(f"`path`: expected decisions, got none in {path}; export them again")
@@ -172,6 +184,11 @@ class LoggedDecisions:
             created=numbers["created"],
             learned=numbers["learned"],
         )
+
+    @property
+    def dim(self) -> int:
+        """Number of features d."""
+        return int(self.features.shape[2])
 
     def __len__(self) -> int:
         """Number of decisions n."""

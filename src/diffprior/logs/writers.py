@@ -4,7 +4,7 @@ import contextlib
 import json
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
@@ -20,12 +20,15 @@ def write_parquet(
     file: BinaryIO,
     dim: int,
     decisions: Iterable[LoggedDecision],
+    raw: Mapping[str, str] | None = None,
+    metadata: Callable[[], Mapping[str, bytes]] = dict,
     buffer_size: int = BUFFER_SIZE,
 ) -> None:
     """Write a table with one row per decision.
 
     Columns are `task`, `reward`, `propensity`, `x1`, `x2`, ... of the action taken, and `actions`
-    and `mask`, all that was offered.
+    and `mask`, all that was offered; and those of `raw`, a type by name. The metadata of the file
+    are asked for in the end.
     """
     types = arrow("lib")
     number, text, integer = types.float64(), types.string(), types.int32()
@@ -35,6 +38,9 @@ def write_parquet(
     columns |= dict.fromkeys(("reward", "propensity", "predicted"), number)
     columns |= {"source": text, "created": number, "learned": number}
     columns |= {"actions": types.list_(types.list_(number)), "mask": types.list_(types.bool_())}
+    columns |= {"candidates": text, "excluded": types.list_(types.int64())}
+    kinds = {"number": number, "boolean": types.bool_()}
+    columns |= {name: kinds.get(kind, text) for name, kind in (raw or {}).items()}
     schema = types.schema(list(columns.items()))
     rows: list[dict[str, Any]] = []
     size = 0
@@ -48,6 +54,8 @@ def write_parquet(
         for decision in decisions:
             fields = decision._asdict()
             features, mask = fields.pop("features"), fields.pop("mask")
+            fields |= fields.pop("raw") or {}
+            del fields["items"]
             fields |= zip(names, features[decision.taken].tolist(), strict=True)
             rows.append(fields | {"actions": features.tolist(), "mask": mask.tolist()})
             size += features.size + len(schema)
@@ -55,21 +63,26 @@ def write_parquet(
                 flush()
                 size = 0
         flush()
+        writer.add_key_value_metadata(dict(metadata()))
 
 
 def write_dsjson(file: BinaryIO, dim: int, decisions: Iterable[LoggedDecision]) -> None:
     """Write Vowpal Wabbit's format, one JSON object per line.
 
     The cost is minus the reward, the probability the propensity; actions that were not allowed are
-    left out.
+    left out. Of a choice among items, the features are shared, and an action is an item's name.
     """
     for decision in decisions:
-        offered = np.flatnonzero(decision.mask)
-        place = int(np.flatnonzero(offered == decision.taken)[0])
-        actions = [
-            {"x": {f"x{i + 1}": x for i, x in enumerate(decision.features[row].tolist())}}
-            for row in offered
+        rows = [
+            {"x": {f"x{i + 1}": x for i, x in enumerate(row)}}
+            for row in decision.features[decision.mask].tolist()
         ]
+        actions = [{"i": {name: 1}} for name in decision.items] or rows
+        shared = rows[0] if decision.items else {"task": decision.task}
+        if decision.items:
+            place = decision.items.index(decision.action)
+        else:
+            place = int(np.sum(decision.mask[: decision.taken]))
         when = datetime.fromtimestamp(decision.created, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         event = {
             "_label_cost": -decision.reward,
@@ -80,7 +93,7 @@ def write_dsjson(file: BinaryIO, dim: int, decisions: Iterable[LoggedDecision]) 
             "Version": "1",
             "EventId": decision.decision_id,
             "a": [place + 1],
-            "c": {"task": decision.task, "_multi": actions},
+            "c": {**shared, "_multi": actions},
             "p": [decision.propensity],
         }
         file.write(json.dumps(event, allow_nan=False).encode() + b"\n")

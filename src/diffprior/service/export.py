@@ -1,6 +1,7 @@
 """Export of a model's log to files that other tools read."""
 
 import contextlib
+import functools
 import json
 from collections import Counter
 from collections.abc import Generator, Iterator
@@ -12,14 +13,20 @@ import numpy as np
 import sqlalchemy as sa
 
 from ..checks import choice
+from ..encoders import SEPARATOR
 from ..files.atomic import atomic_writer
+from ..logs.choices import candidate_ids
 from ..logs.decisions import LoggedDecision, counted_propensity
-from ..logs.writers import FORMATS
+from ..logs.writers import FORMATS, write_parquet
 from ..progress import Progress, progress
-from .models import Catalog
-from .store import Database, decisions, observations, tasks
+from ..tables import text_of
+from .models import Catalog, Version
+from .requests import Cell
+from .store import Database, Row, candidates, decisions, observations, tasks
 
 ROWS_AT_ONCE = 100  # fetched from the database at a time
+MAX_COPIED = 1_000  # candidates of a choice in a format that repeats them
+RESERVED = (*LoggedDecision._fields, "actions")  # columns that raw ones may not replace
 
 
 @dataclass
@@ -49,7 +56,11 @@ def export(database: Database, model: str, format: str, path: Path) -> Exported:
     """
     write = FORMATS[choice("format", format, tuple(FORMATS))]
     catalog = Catalog(database)
-    dim = catalog.newest(model).dim
+    newest = catalog.newest(model)
+    raw, dim = RawColumns(newest), newest.dim
+    if format == "parquet":
+        sets = functools.partial(_candidate_sets, database, model)
+        write = functools.partial(write_parquet, raw=raw.kinds, metadata=sets)
     num_draws = {v.version: v.settings.propensity_draws for v in catalog.versions_of(model)}
     exported = Exported()
 
@@ -57,11 +68,16 @@ def export(database: Database, model: str, format: str, path: Path) -> Exported:
         for row in _rows(database, model):
             exported.num_decisions += 1
             shown.advance()
-            reason = _reason_left_out(row, dim, propensity_needed=format != "parquet")
+            reason = _reason_left_out(row, dim, format)
             if reason is not None:
                 exported.left_out[reason] += 1
                 continue
-            decision = _decision(row, num_draws[row["version"]])
+            decision = _decision(row, num_draws[row["version"]])._replace(raw=raw.of(row))
+            if row["candidates"] and format == "dsjson":
+                decision = decision._replace(items=_allowed(database, decision))
+                if len(decision.items) > MAX_COPIED:
+                    exported.left_out[f"among more than {MAX_COPIED} items"] += 1
+                    continue
             exported.num_written += 1
             exported.num_propensities += decision.propensity is not None
             yield decision
@@ -82,7 +98,7 @@ def _rows(database: Database, model: str) -> Iterator[dict[str, Any]]:
     """Decisions of a model with their observations, in the order of an index."""
     learned = [observations.c.reward, observations.c.learned, observations.c.source]
     query = (
-        sa.select(decisions, tasks.c.name.label("task"), *learned)
+        sa.select(decisions, tasks.c.name.label("task"), tasks.c.attributes, *learned)
         .join(tasks, tasks.c.id == decisions.c.task_id)
         .outerjoin(observations, observations.c.decision_id == decisions.c.id)
         .where(tasks.c.model == model)
@@ -93,7 +109,65 @@ def _rows(database: Database, model: str) -> Iterator[dict[str, Any]]:
         yield from (dict(row) for row in found.mappings())
 
 
-def _reason_left_out(row: dict[str, Any], dim: int, *, propensity_needed: bool) -> str | None:
+class RawColumns:
+    """Raw columns of a model's actions and tasks, of the types that `Logs.read` takes."""
+
+    def __init__(self, version: Version) -> None:
+        encoders = {"raw": version.encoder, "attributes": version.attribute_encoder}
+        reserved = {*RESERVED, *(f"x{i + 1}" for i in range(version.dim))}
+        self._columns = [
+            (where, column, f"{column.name}_" * (column.name in reserved) or column.name)
+            for where, encoder in encoders.items()
+            for column in (() if encoder is None else encoder.columns)
+        ]
+        self.kinds = {name: column.kind for _, column, name in self._columns}
+
+    def of(self, row: Row) -> dict[str, float | bool | str | None]:
+        """The cells of the action taken and of its task; None where they are not known."""
+        if not self._columns:
+            return {}
+        actions = json.loads(row["raw"] or "null")
+        taken = actions and actions[0 if row["candidates"] else row["taken"]]
+        given = {"raw": taken, "attributes": json.loads(row["attributes"] or "null")}
+        known = {w: about if isinstance(about, dict) else {} for w, about in given.items()}
+        return {
+            name: _cell(column.kind, known[where].get(column.name))
+            for where, column, name in self._columns
+        }
+
+
+def _cell(kind: str, cell: Cell) -> float | bool | str | None:
+    if cell is None:
+        return None
+    if kind in ("number", "boolean"):
+        return float(cell) if kind == "number" else bool(cell)  # type: ignore[arg-type]
+    return SEPARATOR.join(cell) if isinstance(cell, list) else text_of(cell)
+
+
+def _candidate_sets(database: Database, model: str) -> dict[str, bytes]:
+    """Names of a model's items by id, and the sets of them that choices were among, as JSON."""
+    with database.reading() as connection:
+        sets = sa.select(candidates.c.id, candidates.c["items"]).where(candidates.c.model == model)
+        packed = {row.id: row.items.hex() for row in connection.execute(sets)}
+        if not packed:
+            return {}
+        named = sa.select(tasks.c.id, tasks.c.name).where(tasks.c.model == model)
+        names = {row.id: row.name for row in connection.execute(named)}
+    return {"items": json.dumps(names).encode(), "candidates": json.dumps(packed).encode()}
+
+
+def _allowed(database: Database, decision: LoggedDecision) -> tuple[str, ...]:
+    """Names of the items that a choice might take."""
+    with database.reading() as connection:
+        query = sa.select(candidates.c["items"]).where(candidates.c.id == decision.candidates)
+        ids = candidate_ids(connection.execute(query.limit(1)).scalar_one())
+        allowed = np.setdiff1d(ids, decision.excluded).tolist()
+        named = sa.select(tasks.c.id, tasks.c.name).where(tasks.c.id.in_(allowed))
+        names = {row.id: row.name for row in connection.execute(named)}
+    return tuple(names[task] for task in allowed)
+
+
+def _reason_left_out(row: dict[str, Any], dim: int, format: str) -> str | None:
     """Reason to leave a decision out; None if it is written."""
     if row["status"] == "cancelled":
         return "cancelled"
@@ -101,7 +175,9 @@ def _reason_left_out(row: dict[str, Any], dim: int, *, propensity_needed: bool) 
         return "settled without a reward" if row["settled"] else "not yet settled"
     if len(row["features"]) != 8 * row["num_actions"] * dim:
         return "with another number of features than the newest version's"
-    return _reason_no_propensity(row) if propensity_needed else None
+    if row["candidates"] and format == "obd":
+        return "choices among items, which this format cannot hold"
+    return None if format == "parquet" else _reason_no_propensity(row)
 
 
 def _reason_no_propensity(row: dict[str, Any]) -> str | None:
@@ -121,11 +197,13 @@ def _decision(row: dict[str, Any], num_draws: int) -> LoggedDecision:
     features = np.frombuffer(row["features"]).reshape(row["num_actions"], -1)
     allowed = np.ones(len(features), bool)
     mask = allowed if row["mask"] is None else np.frombuffer(row["mask"], bool)
-    same = ("version", "taken", "reward", "source", "predicted", "created", "learned", "task")
+    same = ("version", "reward", "source", "predicted", "created", "learned", "task", "candidates")
     return LoggedDecision(
         decision_id=row["id"],
         features=features,
         mask=mask,
+        taken=0 if row["candidates"] else row["taken"],
+        excluded=tuple(json.loads(row["excluded"] or "[]")),
         action=str(json.loads(row["names"])[row["taken"]] if row["names"] else row["taken"]),
         propensity=None if _reason_no_propensity(row) else _propensity(row, num_draws),
         **{name: row[name] for name in same},

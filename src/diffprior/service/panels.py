@@ -5,12 +5,10 @@ several joint draws; a choice takes the next one, as `Items` does. An item is dr
 evidence has changed, and now and then without, so that choices do not use the same draws forever.
 """
 
-import hashlib
 import itertools
 import math
 import threading
 import time
-import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -21,6 +19,7 @@ from jaxtyping import Float, Int
 
 from ..bandits.decisions import WINS, best_first, fresh_seed, propensity, seed_key
 from ..bandits.panel import Panel, PanelRows, PriorPool
+from ..logs.choices import CandidateSet
 from ..priors.conditional import of_average_task
 from .models import Catalog, Version
 from .requests import Choose, ServiceError
@@ -36,24 +35,6 @@ DRAWN_FROM = ("num_learned", "attributes")  # what the draws of an item depend o
 MAX_STORED = 100_000  # sets of candidates known to be in the database
 
 
-class Candidates(NamedTuple):
-    """The items that a choice was among, as the log refers to them."""
-
-    id: str
-    items: bytes
-
-    @staticmethod
-    def of(ids: Int[np.ndarray, " k"]) -> "Candidates":
-        """Of the ids of tasks, in any order."""
-        steps = np.diff(np.sort(ids), prepend=0).astype("<i8").tobytes()
-        return Candidates(hashlib.blake2b(steps, digest_size=16).hexdigest(), zlib.compress(steps))
-
-
-def candidate_ids(items: bytes) -> Int[np.ndarray, " k"]:
-    """The ids of the tasks of a set, in ascending order."""
-    return np.cumsum(np.frombuffer(zlib.decompress(items), "<i8"))
-
-
 class Chosen(NamedTuple):
     """Items, best first, and the one taken; what it was among; its propensity, from how many draws
     it is, and the linear predictors of the one taken in draws that did not decide.
@@ -61,7 +42,7 @@ class Chosen(NamedTuple):
 
     ranking: list[Row]
     taken: Row
-    among: Candidates
+    among: CandidateSet
     excluded: list[int]
     propensity: float | None
     propensity_se: float | None
@@ -86,7 +67,7 @@ class ItemPanel:
         self.due: dict[str, Row] = {}  # items to draw for
         self._num_choices, self._first = self._rng.integers([2**40, 2**30]).tolist()
         self._num_redraws = 0
-        self._among: Candidates | None = None  # all items
+        self._among: CandidateSet | None = None  # all items
         self.scanned, self.scan_seconds = -math.inf, 0.0
 
     def __contains__(self, name: str) -> bool:
@@ -201,10 +182,10 @@ class ItemPanel:
         ranking = [self._items[row] for row in at.tolist()]
         taken = ranking[0] if request.taken is None else self._items[self._rows[request.taken]]
         if rows is None:
-            self._among = self._among or Candidates.of(np.array([i["id"] for i in self._items]))
+            self._among = self._among or CandidateSet.of(np.array([i["id"] for i in self._items]))
             among = self._among
         else:
-            among = Candidates.of(np.array([self._items[row]["id"] for row in rows.tolist()]))
+            among = CandidateSet.of(np.array([self._items[row]["id"] for row in rows.tolist()]))
         share = self._share(number, request, rows, out, self._rows[taken["name"]], count)
         excluded = [self._items[row]["id"] for row in barred.tolist()]
         return Chosen(ranking, taken, among, sorted(excluded), *share)
