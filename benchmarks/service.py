@@ -75,13 +75,14 @@ class Connection:
 
 
 class Client:
-    """Decides for random tasks, and rewards every decision."""
+    """Decides for random tasks, or chooses among all as items, and rewards every decision."""
 
-    def __init__(self, port: int, num_tasks: int, seed: int = 0) -> None:
-        self._port, self._num_tasks = port, num_tasks
+    def __init__(self, port: int, num_tasks: int, choices: bool, seed: int = 0) -> None:
+        self._port, self._num_tasks, self._choices = port, num_tasks, choices
         self._rng = np.random.default_rng(seed)
-        tables = self._rng.standard_normal((200, ACTIONS, DIM)).round(3)
-        self._bodies = [json.dumps({"features": table.tolist()}).encode() for table in tables]
+        tables = self._rng.standard_normal((200, ACTIONS, DIM)).round(3).tolist()
+        bodies = [{"context": t[0]} if choices else {"features": t} for t in tables]
+        self._bodies = [json.dumps(body).encode() for body in bodies]
         self.latencies: list[float] = []
         self.errors = 0
 
@@ -101,6 +102,7 @@ class Client:
     async def _decide(self, connection: Connection, due: float) -> None:
         task, body = self._rng.integers(self._num_tasks), self._rng.integers(len(self._bodies))
         path = f"/v1/models/shop/tasks/t{task}/decisions"
+        path = "/v1/models/shop/choices" if self._choices else path
         status, reply = await connection.post(path, self._bodies[body])
         self.latencies.append(time.perf_counter() - due)
         if status == 200:
@@ -111,11 +113,16 @@ class Client:
 
 
 def load(
-    port: int, seconds: float, rate: float | None, num_tasks: int, num_connections: int = 32
+    port: int,
+    seconds: float,
+    rate: float | None,
+    num_tasks: int,
+    choices: bool = False,
+    num_connections: int = 32,
 ) -> Load:
     """Decide, and reward every decision, for so many seconds; at `rate` per second, or as fast as
     the service answers so many connections."""
-    client = Client(port, num_tasks)
+    client = Client(port, num_tasks, choices)
     every = None if rate is None else num_connections / rate
 
     async def everyone() -> None:
@@ -165,10 +172,12 @@ class Service:
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def load(self, seconds: float, rate: float | None = None, *, num_tasks: int) -> Load:
+    def load(
+        self, seconds: float, rate: float | None = None, *, num_tasks: int, choices: bool = False
+    ) -> Load:
         """Put it under a load."""
         before = self.cpu_seconds()
-        found = load(self.port, seconds, rate, num_tasks)
+        found = load(self.port, seconds, rate, num_tasks, choices)
         count = max(1.0, found.decisions_per_second * seconds)
         return replace(found, cpu_ms=1e3 * (self.cpu_seconds() - before) / count)
 
@@ -231,6 +240,36 @@ def full_and_half_load(bench: Bench) -> list[Measurement]:
             for kind, service in services.items():
                 rate = float(np.median([load.decisions_per_second for load in found[kind]]))
                 half = service.load(2 * seconds, rate / 2, num_tasks=TASKS)
+                rows.append(_measured(f"{kind}, half load", [half]))
+    return rows
+
+
+def choices(bench: Bench) -> list[Measurement]:
+    """Choices among 10,000 items that were rewarded twice each: eight parameters, linear and
+    logistic rewards, every choice rewarded, client included; beside a random choice. Full load is
+    32 connections; half load is half of the choices per second of that."""
+    seconds, prior = QUICK_SECONDS if bench.quick else SECONDS, dp.example_mixture("clusters")
+    kinds = {
+        "random choice": ("random", "logistic"),
+        "mixture, linear rewards": ("best", "linear:noise_std=1"),
+        "mixture, logistic rewards": ("best", "logistic"),
+    }
+    with tempfile.TemporaryDirectory() as name:
+        stores = {
+            kind: make_store(Path(name) / str(i), prior, TASKS, sampler=sampler, likelihood=rewards)
+            for i, (kind, (sampler, rewards)) in enumerate(kinds.items())
+        }
+        with running(stores) as services:
+            found: dict[str, list[Load]] = {kind: [] for kind in kinds}
+            for service in services.values():
+                service.load(QUICK_SECONDS, 10.0, num_tasks=TASKS, choices=True)  # draws items
+            for _ in range(TURNS):
+                for kind, service in services.items():
+                    found[kind].append(service.load(seconds, num_tasks=TASKS, choices=True))
+            rows = [_measured(kind, loads) for kind, loads in found.items()]
+            for kind, service in services.items():
+                rate = float(np.median([load.decisions_per_second for load in found[kind]]))
+                half = service.load(2 * seconds, rate / 2, num_tasks=TASKS, choices=True)
                 rows.append(_measured(f"{kind}, half load", [half]))
     return rows
 
@@ -299,17 +338,19 @@ def make_store(
     num_tasks: int,
     *,
     sampler: str = "best",
+    likelihood: str = "logistic",
     propensity_draws: int = 16,
     num_rewards: int = 2,
 ) -> Path | str:
-    """A database with a logistic model called shop, and tasks t0, t1, ... that were rewarded so
+    """A database with a model called shop, and tasks t0, t1, ... that were rewarded so
     many times each; made without the service."""
     from diffprior.service.models import Catalog, task_seed
-    from diffprior.service.settings import Settings
+    from diffprior.service.settings import Settings, parse_likelihood
     from diffprior.service.store import Database, decisions, observations, rewards, tasks
 
     database, now = Database(str(path)), time.time()
-    about = {"sampler": sampler, "propensity_draws": propensity_draws, "likelihood": "logistic"}
+    about = {"sampler": sampler, "propensity_draws": propensity_draws}
+    about |= parse_likelihood(likelihood)
     version = Catalog(database).put("shop", Settings.model_validate(about), prior, 1.0)
 
     def task(number: int) -> dict[str, Any]:
@@ -372,4 +413,4 @@ def _observation(task: int, number: int, now: float) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    command({"load": full_and_half_load, "store": many_tasks}, usual=("load",))
+    command({"load": full_and_half_load, "choices": choices, "store": many_tasks}, usual=("load",))

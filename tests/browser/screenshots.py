@@ -20,7 +20,9 @@ def simulate(path: Path, num_tasks: int, num_decisions: int) -> None:
     """The shop, as if it had been open for a week."""
     with serving(path, required=False) as (engine, _):
         add_models(engine)
-        Shop(engine, num_tasks).run(num_decisions)
+        shop = Shop(engine, num_tasks)
+        shop.run(num_decisions)
+        shop.visitors(num_decisions // 10)
         stretch_time(engine, days=7.0)
 
 

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 import diffprior as dp
 from diffprior.service.engine import Engine
-from diffprior.service.requests import Decide, Reward
+from diffprior.service.requests import Choose, Decide, Reward
 from diffprior.service.settings import Settings
 from diffprior.service.store import decisions, observations, rewards, tasks, versions
 
@@ -50,6 +50,20 @@ class Shop:
             size = min(AT_ONCE, num_decisions - done, begun)
             self._customers(self._rng.choice(begun, size, replace=False), unrewarded)
             done += size
+
+    def visitors(self, count: int) -> None:
+        """Visitors who are each shown one campaign of all, a few at a time, and click or not."""
+        self._engine.panels.build("shop")
+        for _ in range(0, count, AT_ONCE):
+            asked = [
+                Choose("shop", self._rng.standard_normal((1, DIM)).round(3)) for _ in range(AT_ONCE)
+            ]
+            futures = [self._engine.submit(request) for request in asked]
+            for request, future in zip(asked, futures, strict=True):
+                reply = future.result(60)
+                theta = self._theta[int(str(reply["item"]).rpartition("-")[2])]
+                click = float(self._rng.random() < 1 / (1 + np.exp(-request.features[0] @ theta)))
+                self._engine.submit(Reward(reply["decision_id"], click)).result(60)
 
     def _customers(self, campaigns: np.ndarray, unrewarded: float) -> None:
         """One customer at each campaign."""

@@ -41,6 +41,7 @@ from diffprior.service.store import (
     tasks,
 )
 from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward
+from service.test_choices import choose, put
 
 HARMFUL = "<script>alert(1)</script>\"'&"
 
@@ -283,6 +284,18 @@ def test_pages_show_their_numbers_and_escape_names(service: TestClient) -> None:
     assert service.get("/tasks/shop/<script>").status_code == 404
     asked = service.get("/tasks", params={"model": "shop", "task": f"{HARMFUL}/1"})
     assert asked.status_code == 200 and "1 decisions" in asked.text
+
+
+def test_the_page_shows_items_once_there_are_choices(service: TestClient) -> None:
+    put(service, "a", HARMFUL)
+    assert "<h2>Items</h2>" not in service.get("/").text
+    for i in range(20):
+        reward(service, choose(service, items=["a"] if i < 16 else None)["decision_id"], 1.0)
+    time.sleep(CACHE_SECONDS + 0.1)
+    page = service.get("/").text
+    assert "<h2>Items</h2>" in page and "1 of the 2 newest items have 16 rewards" in page
+    assert page.count("Share of impressions over time") > 0 and "<script" not in page
+    assert "No decisions among actions yet" in service.get("/tasks/shop/a").text
 
 
 def test_pages_require_the_right_to_read(make_service: MakeService, database: Database) -> None:

@@ -452,7 +452,7 @@ def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRou
     ) -> JSONResponse:
         """Choose among items, which are the model's tasks; its reward is that of a decision."""
         if engine.panels.missing(model):  # drawn for without keeping others waiting
-            await asyncio.to_thread(engine.panels.build, model)
+            await asyncio.to_thread(engine.prepare_items, model)
         return JSONResponse(await serve(body.request(model, token)))
 
     @router.put("/models/{model}/tasks/{task:path}")

@@ -93,16 +93,21 @@ class Engine:
                     version.warm_up()
                 except Exception as error:
                     self.catalog.mark_broken(version, error)
-            self.catalog.serve_ready()
             self.panels.build_used()
+            self.catalog.serve_ready()
             if not self.prepared:
-                gc.collect()
-                gc.freeze()  # later collections skip what exists now, which takes them long
+                _freeze()
                 self.prepared = True
                 log.info("ready")
         for version in found:
             if version.ready:
                 version.warm_up_bounds()
+
+    def prepare_items(self, model: str) -> None:
+        """Draw for the items of a model that chooses for the first time."""
+        if self.panels.missing(model):
+            self.panels.build(model)
+            _freeze()
 
     def submit(self, request: Request) -> Future[object]:
         """Queue a request; its future holds the reply or a `ServiceError`."""
@@ -122,12 +127,12 @@ class Engine:
             self._thread.join()
 
     def _loop(self) -> None:
-        last_settled = time.monotonic()
+        last_settled, busy = time.monotonic(), False
         while True:
-            requests, stopping = self._collect()
+            requests, stopping = self._collect(0.0 if busy else SETTLE_SECONDS)
             if requests:
                 self._serve(requests)
-            self._draw_items()
+            busy = self._draw_items()
             if time.monotonic() - last_settled > SETTLE_SECONDS and not stopping:
                 settle = Settle()
                 self._serve([settle])  # alone, because it skips tasks that others have locked
@@ -138,22 +143,23 @@ class Engine:
             if stopping:
                 return
 
-    def _draw_items(self) -> None:
-        """Draw anew for items whose evidence has changed."""
+    def _draw_items(self) -> bool:
+        """Draw anew for items whose evidence has changed; whether there are more of them."""
         try:
-            self.panels.work(self.clock.now())
+            return self.panels.work(self.clock.now())
         except sa.exc.SQLAlchemyError as error:
             log.error("database failed: %s", type(error.__cause__ or error).__name__)
+            return False
 
     def _prepare_in_background(self) -> None:
         """Compile versions that another process has added, while decisions continue."""
         if self.catalog.pending() and not self._preparing.locked():
             threading.Thread(target=self.prepare, name="prepare", daemon=True).start()
 
-    def _collect(self) -> tuple[list[Request], bool]:
-        """Requests in the queue, none if it is time to settle; and whether to stop."""
+    def _collect(self, seconds: float) -> tuple[list[Request], bool]:
+        """Requests in the queue, none if none comes in so many seconds; and whether to stop."""
         try:
-            found = [self._queue.get(timeout=SETTLE_SECONDS)]
+            found = [self._queue.get(timeout=seconds)]
         except queue.Empty:
             return [], False
         if found[0] is not None:
@@ -226,3 +232,9 @@ class Engine:
             request.future.set_exception(result)
         else:
             request.future.set_result(result)
+
+
+def _freeze() -> None:
+    """Let later garbage collections skip what exists now, which would take them long."""
+    gc.collect()
+    gc.freeze()

@@ -6,6 +6,7 @@ evidence has changed, and now and then without, so that choices do not use the s
 """
 
 import itertools
+import logging
 import math
 import threading
 import time
@@ -28,10 +29,11 @@ from .tasks import UNUSED_NUMBER, TaskCache, TaskState, current_states
 
 PAGE = 512  # tasks that are read at once
 CHUNK = 4  # items that are drawn at once between two transactions
-TURN_SECONDS = 0.02  # for drawing changed items between two transactions
+TURN_SECONDS = 0.01  # for drawing changed items between two transactions
 SPARE = 0.1  # share of the time for drawing items anew that have not changed
 SCAN_SECONDS, SCAN_SHARE = 1.0, 0.02  # between searches for what other processes changed
 DRAWN_FROM = ("num_learned", "attributes")  # what the draws of an item depend on
+log = logging.getLogger("diffprior.service")
 MAX_STORED = 100_000  # sets of candidates known to be in the database
 
 
@@ -306,14 +308,17 @@ class Panels:
                 version.check_choices()
                 panel = ItemPanel(version, self._seed + version.version)
                 self._fill(panel)
-                self._panels[model, version.version] = panel
+                self._panels = self._panels | {(model, version.version): panel}
 
     def build_used(self) -> None:
         """Draw for the items of all models that have chosen before."""
         with self._database.reading() as connection:
             names = connection.execute(sa.select(candidates.c.model).distinct()).scalars().all()
         for model in set(names) & set(self._catalog.names()):
-            self.build(model)
+            try:
+                self.build(model)
+            except Exception as error:  # decisions among actions go on
+                log.error("the items of %s cannot be drawn", model, exc_info=error)
 
     def _fill(self, panel: ItemPanel) -> None:
         last, t = 0, tasks.c
@@ -361,17 +366,17 @@ class Panels:
         while len(self.stored) > MAX_STORED:
             self.stored.popitem(last=False)
 
-    def work(self, now: float) -> None:
-        """Draw anew, for a short time, between two transactions."""
-        retired = [k for k, p in self._panels.items() if not self._catalog.loaded(*k)]
-        for key in retired:
-            del self._panels[key]
-        for panel in list(self._panels.values()):
+    def work(self, now: float) -> bool:
+        """Draw anew for a short time between two transactions; whether more items wait for it."""
+        if not all(self._catalog.loaded(*key) for key in self._panels):
+            self._panels = {k: p for k, p in self._panels.items() if self._catalog.loaded(*k)}
+        for panel in self._panels.values():
             waits = max(SCAN_SECONDS, panel.scan_seconds / SCAN_SHARE)
-            if time.monotonic() - panel.scanned > waits:
+            if not self._database.is_sqlite and time.monotonic() - panel.scanned > waits:
                 with self._database.reading() as connection:
                     panel.scan(connection)
             self._draw(panel, now)
+        return any(panel.due for panel in self._panels.values())
 
     def _draw(self, panel: ItemPanel, now: float) -> None:
         begin = time.monotonic()

@@ -14,6 +14,7 @@ from ..guard import Guard
 from ..models import Catalog, Version
 from ..store import Database, tasks
 from .charts import model_charts
+from .items import duration, item_charts, most_shown, newest_items
 from .prior_gain import PriorGain, PriorGains
 from .statistics import (
     CACHE_SECONDS,
@@ -100,7 +101,18 @@ class ModelPage:
             content["answers"] = answers
             content["charts"] = model_charts(window, predicted, gains)
             content["tasks"] = self._tasks_table(model, window)
+            content |= self._items(model, window[window.choice])
         return "model.html", content
+
+    def _items(self, model: str, window: Window) -> dict[str, Any]:
+        """What the page says of items, if there were choices among them."""
+        if not len(window):
+            return {}
+        with self._database.reading() as connection:
+            names = most_shown(connection, window)
+            newest = newest_items(connection, model, window, lambda n: task_address(model, n))
+        table, words = newest
+        return {"item_charts": item_charts(window, names), "items": table, "learning": words}
 
     def _tasks_table(self, model: str, window: Window) -> Table:
         newest = list(dict.fromkeys(window.task[::-1].tolist()))[:MAX_TASKS]
@@ -169,7 +181,7 @@ def health(window: Window, database_answers: bool, broken: Iterable[str] = ()) -
     if found:
         return Answer("Needs attention", f"{'; '.join(found)}.", "bad")
     why = (
-        f"Last decision {_duration(time.time() - window.created[-1])} ago; {late:.1%} of rewards "
+        f"Last decision {duration(time.time() - window.created[-1])} ago; {late:.1%} of rewards "
         f"were late, {failed:.1%} of draws failed."
     )
     return Answer("Yes", why, "good")
@@ -237,10 +249,3 @@ def calibrated(window: Window) -> Answer:
         return Answer("Yes", why, "good")
     short = "Too low" if gap.value > 0 else "Too high"
     return Answer(short, f"{why} Learn a new prior from the log.", "bad")
-
-
-def _duration(seconds: float) -> str:
-    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} seconds"

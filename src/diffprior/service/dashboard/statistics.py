@@ -28,6 +28,7 @@ FIELDS = [
     ("reward", float),  # that was learned from; NaN if none was
     ("by_default", bool),  # whether it is the default reward
     ("late", int),  # number of rewards that arrived too late
+    ("choice", bool),  # whether it is a choice of the task among items
 ]
 
 
@@ -40,6 +41,7 @@ def read_window(connection: sa.Connection, size: int = WINDOW_SIZE) -> Window:
         sa.select(tasks.c.model, newest.task_id, newest.number, newest.version, newest.created)
         .add_columns(newest.propensity, newest.predicted, newest.failed, newest.settled)
         .add_columns(newest.status, o.reward, o.source == "default", late)
+        .add_columns(newest.candidates.isnot(None))
         .join(tasks, tasks.c.id == newest.task_id)
         .outerjoin(observations, o.decision_id == newest.id)
         .order_by(newest.created)

@@ -48,13 +48,14 @@ def task_content(database: Database, reader: Reader, model: str, name: str) -> C
 
 
 def _history(database: Database, task_id: int) -> tuple[list[Row], Row | None]:
-    """The newest decisions with what was learned, oldest first, and the last one in full."""
+    """The newest decisions with what was learned, oldest first; the last among actions in full."""
     d, o = decisions.c, observations.c
     columns = (d.number, d.version, d.names, d.taken, d.propensity, d.predicted, d.status)
     newest = sa.select(*columns, d.settled, d.created, o.reward, o.source).outerjoin(
         observations, o.decision_id == d.id
     )
-    whole = sa.select(decisions).where(d.task_id == task_id).order_by(d.number.desc())
+    offered = sa.select(decisions).where(d.task_id == task_id, d.candidates.is_(None))
+    whole = offered.order_by(d.number.desc())
     query = newest.where(d.task_id == task_id).order_by(d.number.desc()).limit(MAX_HISTORY)
     with database.reading() as connection:
         last = next(iter(read_rows(connection, whole.limit(1))), None)
@@ -107,7 +108,7 @@ def next_decision_chart(
 ) -> Chart:
     """Mean rewards of the last actions, and how often each would be chosen."""
     if last is None:
-        return Chart(NEXT_DECISION, "No decisions yet.")
+        return Chart(NEXT_DECISION, "No decisions among actions yet.")
     actions = explain(version, draws, last)
     if actions is None:
         why = "The features of the last actions do not fit this version."
