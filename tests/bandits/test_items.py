@@ -1,5 +1,6 @@
 """Items: what they choose, against posteriors computed elsewhere; and how a catalog changes."""
 
+import datetime
 import itertools
 import threading
 from collections.abc import Callable, Sequence
@@ -352,6 +353,8 @@ def test_other_agents_heed_exclusions_and_what_is_not_known() -> None:
         items.update(["a", "b"] * 9, np.tile(CONTEXT, (18, 1)), [1.0, 0.0] * 9)
     assert optimist.choose(CONTEXT, among=["b", "c"]).item == "c"  # of equal means
     assert optimist.choose(CONTEXT, among=["a", "c"], exclude="c").item == "a"
+    optimist.remove("a")  # "d" takes its row
+    assert optimist.choose(CONTEXT, among=["b", "d"]).item == "d"
     shares = {"a": 0.5 + 0.5 / 3, "c": 0.5 / 3, "d": 0.5 / 3}
     for _ in range(30):
         choice = greedy.choose(CONTEXT, exclude="b")
@@ -421,6 +424,13 @@ def test_saved_items_decide_as_they_would_have(case: LikelihoodCase, tmp_path: P
     assert items.choose(CONTEXT).score == pytest.approx(loaded.choose(CONTEXT).score, rel=1e-4)
 
 
+def test_saved_items_fade_as_they_would_have(tmp_path: Path) -> None:
+    for half_life in (7, datetime.timedelta(seconds=90)):
+        items = dp.Items(mixture(), dp.Linear(1.0), seed=0, half_life=half_life)
+        items.save(tmp_path / "items.dprior")
+        assert dp.load(tmp_path / "items.dprior")._forgetting == items._forgetting
+
+
 def test_threads_choose_while_others_update_and_add() -> None:
     items = filled(LINEAR)
     errors: list[BaseException] = []
@@ -487,9 +497,9 @@ def test_attributes_move_the_prior_of_an_item(case: LikelihoodCase, tmp_path: Pa
     assert_moments(drawn("b"), mean + [3.0, -1.5], cov)
     assert abs(items.posterior("b", 4000, seed=2).mean[0] - average.mean[0] - 3.0) < 0.2
     if case is LINEAR:
-        choice = items.choose(CONTEXT, propensity="exact")
-        counted = items.choose(CONTEXT, among=[choice.item, "a" if choice.item == "b" else "b"])
-        assert 0 < choice.propensity <= 1 and counted.propensity >= 0
+        items.add(["p", "q"], attributes=[[5.0], [-5.0]])  # 40 standard deviations apart
+        choice = items.choose(CONTEXT, among=["q", "p"], propensity="exact")
+        assert choice.item == "p" and choice.propensity == pytest.approx(1.0)
     with pytest.raises(ValueError, match="`attributes`: expected a row for each of 1 names, got 2"):
         items.add("c", attributes=[[1.0], [2.0]])
     with pytest.raises(ValueError, match="`attributes`: expected None with a prior that was not"):
@@ -518,6 +528,14 @@ def test_simulated_items_cost_less_from_a_prior_that_knows_them() -> None:
 def test_a_problem_of_items_checks_its_turnover() -> None:
     with pytest.raises(ValueError, match="`turnover`: expected a share from 0 to 1, got 2.0"):
         dp.ItemProblem(mixture(), dp.Linear(1.0), turnover=2.0)
+
+
+def test_refresh_draws_anew_what_programs_draw() -> None:
+    items = filled(LOGISTIC, num_draws=DRAWS)
+    before = np.stack(items._panel.draws)[:, :4].copy()
+    items.refresh(["a", "d"])  # one with rewards and a new one
+    after = np.stack(items._panel.draws)[:, :4]
+    assert not np.any((after[:, 0] == before[:, 0]) | (after[:, 3] == before[:, 3]))
 
 
 def test_refresh_draws_anew_and_in_the_background() -> None:
