@@ -519,6 +519,7 @@ class Batch:
 
     def _choice(self, request: Choose) -> _Choice:
         version = self._catalog.for_task(request.model, request.decision_id)
+        version.check_choices()
         if request.raw is not None:
             request.features = version.encode(request.raw)
         request.check(version.dim)

@@ -152,9 +152,14 @@ class Version:
         agent = ThompsonSampling(self.settings.make_sampler(self.prior), self.likelihood)
         return self._policy_of(agent, self.settings.panel_draws - 1)
 
+    @property
+    def can_choose(self) -> bool:
+        """Whether its agent can choose among items."""
+        return self.settings.sampler not in ("linucb", "epsilon-greedy", "prior-mean")
+
     def check_choices(self) -> None:
         """Reject agents that cannot choose among items."""
-        if self.settings.sampler in ("linucb", "epsilon-greedy", "prior-mean"):
+        if not self.can_choose:
             raise ServiceError(
                 422,
                 "`sampler`: expected one that draws from the posterior, or random, for choices, "

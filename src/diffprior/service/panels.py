@@ -299,13 +299,13 @@ class Panels:
     def missing(self, model: str) -> list[Version]:
         """Versions of a model that may choose and have no panel yet."""
         serving = [v for v in self._catalog.versions_of(model) if v.share > 0 and v.ready]
-        return [v for v in serving if (model, v.version) not in self._panels]
+        able = [version for version in serving if version.can_choose]
+        return [version for version in able if (model, version.version) not in self._panels]
 
     def build(self, model: str) -> None:
         """Draw for all items of a model, in the thread that calls."""
         with self._building:
             for version in self.missing(model):
-                version.check_choices()
                 panel = ItemPanel(version, self._seed + version.version)
                 self._fill(panel)
                 self._panels = self._panels | {(model, version.version): panel}
