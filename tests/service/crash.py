@@ -78,13 +78,16 @@ def new_database(server: Any, name: str) -> str:
 
 
 def many_kills(database: str, kills: int, processes: int = 1) -> None:
-    """Kill a process many times, and print what was checked."""
+    """Kill a process many times while versions change and old decisions are pruned, and print what
+    was checked.
+    """
 
     def cause(services: list[Service], ledger: Ledger, rng: random.Random) -> None:
         for _ in range(kills):
             kill(services, ledger, rng)
 
-    counts = trouble(database, cause, processes) | {"kills": kills, "processes": processes}
+    counts = trouble(database, cause, processes, operated=True)
+    counts |= {"kills": kills, "processes": processes}
     print(database.partition(":")[0], json.dumps(counts), flush=True)
 
 

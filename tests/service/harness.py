@@ -1,5 +1,6 @@
 """Processes of the service, clients that record what was acknowledged, and a check of both."""
 
+import contextlib
 import os
 import random
 import signal
@@ -20,10 +21,12 @@ import sqlalchemy as sa
 import diffprior as dp
 from diffprior.logs.choices import candidate_ids
 from diffprior.service.models import Catalog
+from diffprior.service.prune import prune
 from diffprior.service.reading import Reader
 from diffprior.service.requests import ServiceError
 from diffprior.service.server import free_port
-from diffprior.service.store import Database, candidates, decisions
+from diffprior.service.settings import Settings
+from diffprior.service.store import Database, candidates, decisions, tasks
 from diffprior.service.tasks import TaskCache, rebuild
 
 DIM, ACTIONS, TASKS = 2, 4, 4
@@ -157,15 +160,48 @@ class Client(threading.Thread):
         return None
 
 
-def check(database: Database, ledger: Ledger) -> list[str]:
-    """Acknowledged replies that are missing, double or different."""
+class Operator(threading.Thread):
+    """Adds versions, rolls back and prunes while others work, until stopped."""
+
+    def __init__(self, database: str) -> None:
+        super().__init__(daemon=True)
+        self._database = database
+        self.pruned: dict[str, int] = {"decisions": 0, "observations": 0}
+        self.versions = 0
+        self.stopping = False
+
+    def run(self) -> None:
+        rng, opened = random.Random(1), Database(self._database)
+        catalog = Catalog(opened)
+        settings = {"likelihood": "linear", "likelihood_options": {"noise_std": 1.0}}
+        prior = dp.GaussianPrior(np.zeros(DIM), np.eye(DIM))
+        while not self.stopping:
+            time.sleep(rng.uniform(0.2, 1.0))
+            with contextlib.suppress(sa.exc.SQLAlchemyError, ServiceError):  # it may be away
+                if rng.random() < 0.3 and self.versions < 8:
+                    about = Settings.model_validate(settings | {"temperature": rng.uniform(0.5, 2)})
+                    catalog.put("shop", about, prior, rng.choice([0.5, 1.0]))
+                    self.versions += 1
+                elif rng.random() < 0.3:
+                    catalog.roll_back("shop")
+                found = prune(opened, older_than=rng.uniform(2.0, 6.0))
+                self.pruned["decisions"] += found.num_decisions
+                self.pruned["observations"] += found.num_observations
+        opened.close()
+
+
+def check(database: Database, ledger: Ledger, num_pruned: int = 0) -> list[str]:
+    """Acknowledged replies that are missing, double or different; so many were pruned."""
     wrong = []
+    missing = 0
     reader = Reader(database, Catalog(database), TaskCache(0))
     for decision_id, reply in ledger.decisions.items():
         try:
             found = reader.decision(decision_id, None)
         except ServiceError:
-            wrong.append(f"decision {decision_id} is missing")
+            missing += 1
+            if missing > num_pruned:
+                wrong.append(f"decision {decision_id} is missing")
             continue
         if any(found.get(name) != reply.get(name) for name in ("action", "item", "propensity")):
             wrong.append(f"decision {decision_id} is another")
@@ -189,8 +225,11 @@ def trouble(
     cause: Callable[[list[Service], Ledger, random.Random], None],
     processes: int = 1,
     clients: int = 3,
+    operated: bool = False,
 ) -> dict[str, int]:
     """Cause trouble while clients decide and reward, stop the service, and check the database.
+
+    If it is `operated`, versions change and old decisions are pruned meanwhile.
 
     Returns:
         Counts of what was checked.
@@ -202,27 +241,34 @@ def trouble(
     ledger = Ledger()
     with running(database, processes) as services:
         threads = [Client(i, services, ledger) for i in range(clients)]
+        operator = Operator(database)
         try:
-            for thread in threads:
+            for thread in [*threads, *[operator] * operated]:
                 thread.start()
             cause(services, ledger, random.Random(0))
             wait_for(ledger, len(ledger.decisions) + 5)
             for service in services:
                 service.stop()  # under traffic
         finally:
-            for thread in threads:
+            for thread in [*threads, operator]:
                 thread.stopping = True
-            for thread in threads:
+            for thread in [*threads, *[operator] * operated]:
                 thread.join(60)
     opened = Database(database)
-    wrong = check(opened, ledger) + [w for t in threads for w in t.wrong]
+    wrong = check(opened, ledger, operator.pruned["decisions"])
+    wrong += [w for t in threads for w in t.wrong if not (operated and ": 404" in w)]
     found = rebuild(opened)
+    with opened.reading() as connection:
+        learned = connection.execute(sa.select(sa.func.sum(tasks.c.num_learned))).scalar_one()
     opened.close()
+    assert learned >= len(ledger.rewards), (learned, len(ledger.rewards))
     assert not wrong, wrong[:10]
     assert not found.problems, found
     assert not found.different, found
     counts = {"decisions": len(ledger.decisions), "rewards": len(ledger.rewards)}
-    return counts | {"tasks": found.num_tasks, "snapshots": found.num_snapshots}
+    counts |= {"tasks": found.num_tasks, "snapshots": found.num_snapshots}
+    counts |= {f"pruned {name}": count for name, count in operator.pruned.items()}
+    return counts | {"versions": operator.versions}
 
 
 @contextmanager

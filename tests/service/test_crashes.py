@@ -19,7 +19,7 @@ def test_sqlite_loses_nothing(tmp_path: Path) -> None:
         fill_disk(services[0], database, ledger, seconds=0.3)
         kill(services, ledger, rng)
 
-    counts = trouble(str(database), cause)
+    counts = trouble(str(database), cause, operated=True)
     assert counts["decisions"] >= 30
     assert counts["rewards"] >= 20
 
