@@ -21,6 +21,7 @@ from diffprior.files.base import Serializable
 from diffprior.files.cache import SavedArrays
 from diffprior.fitting.report import Candidate, FitReport, StageLoss
 from diffprior.learning.attributes import AttributeReport
+from diffprior.learning.diagnostics import NextRewards
 from diffprior.learning.regret import Regret, Simulation
 from diffprior.learning.report import LearningReport
 from diffprior.learning.scoring import FamilyResult, Gain
@@ -105,7 +106,8 @@ def model() -> dp.Model:
     regrets = (Regret("Gaussian", 1.0, 3.0, 0.5, 0.0, 0.0),)
     report = LearningReport(
         *(9, 90, (10.0, 10.0, 10.0), ("a", "b"), "linear", 0.5, "given", 1, (0.9, 0.8), 9.0),
-        *(families, ("10",), 0.9, 0.01, Simulation(regrets, 50, 8, 1.0), "Gaussian", "chosen: it"),
+        *(families, ("10",), NextRewards(0.2, 0.3, 0.1, 0.9, 0.01)),
+        *(Simulation(regrets, 50, 8, 1.0), "Gaussian", "chosen: it"),
         *(0.003, ("few tasks",), {"Gaussian": 1.0}),
         attributes=AttributeReport(("z",), gain, (1,), (gain,), ("z", "y"), (gain, gain)),
     )
