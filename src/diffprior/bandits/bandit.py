@@ -99,13 +99,8 @@ class Posterior(AbstractResult):
         return Table(("", "mean", "std", "5 %", "95 %"), rows, f"{len(self.draws)} draws")
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Plot the draws: a histogram of one parameter, points of two, 90 % intervals of more.
-
-        Args:
-            ax: Axes of Matplotlib; by default those of a new figure.
-
-        Returns:
-            The axes.
+        """Plot the draws in `ax`, by default a new figure: a histogram of one parameter, points of
+        two, 90 % intervals of more.
         """
         return plot_draws(ax, self.draws, self._shown_names)
 

@@ -54,40 +54,19 @@ class SimulationResult(AbstractResult):
         return self._any().shape[1]
 
     def mean(self, agent: str) -> Float[np.ndarray, " rounds"]:
-        """Mean cumulative regret after each round; the last entry is R(n).
-
-        Args:
-            agent: A name.
-
-        Returns:
-            One number for each round.
-        """
+        """Mean cumulative regret of an `agent` after each round; the last entry is R(n)."""
         return self._of(agent).mean(axis=0)
 
     def standard_error(self, agent: str) -> Float[np.ndarray, " rounds"]:
-        """Standard error of `mean` after each round.
-
-        Args:
-            agent: A name.
-
-        Returns:
-            One number for each round.
-        """
+        """Standard error of `mean` after each round, of an `agent`."""
         return _standard_error(self._of(agent))
 
     def paired_difference(
         self, agent: str, other: str
     ) -> tuple[Float[np.ndarray, " rounds"], Float[np.ndarray, " rounds"]]:
-        """Mean of regret(agent) - regret(other) after each round, and its standard error.
+        """Mean of regret(`agent`) - regret(`other`) after each round, and its standard error.
 
         Both met the same environments, so this error is smaller than those of the two means.
-
-        Args:
-            agent: A name.
-            other: Another.
-
-        Returns:
-            Mean and standard error, one of each for every round.
         """
         difference = self._of(agent) - self._of(other)
         return difference.mean(axis=0), _standard_error(difference)
@@ -155,14 +134,7 @@ class SimulationResult(AbstractResult):
         return Table(("agent", "regret", "seconds", "failed draws"), rows, caption)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Plot mean cumulative regret, with bands of two standard errors.
-
-        Args:
-            ax: Axes of Matplotlib; by default those of a new figure.
-
-        Returns:
-            The axes.
-        """
+        """Plot mean regret in `ax`, by default a new figure, with bands of two standard errors."""
         curves = {agent: (self.mean(agent), self.standard_error(agent)) for agent in self.agents}
         return plot_curves(ax, curves, "round", "regret")
 

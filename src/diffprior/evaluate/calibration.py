@@ -58,13 +58,8 @@ class Coverage(AbstractResult):
         return Table(("parameter", "hold the truth, %"), shares, caption)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Plot the share of each parameter, with two standard errors, beside the nominal level.
-
-        Args:
-            ax: Axes of Matplotlib; by default those of a new figure.
-
-        Returns:
-            The axes.
+        """Plot the share of each parameter in `ax`, by default a new figure, with two standard
+        errors, beside the nominal level.
         """
         shares = self.by_parameter
         errors = 2 * np.sqrt(np.maximum(shares * (1 - shares), 1e-9) / self.num_tasks)

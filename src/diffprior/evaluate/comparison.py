@@ -236,15 +236,9 @@ class Comparison(AbstractResult):
         return max(self.names, key=lambda name: self.log_evidence[name].mean)
 
     def difference(self, name: str, other: str | None = None) -> tuple[float, float]:
-        """Mean of log p(h) under one prior minus that under another, and its standard error.
+        """Mean of log p(h) under a prior `name` minus that under `other`, by default the baseline.
 
-        Args:
-            name: A prior.
-            other: Another; by default the baseline.
-
-        Returns:
-            The mean difference, in nats per task, and its standard error over the tasks, which are
-            the same for both: paired. Errors of estimating are part of it.
+        With its standard error over the tasks, which are the same for both: paired.
         """
         differences = self._differences(name, other)
         return float(np.mean(differences)), standard_error(differences)
@@ -278,13 +272,8 @@ class Comparison(AbstractResult):
         }
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Plot differences from the baseline in nats per task, with two standard errors.
-
-        Args:
-            ax: Axes of Matplotlib; by default those of a new figure.
-
-        Returns:
-            The axes.
+        """Plot differences from the baseline in nats per task in `ax`, by default a new figure, with
+        two standard errors.
         """
         names = [name for name in self.names if name != self.baseline]
         found = np.array([self.difference(name) for name in names]).reshape(-1, 2)

@@ -149,20 +149,10 @@ class Model(Serializable):
         max_rows: int | None = 1024,
         half_life: ArrayLike | datetime.timedelta | None = None,
     ) -> Bandit:
-        """Start a new task.
+        """Start a new task: a bandit that takes raw rows as well as arrays of features.
 
-        Args:
-            attributes: As of `prior_given`.
-            seed: As of `Bandit`.
-            temperature: As of `Bandit`.
-            max_rows: As of `Bandit`.
-            half_life: As of `Bandit`.
-
-        Returns:
-            A bandit that has seen nothing yet, and takes raw rows as well as arrays of features.
-
-        Raises:
-            ValueError: As for `prior_given` and `Bandit`.
+        `attributes` are as of `prior_given`; `seed`, `temperature`, `max_rows` and `half_life` as
+        of `Bandit`, as are errors.
         """
         return Bandit(
             self.prior_given(attributes),

@@ -57,15 +57,8 @@ class AbstractPrior(eqx.Module, Serializable):
         """The Gaussian of the same mean (d,) and covariance (d, d)."""
 
     def plot(self, ax: "Axes | None" = None, *, num_draws: int = 1000, seed: int = 0) -> "Axes":
-        """Plot draws: a histogram of one parameter, points of two, 90 % intervals of more.
-
-        Args:
-            ax: Axes of Matplotlib; by default those of a new figure.
-            num_draws: How many draws.
-            seed: Of the draws.
-
-        Returns:
-            The axes.
+        """Plot `num_draws` draws, from `seed`, in `ax`, by default a new figure: a histogram of one
+        parameter, points of two, 90 % intervals of more.
         """
         draws = np.asarray(self.sample(jax.random.key(seed), num_draws))
         return plot_draws(ax, draws, parameter_names(self.dim))

@@ -273,14 +273,8 @@ class DiffusionPrior(AbstractPrior):
 
     @eqx.filter_jit
     def sample_unit(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
-        """Draws of z, where theta = offset + scale z; for use inside compiled programs.
-
-        Args:
-            key: Of the random numbers.
-            num_samples: How many draws n.
-
-        Returns:
-            Draws (n, d).
+        """`num_samples` draws (n, d) of z from `key`, where theta = offset + scale z; for use
+        inside compiled programs.
         """
         process = self.reverse_process()
         start_key, chain_key = jax.random.split(unrolled(key))
@@ -297,15 +291,9 @@ class DiffusionPrior(AbstractPrior):
         return jax.lax.scan(all_chains, s_T, (process.stages, process.denoiser_stages, keys))[0]
 
     def reverse_process(self, schedule: Schedule | None = None) -> ReverseProcess:
-        """The reverse process on the stages of `schedule`, by default the prior's own.
+        """Inputs of every step, the noisiest first, on the stages of `schedule`, by default its own.
 
         A prior that `has_own_grid` takes part of that grid only: `schedule.stride` gives it.
-
-        Args:
-            schedule: The stages.
-
-        Returns:
-            What every step of the reverse process needs, the noisiest first.
 
         References:
             Kveton et al. (2024), Eq. (5).

@@ -140,16 +140,7 @@ class MixturePrior(AbstractClosedFormPrior):
     def from_mixture(
         mixture: GaussianMixture, offset: ArrayLike, scale: ArrayLike
     ) -> "MixturePrior":
-        """The distribution of offset + scale z, where z has this mixture.
-
-        Args:
-            mixture: Of z.
-            offset: (d,).
-            scale: (d, d).
-
-        Returns:
-            The mixture.
-        """
+        """The distribution of `offset` (d,) + `scale` (d, d) z, where z has this `mixture`."""
         mixture = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), mixture)
         weights, means, factors = mixture.weights, mixture.means, mixture.factors
         offset, scale = np.asarray(offset), np.asarray(scale)
@@ -220,27 +211,15 @@ class MixturePrior(AbstractClosedFormPrior):
         return posterior, total + at_origin
 
     def component(self, index: Int[Array, ""]) -> Gaussian:
-        """One of the components.
-
-        Args:
-            index: Which, from 0.
-
-        Returns:
-            Its mean and covariance.
-        """
+        """Component number `index`, from 0."""
         return Gaussian(self.means[index], self.covs[index])
 
     def weigh(self, evidence: AbstractEvidence) -> tuple[Float[Array, " k"], Float[Array, ""]]:
-        """The weights of the posterior and log p(h), without the posterior of any component.
+        """The weights (k,) of the posterior under quadratic `evidence`, and log p(h), without the
+        posterior of any component.
 
-        All is reckoned from a center, the posterior mean of one Gaussian with the moments of the
+        All is computed from a center, the posterior mean of one Gaussian with the moments of the
         prior: there the terms that grow with the evidence cancel before they are computed.
-
-        Args:
-            evidence: What the task has shown so far; quadratic.
-
-        Returns:
-            Weights (k,) and log p(h).
         """
         moments = self.moments()
         center = evidence.condition(moments)[0].mean
