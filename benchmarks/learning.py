@@ -1,4 +1,4 @@
-"""Seconds and held-out evidence of `learn`: `python -m benchmarks.learning [--quick] [CASE ...]`.
+"""Seconds and evidence of `learn`, beside the truth: `python -m benchmarks.learning [CASE ...]`.
 
 Run one case per process: what is compiled is part of the cost.
 """
@@ -14,14 +14,24 @@ import diffprior as dp
 NUM_NEW_TASKS = 300
 
 
+KINDS = (0.5, 0.3, 0.2)  # how often tasks are of each kind
+
+
+def truth(dim: int, spread: float) -> dp.MixturePrior:
+    """Parameters of tasks of three kinds, the same in all logs."""
+    rng = np.random.default_rng(dim)
+    centers, widths = rng.normal(size=(3, dim)) * spread, rng.uniform(0.3, 1.0, (3, dim)) * spread
+    return dp.MixturePrior(KINDS, centers, widths[:, :, None] ** 2 * np.eye(dim))
+
+
 def logs_of(
     rng: np.random.Generator, num_tasks: int, mean_rows: float, dim: int, spread: float, link: str
 ) -> dp.Logs:
     """Rows of tasks of three kinds, an intercept among their features; more rows for some tasks."""
-    world = np.random.default_rng(dim)  # the kinds of tasks, the same in all logs
-    centers = world.normal(size=(3, dim)) * spread
-    widths = world.uniform(0.3, 1.0, (3, dim)) * spread
-    kinds = rng.choice(3, num_tasks, p=(0.5, 0.3, 0.2))
+    known = truth(dim, spread)
+    centers, covs = np.asarray(known.means, float), np.asarray(known.covs, float)
+    widths = np.sqrt(np.diagonal(covs, axis1=1, axis2=2))
+    kinds = rng.choice(3, num_tasks, p=KINDS)
     thetas = centers[kinds] + widths[kinds] * rng.normal(size=(num_tasks, dim))
     counts = 2 + rng.geometric(1 / (mean_rows - 2), num_tasks)
     tasks = np.repeat(np.arange(num_tasks), counts)
@@ -53,7 +63,11 @@ def measure(name: str, quick: bool, families: list[str] | None) -> dict[str, obj
     known = learned.likelihood
     values = {
         family: float(np.mean(dp.evaluate.log_evidence(prior, new, known)))
-        for family, prior in {**learned.families, "chosen": learned.prior}.items()
+        for family, prior in {
+            **learned.families,
+            "chosen": learned.prior,
+            "truth": truth(*CASES[name][2:4]),
+        }.items()
         if family != "diffusion"
     }
     return {

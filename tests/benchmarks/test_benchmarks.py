@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import diffprior as dp
-from benchmarks import drift, growth, harness, judging, logs, past_tasks, speed
+from benchmarks import drift, growth, harness, judging, learning, past_tasks, speed
 from benchmarks.harness import Bench, Measurement
 
 
@@ -111,24 +111,11 @@ def test_growth_is_measured_and_drawn() -> None:
     assert float(growth.measure(case, 1).quantities[growth.COST]) > 0
 
 
-def test_cells_of_logs_have_labels_and_figures() -> None:
-    labels = [cell.label for cell in logs.cells([], [0, 1, 2])]
-    assert len(set(labels)) == len(labels) and {case[0] for case in logs.CASES} == set(logs.KINDS)
-    assert {cell.kind for cell in logs.cells(["gap H", "regret"], [1])} == {"gap", "regret"}
-    figure = logs.run_cell(logs.Cell("gap", "gauss", 100, 20.0, 0.2, 0))
-    assert figure.reached and "ok" in str(figure)
-    assert "MISS" in str(logs.Figure(figure.cell, 0.3, {}))
-
-
-def test_policies_collect_better_rewards_than_chance() -> None:
-    thetas = logs.parameters_of("blobs", np.random.default_rng(0), 400)
-    rewards, lengths = {}, {}
-    for policy in ("uniform", "greedy", "thompson", "stopped"):
-        found = logs.collected(np.random.default_rng(1), thetas, policy, 10.0)
-        assert found.num_tasks == 400 and np.max(np.linalg.norm(found.features, axis=1)) <= 1
-        rewards[policy], lengths[policy] = found.rewards.mean(), found.counts
-    assert rewards["greedy"] > rewards["uniform"] + 0.5 < rewards["thompson"]
-    assert np.mean(lengths["stopped"] == 3) > 2 * np.mean(lengths["thompson"] == 3)
+def test_the_truth_explains_new_tasks_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(learning.CASES, "tiny", (60, 5.0, 2, 1.0, "linear"))
+    found = learning.measure("tiny", True, ["gaussian"])
+    values = found["nats per new task"]
+    assert values["truth"] > values["Gaussian"] > values["naive estimates"]
 
 
 def test_a_task_that_changes() -> None:

@@ -272,8 +272,8 @@ class Comparison(AbstractResult):
         }
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Plot differences from the baseline in nats per task in `ax`, by default a new figure, with
-        two standard errors.
+        """Plot differences from the baseline in nats per task, with two standard errors, in `ax`,
+        by default a new figure.
         """
         names = [name for name in self.names if name != self.baseline]
         found = np.array([self.difference(name) for name in names]).reshape(-1, 2)

@@ -291,7 +291,7 @@ class DiffusionPrior(AbstractPrior):
         return jax.lax.scan(all_chains, s_T, (process.stages, process.denoiser_stages, keys))[0]
 
     def reverse_process(self, schedule: Schedule | None = None) -> ReverseProcess:
-        """Inputs of every step, the noisiest first, on the stages of `schedule`, by default its own.
+        """Inputs of every step, noisiest first, on the stages of `schedule`, by default its own.
 
         A prior that `has_own_grid` takes part of that grid only: `schedule.stride` gives it.
 
