@@ -172,16 +172,15 @@ def _check_estimates(found: dict, log: dict[str, dict]) -> None:
         assert abs(found[name]["value"] - found["logged"]["value"]) < 5 * error
 
 
-def test_open_bandit_arrays_need_equally_many_actions(
+def test_open_bandit_arrays_are_of_decisions_with_equally_many_actions(
     make_service: MakeService, database: Database, tmp_path: Path
 ) -> None:
     client = make_service(**LINEAR)
-    for k in (2, 3):
+    for k in (2, 3, 3):
         reward(client, decide(client, features=features(0, k))["decision_id"], 1.0)
-    with pytest.raises(ValueError, match="as many actions in every decision"):
-        export(database, "shop", "obd", tmp_path / "log.npz")
-    assert not list(tmp_path.glob("*log.npz*"))
-    assert export(database, "shop", "dsjson", tmp_path / "log.json").num_written == 2
+    exported = export(database, "shop", "obd", tmp_path / "log.npz")
+    assert exported.num_written == 2 and exported.left_out == {"with other than 3 actions": 1}
+    assert export(database, "shop", "dsjson", tmp_path / "log.json").num_written == 3
 
 
 def test_propensities_of_before_count_the_draw_that_decided(

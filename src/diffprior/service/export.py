@@ -63,12 +63,15 @@ def export(database: Database, model: str, format: str, path: Path) -> Exported:
         write = functools.partial(write_parquet, raw=raw.kinds, metadata=sets)
     num_draws = {v.version: v.settings.propensity_draws for v in catalog.versions_of(model)}
     exported = Exported()
+    usual = _usual_num_actions(database, model) if format == "obd" else None  # all it can hold
 
     def chosen(shown: Progress) -> Generator[LoggedDecision, None, None]:
         for row in _rows(database, model):
             exported.num_decisions += 1
             shown.advance()
             reason = _reason_left_out(row, dim, format)
+            if reason is None and usual not in (None, row["num_actions"]):
+                reason = f"with other than {usual} actions"
             if reason is not None:
                 exported.left_out[reason] += 1
                 continue
@@ -92,6 +95,16 @@ def export(database: Database, model: str, format: str, path: Path) -> Exported:
     ):
         write(file, dim, found)
     return exported
+
+
+def _usual_num_actions(database: Database, model: str) -> int | None:
+    """Number of actions that most decisions among actions had."""
+    number = decisions.c.num_actions
+    query = sa.select(number).join(tasks, tasks.c.id == decisions.c.task_id)
+    query = query.where(tasks.c.model == model, decisions.c.candidates.is_(None))
+    with database.reading() as connection:
+        found = connection.execute(query.group_by(number).order_by(sa.func.count().desc()).limit(1))
+        return found.scalar()
 
 
 def _rows(database: Database, model: str) -> Iterator[dict[str, Any]]:
