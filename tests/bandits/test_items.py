@@ -400,6 +400,8 @@ def test_rows_are_bounded_per_item(case: LikelihoodCase) -> None:
     rewards = case.draw(rng, features @ [1.0, -1.0])
     for start in range(0, 300, 60):
         items.update("a", features[start : start + 60], rewards[start : start + 60])
+    state = items._items["a"].state
+    assert state is not None and state.evidence.capacity <= 128
     bandit = dp.Bandit(mixture(), case.make(), seed=0, max_rows=128)
     bandit.update(features, rewards)
     one, other = items.posterior("a", 2000, seed=1), bandit.posterior(2000, seed=1)
