@@ -35,6 +35,9 @@ def test_a_quadratic_log_likelihood_loses_nothing() -> None:
     assert int(folded.num_rows) == 5
     for ours, exact in zip(folded.condition(PRIOR), evidence.condition(PRIOR), strict=True):
         jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9), ours, exact)
+    belief = dp.Gaussian(jnp.full(DIM, 0.5), 0.1 * jnp.eye(DIM))
+    for one, other in zip(folded.expand(belief), evidence.expand(belief), strict=True):
+        assert_allclose(one, other, rtol=1e-9)
 
 
 def test_value_gradient_and_curvature_stay_where_rows_are_folded() -> None:

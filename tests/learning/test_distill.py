@@ -3,7 +3,10 @@
 import numpy as np
 
 import diffprior as dp
-from diffprior.learning.distill import distill
+from diffprior.learning.config import LearningConfig
+from diffprior.learning.distill import FOLD_SALT, distill, learning_tasks
+from diffprior.learning.scoring import first_halves
+from diffprior.logs.labels import folds, held_out, label_hashes
 from diffprior.mixture import GaussianMixture
 
 PARTS = GaussianMixture.from_covs(
@@ -29,3 +32,21 @@ def test_a_hedge_widens_what_is_distilled() -> None:
     bare, hedged = (np.asarray(distill(PARTS, share).moments().cov) for share in (0.0, 0.01))
     expected = 1 + 0.01 * (3.0**2 - 1)
     np.testing.assert_allclose(np.diagonal(hedged), expected * np.diagonal(bare), rtol=1e-4)
+
+
+def test_a_round_learns_from_tasks_that_neither_report_nor_score_uses() -> None:
+    hashes, config = label_hashes(np.arange(5000)), LearningConfig(round_tasks=2500)
+    chosen = [learning_tasks(5000, round_, config).mask(hashes) for round_ in range(2)]
+    scored = folds(hashes, config.num_folds, FOLD_SALT) == 0
+    for mask in chosen:
+        assert not np.any(mask & (held_out(hashes, config.report_share) | scored))
+        assert abs(mask.mean() - 0.5 * 0.9 * 8 / 9) < 5 * np.sqrt(0.24 / 5000)
+    assert np.any(chosen[0] != chosen[1])
+
+
+def test_first_halves_are_rounded_down() -> None:
+    tasks = np.repeat(np.arange(4), [1, 2, 3, 4])
+    logs = dp.Logs(tasks, np.arange(10.0)[:, None] + 1.0, np.arange(10.0), check_features=False)
+    first, mask = first_halves(logs)
+    np.testing.assert_array_equal(first.counts, [0, 1, 1, 2])
+    np.testing.assert_array_equal(np.flatnonzero(mask), [1, 3, 6, 7])
