@@ -20,7 +20,8 @@ from .store import (
 from .tasks import pages, replay, starting_states, versions_to_store, write_bases
 
 TASKS_AT_ONCE = 500  # read at a time
-ROWS_AT_ONCE = 200  # observations of one transaction, which others may wait for
+ROWS_AT_ONCE = 200  # observations of a task that one step deletes
+TURN_SECONDS = 0.02  # of a transaction, unless one step takes longer; others may wait for it
 
 
 @dataclass
@@ -48,15 +49,17 @@ def prune(database: Database, older_than: float) -> Pruned:
         total = connection.execute(count).scalar_one()
     with progress("pruning tasks", total) as shown:
         for page in pages(database, TASKS_AT_ONCE, tasks.c.created < cutoff):
-            for task in page:
-                query, more = sa.select(tasks).where(tasks.c.id == task["id"]), True
-                while more:
+            waiting = [task["id"] for task in reversed(page)]
+            while waiting:
+                with database.transaction() as connection:
                     begin = time.monotonic()
-                    with database.transaction() as connection:
-                        (locked,) = read_rows(connection, query.with_for_update())
-                        more = _prune(connection, catalog, locked, cutoff, pruned)
-                    time.sleep(time.monotonic() - begin)
-                shown.advance()
+                    while waiting and time.monotonic() - begin < TURN_SECONDS:
+                        query = sa.select(tasks).where(tasks.c.id == waiting[-1])
+                        (task,) = read_rows(connection, query.with_for_update())
+                        if not _prune(connection, catalog, task, cutoff, pruned):
+                            waiting.pop()
+                            shown.advance()
+                time.sleep(time.monotonic() - begin)
     return pruned
 
 
