@@ -227,8 +227,8 @@ class Encoder(Serializable):
             notes += [f"`{name}`: {note}"] if note else []
         if not found:
             raise ValueError(
-                f"`features`: expected columns that vary, got none ({'; '.join(notes)}); choose "
-                "other columns"
+                f"`{', '.join(parsed)}`: expected columns that vary, got none "
+                f"({'; '.join(notes)}); choose other columns"
             )
         names = {column.name for column in found}
         if intercept is None:

@@ -287,6 +287,11 @@ def test_raw_attributes_go_from_a_file_to_a_bandit_on_the_command_line(tmp_path:
     assert means[1] < means[2] < means[0]
     with pytest.raises(ValueError, match="`categry`: expected one of the columns"):
         model.bandit(attributes={"categry": "toys"})
+    for wrong in ("toys.csv", 5, [{"category": "toys"}]):
+        with pytest.raises(ValueError, match="`attributes`: expected a dict of raw columns"):
+            model.bandit(attributes=wrong)
+    unknown = np.full(len(model.attribute_names), np.nan)
+    assert model.prior_given(unknown).moments() == model.prior_given(None).moments()
     rows_again = dp.Logs.read(
         cells, task="campaign", reward="paid", features="x",
         encoder=model.encoder, attribute_encoder=model.attribute_encoder,

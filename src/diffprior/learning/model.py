@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -129,8 +130,14 @@ class Model(Serializable):
         Raises:
             ValueError: The prior does not depend on attributes, or a column is missing or wrong.
         """
-        if attributes is not None and self.attribute_encoder is not None:
-            attributes = self.attribute_encoder.encode(attributes)
+        encoder = self.attribute_encoder
+        if isinstance(attributes, Mapping) and encoder is not None:
+            attributes = encoder.encode(attributes)
+        elif attributes is not None and encoder is not None and not _is_vector(attributes):
+            raise ValueError(
+                "`attributes`: expected a dict of raw columns, or an array of numbers, got "
+                f"{attributes!r:.60}; pass None for the average task"
+            )
         if not isinstance(self.prior, GivenAttributes):
             if attributes is not None and not self.attribute_names:
                 raise ValueError(
@@ -225,3 +232,8 @@ class Model(Serializable):
     def __repr__(self) -> str:
         names = f", features={list(self.feature_names)}" if self.feature_names else ""
         return f"Model({self.prior!r}, {self.likelihood!r}{names})"
+
+
+def _is_vector(values: object) -> bool:
+    array = np.asarray(values)
+    return array.ndim == 1 and array.dtype.kind in "biuf"
