@@ -1,8 +1,6 @@
 """On a Ray cluster of two nodes: the same digits as in one process, whoever dies."""
 
-import dataclasses
 import functools
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,6 @@ from diffprior.learning.config import LearningConfig
 from diffprior.learning.distill import distill, em_round, learning_tasks
 from diffprior.learning.source import Passes, Source
 from diffprior.mixture import GaussianMixture
-from experiments.cache import ResultCache
-from experiments.experiment import Effort
-from experiments.synthetic import run_synthetic
 from shard_functions import DIM, make_logs, sharded
 
 
@@ -113,40 +108,6 @@ def test_simulated_runs_have_the_same_digits(executor: AbstractExecutor) -> None
         np.testing.assert_array_equal(there.actions[name], here.actions[name])
         np.testing.assert_array_equal(there.regret[name], again.regret[name])
         np.testing.assert_allclose(there.regret[name], here.regret[name], atol=1e-6)
-
-
-def test_an_experiment_has_the_same_digits(tmp_path: Path) -> None:
-    """Priors first, then parts; they are kept here, and only what is missing is sent."""
-    effort = Effort(4, 6, (0.5,), 4, num_samples=300, sizes=(5,), num_tasks=4, num_draws=19,
-                    coverage_tasks=4, coverage_draws=19)  # fmt: skip
-
-    def run(folder: str, executor: AbstractExecutor | None) -> tuple[Any, list[bool]]:
-        cache = ResultCache(tmp_path / folder)
-        found = run_synthetic(
-            tmp_path, cache, names=("cross",), agents=("TS", "MixTS"), effort=effort,
-            executor=executor,
-        )  # fmt: skip
-        return found.problems, [entry.reused for entry in cache.entries]
-
-    here, there = run("here", None), run("there", InProcess(2))
-    assert digits(there[0]) == digits(here[0])
-    assert not any(there[1])  # computed in this run, if elsewhere
-    again = run("there", Nowhere())
-    assert digits(again[0]) == digits(here[0]) and all(again[1])
-
-
-class Nowhere(AbstractExecutor):
-    """Sends nothing, since all is there."""
-
-    def map(self, function, shards):  # type: ignore[no-untyped-def]
-        assert not list(shards)
-        return iter(())
-
-
-def digits(problems: Any) -> str:
-    """All numbers but times."""
-    plain = [dataclasses.asdict(problem) for problem in problems]
-    return re.sub(r"'(compile_)?seconds': [\d.e-]+", "", repr(plain))
 
 
 @pytest.mark.filterwarnings("ignore:os.fork")

@@ -14,7 +14,9 @@ FEATURES = {"features": features(0)}
 CALLS = [
     ("POST", "/v1/models/shop/tasks/a/decisions", FEATURES, "decide"),
     ("POST", "/v1/models/shop/decisions", {"decisions": [{"task": "a", **FEATURES}]}, "decide"),
+    ("POST", "/v1/models/shop/choices", {"context": [0.0, 0.0], "items": ["a"]}, "decide"),
     ("POST", "/v1/decisions/x/reward", {"reward": 1.0}, "reward"),
+    ("POST", "/v1/rewards", {"rewards": [{"decision_id": "x", "reward": 1.0}]}, "reward"),
     ("POST", "/v1/decisions/x/activate", None, "reward"),
     ("POST", "/v1/decisions/x/cancel", None, "reward"),
     ("GET", "/v1/decisions/x", None, "read"),
