@@ -28,8 +28,8 @@ from .store import Database, Row, candidates, read_rows, tasks
 from .tasks import UNUSED_NUMBER, TaskCache, TaskState, current_states
 
 PAGE = 512  # tasks that are read at once
-CHUNK = 4  # items that are drawn at once between two transactions
-TURN_SECONDS = 0.01  # for drawing changed items between two transactions
+CHUNK = 8  # items that are drawn at once between two transactions
+TURN_SECONDS = 0.002  # for drawing changed items between two transactions
 SPARE = 0.1  # share of the time for drawing items anew that have not changed
 SCAN_SECONDS, SCAN_SHARE = 1.0, 0.02  # between searches for what other processes changed
 DRAWN_FROM = ("num_learned", "attributes")  # what the draws of an item depend on

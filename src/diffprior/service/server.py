@@ -3,6 +3,7 @@
 import ipaddress
 import logging
 import socket
+import sys
 from pathlib import Path
 
 import uvicorn
@@ -19,6 +20,7 @@ from .settings import Settings
 from .store import Database
 
 STOP_SECONDS = 20  # for requests in progress when the service is asked to stop
+SWITCH_SECONDS = 0.0005  # after which a thread that computes lets another run
 
 
 def is_loopback(host: str) -> bool:
@@ -69,6 +71,7 @@ def serve(
     """Serve until asked to stop; until the models are compiled, calls are asked to wait."""
     limits = limits or Limits()
     required = check_access(database, host, require_tokens)
+    sys.setswitchinterval(SWITCH_SECONDS)
     engine = Engine(database, metrics=Metrics())
     app = make_app(engine, Tokens(database, required=required), limits=limits, hosts=hosts)
     uvicorn.Server(server_config(app, host, port, limits)).run()
