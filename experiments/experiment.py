@@ -13,7 +13,7 @@ from scipy.stats import sem
 import diffprior as dp
 from diffprior.evaluate import Tasks, distance_over_floor
 from diffprior.evaluate.calibration import interval_coverage
-from diffprior.evaluate.posterior import draw_posteriors
+from diffprior.evaluate.tasks import draw_posteriors
 from diffprior.executors import InProcess
 from diffprior.progress import Progress
 

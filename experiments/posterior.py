@@ -14,7 +14,7 @@ from scipy.stats import sem
 
 import diffprior as dp
 from diffprior.evaluate import Distance, Tasks, distance_over_floor
-from diffprior.evaluate.posterior import draw_posteriors
+from diffprior.evaluate.tasks import draw_posteriors
 from diffprior.progress import Progress, progress
 from diffprior.reporting.page import Block, Heading, SideBySide, Text
 from diffprior.reporting.tables import Table, plus_minus

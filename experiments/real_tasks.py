@@ -21,7 +21,7 @@ from pyarrow import csv
 
 import diffprior as dp
 from diffprior.learning.attributes import NUM_ROWS
-from diffprior.logs.labels import folds, label_hashes
+from diffprior.logs.statistics import folds, label_hashes
 
 from .datasets import INSTEVAL, DataFile, read_data
 from .items import movielens_ratings

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 import diffprior as dp
 import reference
-from diffprior.denoisers.corrected import CorrectedDenoiser, Correction
-from diffprior.denoisers.network import NetworkDenoiser
+from diffprior.denoisers.network import CorrectedDenoiser, Correction, NetworkDenoiser
 from diffprior.mixture import GaussianMixture
 from diffprior.priors.base import AbstractClosedFormPrior
 

@@ -12,7 +12,7 @@ from scipy import special
 import diffprior as dp
 import reference
 from cases import Problem, representable
-from diffprior.denoisers.stagewise import StagewiseDenoiser
+from diffprior.denoisers.network import StagewiseDenoiser
 from statistic import Z
 
 Array = NDArray[np.float64]

@@ -31,7 +31,6 @@ FOLDERS = (
     "gaussian",
     "mixture",
     "schedule",
-    "caching",
     "executors",
     "evidence",
     "tables",

@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # for type checkers, which read no table
     from .bandits.result import SimulationResult as SimulationResult
     from .bandits.simulate import simulate as simulate
     from .bandits.updates import NoiseWarning as NoiseWarning
-    from .caching import keep_compiled as keep_compiled
     from .encoders import Encoder as Encoder
     from .encoders import EncodingWarning as EncodingWarning
     from .evidence.base import AbstractEvidence as AbstractEvidence
@@ -39,6 +38,7 @@ if TYPE_CHECKING:  # for type checkers, which read no table
     from .evidence.linear import LinearEvidence as LinearEvidence
     from .files.base import load as load
     from .files.base import load_bytes as load_bytes
+    from .files.cache import keep_compiled as keep_compiled
     from .fitting.config import FitConfig as FitConfig
     from .fitting.report import FitReport as FitReport
     from .fitting.report import FitWarning as FitWarning
@@ -57,8 +57,8 @@ if TYPE_CHECKING:  # for type checkers, which read no table
     from .priors.gaussian import GaussianPrior as GaussianPrior
     from .priors.mixture import MixturePrior as MixturePrior
     from .problems.base import AbstractProblem as AbstractProblem
-    from .problems.items import ItemProblem as ItemProblem
-    from .problems.rows import RowProblem as RowProblem
+    from .problems.base import RowProblem as RowProblem
+    from .problems.synthetic import ItemProblem as ItemProblem
     from .problems.synthetic import Synthetic as Synthetic
     from .problems.synthetic import example_mixture as example_mixture
     from .problems.synthetic import synthetic as synthetic
@@ -83,13 +83,13 @@ _NAMES = {
     ".bandits.result": "SimulationResult",
     ".bandits.simulate": "simulate",
     ".bandits.updates": "NoiseWarning",
-    ".caching": "keep_compiled",
     ".encoders": "Encoder EncodingWarning",
     ".evidence.base": "AbstractEvidence AbstractLikelihood",
     ".evidence.families": "Identity Logistic NegativeBinomial Poisson ZeroInflated",
     ".evidence.glm": "AbstractFamily GLMEvidence",
     ".evidence.linear": "Linear LinearEvidence",
     ".files.base": "load load_bytes",
+    ".files.cache": "keep_compiled",
     ".fitting.config": "FitConfig",
     ".fitting.report": "FitReport FitWarning",
     ".gaussian": "Gaussian",
@@ -105,10 +105,8 @@ _NAMES = {
     ".priors.empirical": "EmpiricalPrior",
     ".priors.gaussian": "GaussianPrior",
     ".priors.mixture": "MixturePrior",
-    ".problems.base": "AbstractProblem",
-    ".problems.items": "ItemProblem",
-    ".problems.rows": "RowProblem",
-    ".problems.synthetic": "Synthetic example_mixture synthetic",
+    ".problems.base": "AbstractProblem RowProblem",
+    ".problems.synthetic": "ItemProblem Synthetic example_mixture synthetic",
     ".samplers.base": "AbstractSampler Info",
     ".samplers.choose": "best_sampler",
     ".samplers.dps": "DPS",

@@ -10,7 +10,7 @@ import pytest
 import diffprior as dp
 from bandits.helpers import standard_prior
 from diffprior.bandits.bandit import Bandit
-from diffprior.denoisers.stagewise import StagewiseDenoiser
+from diffprior.denoisers.network import StagewiseDenoiser
 from diffprior.fitting.report import FitReport, StageLoss
 from diffprior.priors.diffusion import DiffusionPrior, Metadata
 from diffprior.samplers.evidence_dps import EvidenceDPS

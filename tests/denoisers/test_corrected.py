@@ -13,7 +13,7 @@ from scipy.special import expit
 import diffprior as dp
 import reference
 from cases import tolerance
-from diffprior.denoisers.corrected import (
+from diffprior.denoisers.network import (
     MAX_OUTPUT,
     CorrectedDenoiser,
     Correction,

@@ -13,7 +13,7 @@ import diffprior as dp
 import reference
 from cases import network_denoiser, tolerance
 from diffprior.denoisers.base import MAX_VARIANCE
-from diffprior.denoisers.stagewise import StagewiseDenoiser
+from diffprior.denoisers.network import StagewiseDenoiser
 from diffprior.linalg import Spectral
 
 DIMS = [3, 9]  # below and above the largest that is factorized in plain array operations

@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate, special, stats
 
 import diffprior as dp
-from diffprior.denoisers.corrected import CorrectedDenoiser
+from diffprior.denoisers.network import CorrectedDenoiser
 from diffprior.evaluate import Tasks, compare, estimate_log_evidence, log_evidence
 from diffprior.evaluate.comparison import log_mean
 from diffprior.mixture import GaussianMixture

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import diffprior as dp
 from cases import DIM, GLMS, LIKELIHOODS, LOGISTIC, LikelihoodCase, case_name, problem
-from diffprior.evidence.rows import sum_over_rows
+from diffprior.evidence.base import sum_over_rows
 
 every_likelihood = pytest.mark.parametrize("case", LIKELIHOODS, ids=case_name)
 BAD_ROWS = {

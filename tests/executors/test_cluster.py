@@ -12,8 +12,8 @@ import pytest
 import diffprior as dp
 import shard_functions as functions
 from diffprior.executors import AbstractExecutor, InProcess, Ray, ShardError
+from diffprior.fitting.config import LearningConfig
 from diffprior.fitting.search import SearchConfig
-from diffprior.learning.config import LearningConfig
 from diffprior.learning.distill import distill, em_round, learning_tasks
 from diffprior.learning.source import Passes, Source
 from diffprior.mixture import GaussianMixture

@@ -14,15 +14,17 @@ from numpy.testing import assert_array_equal
 
 import diffprior as dp
 from cases import DIM, LIKELIHOODS, PRIORS, SAMPLERS, diffusion, network_denoiser, problem
-from diffprior.denoisers.corrected import CorrectedDenoiser, Correction
-from diffprior.denoisers.network import NetworkDenoiser
-from diffprior.denoisers.stagewise import StagewiseDenoiser
+from diffprior.denoisers.network import (
+    CorrectedDenoiser,
+    Correction,
+    NetworkDenoiser,
+    StagewiseDenoiser,
+)
 from diffprior.files.base import Serializable
 from diffprior.files.cache import SavedArrays
 from diffprior.fitting.report import Candidate, FitReport, StageLoss
 from diffprior.learning.attributes import AttributeReport
-from diffprior.learning.diagnostics import NextRewards
-from diffprior.learning.regret import Regret, Simulation
+from diffprior.learning.diagnostics import NextRewards, Regret, Simulation
 from diffprior.learning.report import LearningReport
 from diffprior.learning.scoring import FamilyResult, Gain
 from diffprior.mixture import GaussianMixture

@@ -16,7 +16,7 @@ import pytest
 from jaxtyping import Array, Float
 
 import diffprior as dp
-from diffprior.evidence import rows
+from diffprior.evidence import base
 from diffprior.files.base import digest_content, import_kinds, kind_of, known_kinds
 from files.helpers import (
     EXAMPLES,
@@ -110,7 +110,7 @@ def test_weights_of_single_precision_take_no_more_room_in_double() -> None:
 @pytest.mark.parametrize("capacity", [1024, 2048])
 def test_rows_not_in_use_take_no_room(capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless there is so much room that a file may not ask for it without holding it."""
-    monkeypatch.setattr(rows, "SMALL_ROOM", 2**13)
+    monkeypatch.setattr(base, "SMALL_ROOM", 2**13)
     ours = dp.Logistic().empty(3, capacity).extend(np.eye(3), np.ones(3))
     header, _, _ = take_apart(ours.to_bytes())
     assert header["features"]["shape"] == [3 if capacity == 1024 else 2048, 3]
@@ -122,7 +122,7 @@ def test_rows_not_in_use_take_no_room(capacity: int, monkeypatch: pytest.MonkeyP
 
 
 def test_digest_tells_priors_apart() -> None:
-    base = dp.GaussianPrior(np.zeros(2), np.eye(2))
+    prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
     others = [
         dp.GaussianPrior(np.array([0.0, 1e-3]), np.eye(2)),
         dp.GaussianPrior(np.zeros(2), 2 * np.eye(2)),
@@ -131,9 +131,9 @@ def test_digest_tells_priors_apart() -> None:
         learned(),
         paper(),
     ]
-    digests = {base.digest, *(other.digest for other in others)}
+    digests = {prior.digest, *(other.digest for other in others)}
     assert len(digests) == 7 and all(len(digest) == 32 for digest in digests)
-    assert base.digest == dp.GaussianPrior(np.zeros(2), np.eye(2)).digest
+    assert prior.digest == dp.GaussianPrior(np.zeros(2), np.eye(2)).digest
 
 
 def test_digest_is_the_same_in_another_process(tmp_path: Path) -> None:

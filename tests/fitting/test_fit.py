@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 import diffprior as dp
 from cases import diffusion
-from diffprior.denoisers.corrected import CorrectedDenoiser
+from diffprior.denoisers.network import CorrectedDenoiser
 from diffprior.mixture import GaussianMixture
 
 from .conftest import GAUSSIAN, LEARNED, Blobs

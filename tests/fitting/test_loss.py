@@ -10,15 +10,15 @@ import pytest
 from numpy.testing import assert_allclose
 
 import reference
-from diffprior.denoisers.corrected import LOG_PRECISION, CorrectedDenoiser, Correction
-from diffprior.fitting.loss import (
+from diffprior.denoisers.network import LOG_PRECISION, CorrectedDenoiser, Correction
+from diffprior.fitting.samples import Rows
+from diffprior.fitting.training import (
     BatchDraws,
     CorrectionLoss,
     Neighbors,
     RandomEvidence,
     posterior_means,
 )
-from diffprior.fitting.samples import Rows
 from diffprior.linalg import Spectral
 from diffprior.mixture import GaussianMixture
 from statistic import assert_mean

@@ -11,8 +11,7 @@ from numpy.testing import assert_allclose
 import diffprior as dp
 import reference
 from diffprior.denoisers.base import RESIDUAL_STAGES, held_out_residual
-from diffprior.denoisers.corrected import CorrectedDenoiser
-from diffprior.fitting.loss import CorrectionLoss, RandomEvidence, pool_size
+from diffprior.denoisers.network import CorrectedDenoiser
 from diffprior.fitting.report import Candidate
 from diffprior.fitting.samples import split_rows, whitened, whitening
 from diffprior.fitting.selection import (
@@ -21,7 +20,7 @@ from diffprior.fitting.selection import (
     simplest_as_good,
     worth_correcting,
 )
-from diffprior.fitting.training import TrainingResult
+from diffprior.fitting.training import CorrectionLoss, RandomEvidence, TrainingResult, pool_size
 from diffprior.mixture import GaussianMixture
 
 TINY = dp.FitConfig.tiny()

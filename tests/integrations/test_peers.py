@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import diffprior as dp
-from diffprior.integrations import bayesianbandits as for_bayesianbandits
-from diffprior.integrations import coba as for_coba
+from diffprior.integrations import learners
 from diffprior.service.export import export
 from diffprior.service.store import Database
 from service.conftest import (  # noqa: F401  (fixtures)
@@ -55,7 +54,7 @@ class RowOfContext:
 
 
 def test_an_agent_of_bayesianbandits_decides_as_the_bandit(expected: list[int]) -> None:
-    learner = for_bayesianbandits.BanditLearner(new_bandit())
+    learner = learners.BanditLearner(new_bandit())
     agent = bb.LipschitzContextualAgent(
         [bb.Arm(i) for i in range(ACTIONS)],
         bb.ThompsonSampling(),
@@ -82,8 +81,8 @@ def test_an_experiment_of_coba_runs_the_bandit(expected: list[int]) -> None:
         lambda index, context: actions[index],
         lambda index, context, action: float(REWARDS[index][actions[index].index(action)]),
     )
-    learners = [for_coba.CobaLearner(new_bandit()), coba.RandomLearner()]
-    result = coba.Experiment(coba.Environments(simulation), learners).run(quiet=True)
+    both = [learners.CobaLearner(new_bandit()), coba.RandomLearner()]
+    result = coba.Experiment(coba.Environments(simulation), both).run(quiet=True)
     columns = result.interactions.columns
     rows = [dict(zip(columns, row, strict=True)) for row in result.interactions]
     got = [row["reward"] for row in rows if row["learner_id"] == 0]
@@ -104,13 +103,13 @@ def test_coba_reads_the_log_of_the_service(
         paid.append((0.1 * i, reply["propensity"]))
     path = tmp_path / "log.parquet"
     export(database, "shop", "parquet", path)
-    environment = for_coba.LoggedEnvironment(path)
+    environment = learners.LoggedEnvironment(path)
     logged = list(environment.read())
     found = sorted((one["reward"], one["probability"]) for one in logged)
     np.testing.assert_allclose(found, sorted(paid))
     assert {one["context"] for one in logged} == {"t0", "t1"}
     assert all(one["action"] in one["actions"] for one in logged)
-    learner = for_coba.CobaLearner(
+    learner = learners.CobaLearner(
         dp.Bandit(dp.GaussianPrior(np.zeros(2), np.eye(2)), dp.Linear(1.0))
     )
     result = coba.Experiment(

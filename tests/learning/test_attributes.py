@@ -9,14 +9,13 @@ import pytest
 
 import diffprior as dp
 from cli.helpers import run
-from diffprior.evaluate.posterior import draw_posteriors
-from diffprior.evaluate.tasks import Tasks
+from diffprior.evaluate.tasks import Tasks, draw_posteriors
 from diffprior.fitting.attributes import Regression, regress_logs
+from diffprior.fitting.config import LOGS_SEARCH, LearningConfig
 from diffprior.fitting.em import log_evidence
 from diffprior.fitting.rows import blocks_of
 from diffprior.fitting.search import gaussian_of
 from diffprior.learning.attributes import gaussian_given
-from diffprior.learning.config import LOGS_SEARCH, LearningConfig
 from diffprior.learning.distill import distill, posterior_draws
 from diffprior.learning.scoring import Family
 from diffprior.mixture import GaussianMixture

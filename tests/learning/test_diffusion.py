@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 import diffprior as dp
-from diffprior.learning.config import LOGS_SEARCH, LearningConfig
+from diffprior.fitting.config import LOGS_SEARCH, LearningConfig
 from diffprior.learning.distill import HERE, e_step, posterior_draws
 from worlds_of_tasks import blobs, rows
 

@@ -3,10 +3,10 @@
 import numpy as np
 
 import diffprior as dp
-from diffprior.learning.config import LearningConfig
+from diffprior.fitting.config import LearningConfig
 from diffprior.learning.distill import FOLD_SALT, distill, learning_tasks
 from diffprior.learning.scoring import first_halves
-from diffprior.logs.labels import folds, held_out, label_hashes
+from diffprior.logs.statistics import folds, held_out, label_hashes
 from diffprior.mixture import GaussianMixture
 
 PARTS = GaussianMixture.from_covs(

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import diffprior as dp
+from diffprior.fitting.config import LOGS_SEARCH, LearningConfig
 from diffprior.fitting.em import log_evidence
 from diffprior.fitting.rows import blocks_of
-from diffprior.learning.config import LOGS_SEARCH, LearningConfig
 from diffprior.learning.scoring import as_prior, naive
-from diffprior.logs.labels import held_out
+from diffprior.logs.statistics import held_out
 from diffprior.mixture import GaussianMixture
 from worlds_of_tasks import blobs, mixed_model, repeated_measures, rows
 

@@ -25,7 +25,7 @@ from diffprior.fitting.search import (
     gaussian_of,
 )
 from diffprior.learning.tasks import estimate_noise, resolve, search_logs
-from diffprior.logs.labels import folds
+from diffprior.logs.statistics import folds
 from diffprior.mixture import GaussianMixture
 from worlds_of_tasks import (
     blobs,

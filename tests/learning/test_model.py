@@ -9,7 +9,7 @@ import pytest
 
 import diffprior as dp
 from cli.helpers import run
-from diffprior.learning.advice import likelihood_advice, missing_intercept
+from diffprior.learning.likelihoods import likelihood_advice, missing_intercept
 
 
 def raw(num_tasks: int = 40, seed: int = 0) -> list[dict[str, Any]]:

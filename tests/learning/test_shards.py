@@ -12,7 +12,7 @@ import pytest
 
 import diffprior as dp
 from diffprior.executors import ShardError
-from diffprior.learning.config import LearningConfig
+from diffprior.fitting.config import LearningConfig
 from diffprior.logs import shards as sharding
 from shard_functions import COLUMNS, make_logs, sharded
 

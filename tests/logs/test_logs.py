@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 import diffprior as dp
-from diffprior.logs.decisions import LoggedDecision, LoggedDecisions
-from diffprior.logs.labels import folds, held_out, label_hashes
-from diffprior.logs.statistics import unpacked
-from diffprior.logs.writers import write_parquet
+from diffprior.logs.decisions import LoggedDecision, LoggedDecisions, write_parquet
+from diffprior.logs.statistics import folds, held_out, label_hashes, unpacked
 from diffprior.tables import read_table
 
 pd = pytest.importorskip("pandas")

@@ -11,7 +11,7 @@ from diffprior.bandits.simulate import simulate
 from diffprior.evidence.families import Logistic
 from diffprior.evidence.linear import Linear
 from diffprior.priors.gaussian import GaussianPrior
-from diffprior.problems.rows import RowProblem, distinct
+from diffprior.problems.base import RowProblem, distinct
 from diffprior.samplers.exact import Exact
 from statistic import assert_mean
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 import diffprior as dp
 from diffprior.evaluate import Comparison, Coverage, LogEvidence
-from diffprior.reporting.notebook import MAX_INTERVALS, AbstractResult, plot_intervals
+from diffprior.reporting.figures import MAX_INTERVALS, AbstractResult, plot_intervals
 
 matplotlib.use("Agg")
 DRAWS = np.random.default_rng(0).standard_normal((500, 3)) * [1.0, 2.0, 3.0]

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 
 import diffprior as dp
 import reference
-from diffprior.denoisers.corrected import SPREAD_AT, CorrectedDenoiser, Correction
+from diffprior.denoisers.network import SPREAD_AT, CorrectedDenoiser, Correction
 from diffprior.mixture import GaussianMixture
 
 OFFSET, SCALE = np.array([1.0, -2.0]), np.array([[2.0, 0.0], [0.5, 0.1]])

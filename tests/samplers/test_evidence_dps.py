@@ -23,7 +23,7 @@ from chains import (
     follow,
 )
 from diffprior.denoisers.base import reverse_distribution
-from diffprior.denoisers.stagewise import StagewiseDenoiser
+from diffprior.denoisers.network import StagewiseDenoiser
 from statistic import assert_moments
 
 N = 20_480

@@ -27,7 +27,7 @@ from chains import (
     blob_posterior_features,
     blob_prior,
 )
-from diffprior.denoisers.corrected import CorrectedDenoiser
+from diffprior.denoisers.network import CorrectedDenoiser
 from diffprior.samplers.few_passes import PROPOSALS
 from statistic import assert_moments
 

@@ -12,7 +12,7 @@ import diffprior as dp
 import reference
 from cases import DIM, random_cov, unusable_evidence
 from chains import BLOBS, blob_prior
-from diffprior.denoisers.stagewise import StagewiseDenoiser
+from diffprior.denoisers.network import StagewiseDenoiser
 from statistic import Z, assert_mean, assert_moments
 
 KEY = jax.random.key(13)

@@ -19,7 +19,7 @@ import numpy as np
 import sqlalchemy as sa
 
 import diffprior as dp
-from diffprior.logs.choices import candidate_ids
+from diffprior.logs.decisions import candidate_ids
 from diffprior.service.models import Catalog
 from diffprior.service.prune import prune
 from diffprior.service.reading import Reader

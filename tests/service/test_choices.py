@@ -9,7 +9,7 @@ from scipy.stats import norm
 from starlette.testclient import TestClient
 
 import diffprior as dp
-from diffprior.logs.choices import candidate_ids
+from diffprior.logs.decisions import candidate_ids
 from diffprior.service.panels import Panels
 from diffprior.service.requests import Choose
 from diffprior.service.store import Database, candidates, decisions, read_rows, tasks

@@ -13,12 +13,11 @@ from numpy.typing import ArrayLike
 
 from ..checks import choice, positive_int
 from ..encoders import Encoder
-from ..evidence.base import AbstractEvidence, AbstractLikelihood
-from ..evidence.rows import capacity_for, small_room
+from ..evidence.base import AbstractEvidence, AbstractLikelihood, capacity_for, small_room
 from ..files.atomic import AnyPath, write_atomic
 from ..files.base import from_bytes, from_path, kinds_in, to_bytes
 from ..priors.base import AbstractPrior
-from ..reporting.notebook import AbstractResult, parameter_names, plot_draws
+from ..reporting.figures import AbstractResult, parameter_names, plot_draws
 from ..reporting.tables import Table
 from ..samplers.base import AbstractSampler
 from ._dispatch import check_not_forked

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from ..reporting.notebook import AbstractResult, plot_curves
+from ..reporting.figures import AbstractResult, plot_curves
 from ..reporting.tables import Table, plus_minus
 
 if TYPE_CHECKING:

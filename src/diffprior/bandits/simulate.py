@@ -17,7 +17,7 @@ from ..evidence.base import AbstractEvidence, Rows
 from ..executors import AbstractExecutor, num_cores
 from ..priors.base import AbstractPrior
 from ..problems.base import AbstractProblem
-from ..problems.items import ItemProblem, ItemRun
+from ..problems.synthetic import ItemProblem, ItemRun
 from ..progress import Progress
 from ..progress import progress as show_progress
 from ..samplers.base import AbstractSampler

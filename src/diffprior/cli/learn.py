@@ -84,8 +84,8 @@ def learn(
             check_output(option, path, logs)
         from ..checks import choice, require
         from ..encoders import EncodingWarning
-        from ..learning.advice import likelihood_advice
         from ..learning.learn import learn as learn_prior
+        from ..learning.likelihoods import likelihood_advice
         from ..logs.logs import Logs
         from ..logs.shards import ShardedLogs, is_sharded
         from ..logs.statistics import TaskStatistics

@@ -70,7 +70,7 @@ def serve(
     """Serve decisions for many tasks over HTTP; everything acknowledged is in the log."""
     with friendly_errors():
         _require_modules()
-        from ..caching import keep_compiled
+        from ..files.cache import keep_compiled
         from ..service.models import Catalog
         from ..service.server import add_models, check_access, log_to_stderr
         from ..service.server import serve as run

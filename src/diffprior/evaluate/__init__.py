@@ -6,8 +6,7 @@ next rewards of logs, where no true parameters are known; `off_policy` estimates
 policy would have earned on the decisions of another.
 """
 
-from ..logs.choices import LoggedChoices
-from ..logs.decisions import LoggedDecisions
+from ..logs.decisions import LoggedChoices, LoggedDecisions
 from .calibration import (
     Coverage,
     PredictiveCheck,

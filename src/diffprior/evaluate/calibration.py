@@ -12,10 +12,9 @@ from scipy.special import logsumexp
 from ..checks import on_device
 from ..evidence.base import AbstractLikelihood
 from ..logs.logs import Logs
-from ..reporting.notebook import AbstractResult, parameter_names, plot_intervals
+from ..reporting.figures import AbstractResult, parameter_names, plot_intervals
 from ..reporting.tables import Table, plus_minus, standard_error
-from .posterior import draw_posteriors, nan_where_failed
-from .tasks import Tasks, as_tasks
+from .tasks import Tasks, as_tasks, draw_posteriors, nan_where_failed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

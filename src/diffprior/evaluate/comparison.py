@@ -21,12 +21,11 @@ from ..priors.adaptor import as_prior
 from ..priors.base import AbstractClosedFormPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
-from ..reporting.notebook import AbstractResult, plot_intervals
+from ..reporting.figures import AbstractResult, plot_intervals
 from ..reporting.tables import Table, plus_minus, standard_error
 from ..samplers.choose import as_closed_form
 from ..samplers.twisted_smc import TwistedSMC
-from .posterior import draw_posteriors
-from .tasks import Tasks, as_tasks, residuals
+from .tasks import Tasks, as_tasks, draw_posteriors, residuals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

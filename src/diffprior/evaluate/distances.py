@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from ..checks import real_numbers, require
 from ..reporting.tables import Table, plus_minus, standard_error
-from .posterior import finite_rows, nan_where_failed
+from .tasks import finite_rows, nan_where_failed
 
 LARGEST = 1e100  # distance, beyond which sums of distances are not to be trusted
 

@@ -22,8 +22,7 @@ from ..bandits.updates import Observations, State
 from ..checks import default_float, positive_int
 from ..evidence.base import AbstractLikelihood
 from ..executors import num_cores
-from ..logs.choices import LoggedChoices
-from ..logs.decisions import LoggedDecisions
+from ..logs.decisions import LoggedChoices, LoggedDecisions
 from ..priors.gaussian import GaussianPrior
 from ..reporting.tables import Table, plus_minus
 

@@ -17,12 +17,14 @@ from ..checks import is_traced, on_device, positive_int, whole_number
 from ..files.base import field_hints
 from ..gaussian import Gaussian
 from ..linalg import cholesky, log_det_from_tril, solve_lower
-from .base import AbstractEvidence, AbstractLikelihood, Rows, inverse_temperature
-from .linear import LinearEvidence
-from .rows import (
+from .base import (
+    AbstractEvidence,
+    AbstractLikelihood,
     Columns,
+    Rows,
     Sums,
     capacity_for,
+    inverse_temperature,
     merged,
     padded,
     predictors,
@@ -32,6 +34,7 @@ from .rows import (
     small_room,
     sum_over_rows,
 )
+from .linear import LinearEvidence
 
 NODES = 3  # of Gauss-Hermite quadrature: E exp(eta) is 5 % low at a standard deviation of 1.5
 MAX_NEWTON_STEPS = 500

@@ -16,8 +16,7 @@ from ..checks import real_numbers
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from .em import AbstractTasks
-from .rows import AnyLogs, RowTasks, block_order, shifted
-from .triangles import symmetric
+from .rows import AnyLogs, RowTasks, block_order, shifted, symmetric
 
 MAX_STEPS = 100
 TOLERANCE = 1e-4  # change of the tasks' means in residual standard deviations

@@ -10,8 +10,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ..denoisers.base import RESIDUAL_STAGES, AbstractDenoiser, held_out_residual
-from ..denoisers.corrected import CorrectedDenoiser
-from ..denoisers.stagewise import StagewiseDenoiser
+from ..denoisers.network import CorrectedDenoiser, StagewiseDenoiser
 from ..schedule import Schedule
 from .config import FitConfig
 from .report import FitReport, StageLoss, screen_samples

@@ -9,24 +9,29 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ..denoisers.base import AbstractDenoiser, jit_once
-from ..denoisers.corrected import SPREAD_AT, CorrectedDenoiser, Correction
+from ..denoisers.network import SPREAD_AT, CorrectedDenoiser, Correction
 from ..mixture import GaussianMixture
 from .config import FitConfig, Training
-from .loss import (
+from .report import Candidate
+from .samples import Rows, to_device
+from .search import Search, fit_samples, search_samples
+from .training import (
     NEIGHBORS_MAX_DIM,
     NEIGHBORS_MAX_ROWS,
+    TRAINING,
+    VALIDATION,
+    WEIGHTS,
     BatchDraws,
     CorrectionLoss,
     Errors,
     Pool,
     RandomEvidence,
     TrainingBatch,
+    TrainingResult,
+    as_good,
+    optimize,
     pool_size,
 )
-from .report import Candidate
-from .samples import Rows, to_device
-from .search import Search, fit_samples, search_samples
-from .training import TRAINING, VALIDATION, WEIGHTS, TrainingResult, as_good, optimize
 
 MIN_BASE_VARIANCE = 1e-6  # of a base in unit coordinates, which single precision can divide by
 MAX_COMPONENTS, MAX_COMPONENTS_2D = 256, 64  # of a mixture, unless a config says otherwise

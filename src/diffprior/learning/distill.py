@@ -12,22 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt64
 
-from ..denoisers.corrected import CorrectedDenoiser
+from ..denoisers.network import CorrectedDenoiser
 from ..evaluate.tasks import as_tasks
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..executors import InProcess
 from ..files.cache import array_digest
 from ..fitting.attributes import Regression, offsets_of
-from ..fitting.config import FitConfig
+from ..fitting.config import FitConfig, LearningConfig
 from ..fitting.report import FitWarning
-from ..logs.labels import Selection, uniforms
 from ..logs.logs import Logs
 from ..logs.shards import Shard
+from ..logs.statistics import Selection, uniforms
 from ..mixture import GaussianMixture
 from ..priors.diffusion import EXACT_DRAWS, DiffusionPrior, exact_model
 from ..samplers.base import AbstractSampler
 from ..samplers.twisted_smc import TwistedSMC
-from .config import LearningConfig
 from .scoring import hedged
 from .source import Passes
 

@@ -13,19 +13,18 @@ from ..evidence.base import AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..executors import AbstractExecutor, InProcess
 from ..files.cache import Checkpoints
+from ..fitting.config import LearningConfig
 from ..fitting.em import AbstractBlock, one_thread
 from ..fitting.rows import AnyLogs, blocks_of
 from ..fitting.search import GAUSSIAN as GAUSSIAN_ALONE
 from ..fitting.search import Search, gaussian_of
-from ..logs.labels import Selection, folds
 from ..logs.logs import Logs
 from ..logs.shards import ShardedLogs
-from ..logs.statistics import TaskStatistics
+from ..logs.statistics import Selection, TaskStatistics, folds
 from ..mixture import GaussianMixture
 from ..priors.diffusion import DiffusionPrior
 from ..progress import Progress
 from ..progress import progress as progress_bar
-from .advice import likelihood_advice
 from .attributes import (
     GAUSSIAN,
     GIVEN,
@@ -34,19 +33,18 @@ from .attributes import (
     gaussian_given,
     turns,
 )
-from .config import LearningConfig
 from .diagnostics import (
     Reliability,
+    Simulation,
     calibration,
     data_warnings,
     reliability,
+    simulate_regret,
 )
 from .distill import FOLD_SALT, distill, em_round, learning_tasks
-from .figures import Pictures
-from .likelihoods import named_likelihood
+from .likelihoods import likelihood_advice, named_likelihood
 from .model import Model
-from .regret import Simulation, simulate_regret
-from .report import LearningReport
+from .report import LearningReport, Pictures
 from .scoring import (
     Family,
     FamilyResult,

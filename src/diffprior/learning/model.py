@@ -18,7 +18,7 @@ from ..evidence.linear import Linear
 from ..files.base import Serializable
 from ..priors.base import AbstractPrior
 from ..priors.conditional import ConditionalPrior
-from ..reporting.notebook import html
+from ..reporting.figures import html
 from ..reporting.tables import Table
 from .report import LearningReport
 

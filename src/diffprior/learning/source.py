@@ -19,13 +19,12 @@ from ..executors import AbstractExecutor, Result, Sum
 from ..executors import Shard as AnyShard
 from ..files.base import Serializable
 from ..files.cache import Checkpoints, Saved, SavedArrays, array_digest
+from ..fitting.config import LearningConfig
 from ..fitting.em import AbstractBlock
 from ..fitting.rows import AnyLogs, RowTasks, blocks_of
-from ..logs.labels import Selection
 from ..logs.logs import Logs, check_several_rows, check_varying, grouped_logs
 from ..logs.shards import Shard, ShardedLogs
-from ..logs.statistics import check_gram
-from .config import LearningConfig
+from ..logs.statistics import Selection, check_gram
 
 PIECE_TASKS = 1024  # per piece of logs in memory
 CACHED_BYTES = 2**31  # of shards that a process keeps for the next pass

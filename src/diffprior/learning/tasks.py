@@ -12,14 +12,13 @@ from ..evidence.glm import AbstractFamily
 from ..evidence.linear import Linear
 from ..executors import AbstractExecutor
 from ..fitting.attributes import Regression, offsets_of
+from ..fitting.config import LOGS_SEARCH
 from ..fitting.em import HERE, AbstractBlock, fit_gaussian
 from ..fitting.rows import AnyLogs, RowTasks, block_order, blocks_of, linear_blocks
 from ..fitting.search import Search, SearchConfig, Splits, refined, search
-from ..logs.labels import folds
 from ..logs.logs import Logs
-from ..logs.statistics import TaskStatistics, pooled_residuals
+from ..logs.statistics import TaskStatistics, folds, pooled_residuals
 from ..mixture import GaussianMixture
-from .config import LOGS_SEARCH
 
 MIN_RESIDUAL_FREEDOM = 200  # degrees of freedom from which pooled residuals are trusted alone
 MAX_NOISE_TASKS = 100_000

@@ -12,8 +12,15 @@ from numpy.typing import ArrayLike
 from ..checks import positive_int, real_numbers
 from ..encoders import INTERCEPT, Encoder
 from ..tables import choose_columns, column_cells, read_table, reject_rows, text_of
-from .labels import Selection, label_hashes
-from .statistics import TaskStatistics, check_gram, from_products, row_products, segment_sums
+from .statistics import (
+    Selection,
+    TaskStatistics,
+    check_gram,
+    from_products,
+    label_hashes,
+    row_products,
+    segment_sums,
+)
 from .streams import LogColumns, first_frame, sample_tasks, stream_statistics
 
 if TYPE_CHECKING:

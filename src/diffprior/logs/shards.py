@@ -15,8 +15,8 @@ from ..checks import positive_int
 from ..encoders import Encoder
 from ..files.atomic import write_atomic
 from ..tables import arrow, reject_missing_labels, require_column
-from .labels import Selection, label_hashes
 from .logs import Logs
+from .statistics import Selection, label_hashes
 from .streams import BATCH_ROWS, LogColumns, first_frame
 
 MANIFEST = "_shards.json"

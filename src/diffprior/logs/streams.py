@@ -15,8 +15,7 @@ from ..tables import (
     read_table,
     require_column,
 )
-from .labels import label_hashes
-from .statistics import TaskStatistics, from_products, row_products, segment_sums
+from .statistics import TaskStatistics, from_products, label_hashes, row_products, segment_sums
 
 if TYPE_CHECKING:
     from ..tables import Frame

@@ -15,7 +15,7 @@ from ..evidence.base import AbstractEvidence
 from ..evidence.linear import LinearEvidence
 from ..files.base import Serializable
 from ..gaussian import Gaussian
-from ..reporting.notebook import parameter_names, plot_draws
+from ..reporting.figures import parameter_names, plot_draws
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

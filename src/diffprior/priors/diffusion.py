@@ -13,9 +13,7 @@ from numpy.typing import ArrayLike
 
 from ..checks import choice, describe, positive_int, random_key
 from ..denoisers.base import RESIDUAL_STAGES, AbstractDenoiser, exact_residual
-from ..denoisers.corrected import CorrectedDenoiser
-from ..denoisers.network import NetworkDenoiser
-from ..denoisers.stagewise import StagewiseDenoiser
+from ..denoisers.network import CorrectedDenoiser, NetworkDenoiser, StagewiseDenoiser
 from ..files.base import Serializable
 from ..fitting.config import PRIOR_STAGES, FitConfig
 from ..fitting.report import FitReport

@@ -86,4 +86,4 @@ def fragment(blocks: Sequence[Block]) -> str:
 
 def page(title: str, blocks: Sequence[Block]) -> str:
     """Render a report."""
-    return templates().get_template("report.html").render(title=title, blocks=blocks)
+    return templates().get_template("base.html").render(title=title, blocks=blocks)

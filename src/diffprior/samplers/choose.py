@@ -2,7 +2,7 @@
 
 from numpy.typing import ArrayLike
 
-from ..denoisers.corrected import CorrectedDenoiser
+from ..denoisers.network import CorrectedDenoiser
 from ..priors.adaptor import as_prior
 from ..priors.base import AbstractClosedFormPrior
 from ..priors.conditional import ConditionalPrior

@@ -15,9 +15,13 @@ import sqlalchemy as sa
 from ..checks import choice
 from ..encoders import SEPARATOR
 from ..files.atomic import atomic_writer
-from ..logs.choices import candidate_ids
-from ..logs.decisions import LoggedDecision, counted_propensity
-from ..logs.writers import FORMATS, write_parquet
+from ..logs.decisions import (
+    FORMATS,
+    LoggedDecision,
+    candidate_ids,
+    counted_propensity,
+    write_parquet,
+)
 from ..progress import Progress, progress
 from ..tables import text_of
 from .models import Catalog, Version

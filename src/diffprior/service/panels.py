@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 
 from ..bandits.decisions import WINS, best_first, fresh_seed, propensity, seed_key
 from ..bandits.panel import Panel, PanelRows, PriorPool
-from ..logs.choices import CandidateSet
+from ..logs.decisions import CandidateSet
 from ..priors.conditional import of_average_task
 from .models import Catalog, Version
 from .requests import Choose, ServiceError
