@@ -177,15 +177,7 @@ class Bandit(AbstractOnline):
         half_life: ArrayLike | datetime.timedelta | None = None,
         encoder: Encoder | None = None,
     ) -> None:
-        super().__init__(
-            prior,
-            likelihood,
-            seed=seed,
-            temperature=temperature,
-            max_rows=max_rows,
-            half_life=half_life,
-            encoder=encoder,
-        )
+        super().__init__(prior, likelihood, seed, temperature, max_rows, half_life, encoder)
         self._policy = Policy(self._agent, self._seed)
         self._check_rewards = self.likelihood.check_rewards  # slow to be looked up in a module
         self._stds = np.sqrt(np.diagonal(np.asarray(self._moments.cov, np.float64)))

@@ -12,7 +12,7 @@ from jaxtyping import Float, UInt32
 
 from ..checks import default_float
 from ..evidence.linear import Linear
-from ..gaussian import Tilted, tilted
+from ..gaussian import tilted
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..samplers.exact import Exact
@@ -21,7 +21,6 @@ from .agents import AbstractAgent, ThompsonSampling
 from .updates import State
 
 MAX_DECISIONS, MAX_NUMBERS = 64, 2**12  # whose random numbers are computed at once
-MAX_ROUNDING = 1e-9  # of log weights, beyond which they are computed about another center
 
 
 class ConditionedComponents:
@@ -37,25 +36,13 @@ class ConditionedComponents:
         precision: Float[np.ndarray, "d d"],
         shift: Float[np.ndarray, " d"],
     ) -> None:
-        self._prior, self._evidence = prior, (precision, shift)
+        self._prior = prior
         self._factors = dict[int, np.ndarray]()
-        self._given, self.log_weights = self._about(prior.center)
-        if len(prior.means) > 1 and self._rounding() > MAX_ROUNDING:
-            best = self.draw(int(np.argmax(self.log_weights)), np.zeros_like(shift))
-            self._given, self.log_weights = self._about(best)
-
-    def _about(self, center: np.ndarray) -> tuple[Tilted, Float[np.ndarray, " k"]]:
-        """All is relative to a center, near which the terms that grow with the evidence cancel."""
-        prior, (precision, shift) = self._prior, self._evidence
-        given = tilted(prior.means - center, prior.factors, precision, shift - precision @ center)
-        if len(prior.means) == 1:
-            return given, prior.log_weights
-        return given, prior.log_weights + given.log_mass()
-
-    def _rounding(self) -> float:
-        """About what rounding may add to a log weight."""
-        given, eps = self._given, float(np.finfo(np.float64).eps)
-        return eps * float(max(np.abs(given.mean * given.total).max(), (given.half_step**2).max()))
+        local = shift - precision @ prior.center
+        self._given = tilted(prior.means - prior.center, prior.factors, precision, local)
+        self.log_weights = prior.log_weights
+        if len(prior.means) > 1:
+            self.log_weights = prior.log_weights + self._given.log_mass()
 
     def draw(self, which: int, noise: Float[np.ndarray, " d"]) -> Float[np.ndarray, " d"]:
         """The draw from a component that standard normal noise determines."""

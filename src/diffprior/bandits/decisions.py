@@ -442,7 +442,7 @@ def _nth(index: Any, place: int | slice) -> Index:
 def best_first(preferences: Float[np.ndarray, "b k"], top_k: int) -> Int[np.ndarray, "b top_k"]:
     """The actions of the highest preferences, the first of equal ones first."""
     if top_k == 1:
-        return np.argmax(preferences, axis=1)[:, None]
+        return preferences.argmax(axis=1)[:, None]
     return np.argsort(-preferences, axis=1, kind="stable")[:, :top_k]
 
 

@@ -1,8 +1,8 @@
 """Choices among items, by the joint draws of a panel."""
 
-import dataclasses
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -50,8 +50,7 @@ class ItemChoice:
         return f"ItemChoice(item={self.item!r}, score={self.score!r})"
 
 
-@dataclasses.dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """The panel as one choice sees it: candidates (all rows if None), which of them are excluded,
     how many to choose, and the number of the first decision.
     """
@@ -96,32 +95,21 @@ class View:
         chosen: Int[np.ndarray, " top_k"],
     ) -> tuple[Float[np.ndarray, " top_k"], Float[np.ndarray, " top_k"]]:
         """Propensities of a decision's choices, and their standard errors."""
-        if not isinstance(agent, ThompsonSampling):
-            return self._known_shares(agent, place, x, chosen), np.zeros(len(chosen))
-        members = [s for s in range(len(self.panel.draws)) if s != self._member(place)]
-        hits = np.zeros(self.num_candidates, np.int64)
-        for member in members:
-            hits[best_first(self._linear(member, x)[None], self.top_k)[0]] += 1
-        return hits[chosen] / len(members), propensity(hits[chosen], len(members))[1]
-
-    def _known_shares(
-        self,
-        agent: AbstractAgent,
-        place: int,
-        x: Float[np.ndarray, "r d"],
-        chosen: Int[np.ndarray, " top_k"],
-    ) -> Float[np.ndarray, " top_k"]:
-        at_random = self.top_k / (self.num_candidates - len(self.excluded))
+        if isinstance(agent, ThompsonSampling):
+            num_draws = len(self.panel.draws)
+            hits = np.zeros(self.num_candidates, np.int64)
+            for member in set(range(num_draws)) - {(self.number + place) % num_draws}:
+                hits[best_first(self._linear(member, x)[None], self.top_k)[0]] += 1
+            return hits[chosen] / (num_draws - 1), propensity(hits[chosen], num_draws - 1)[1]
+        epsilon, greedy = 0.0, np.ones(len(chosen))
         if isinstance(agent, Uniform):
-            return np.full(len(chosen), at_random)
-        if isinstance(agent, EpsilonGreedy):
-            greedy = best_first(self._linear(0, x)[None], self.top_k)[0]
+            epsilon = 1.0
+        elif isinstance(agent, EpsilonGreedy):
             epsilon = float(agent.epsilon)
-            return epsilon * at_random + (1 - epsilon) * np.isin(chosen, greedy)
-        return np.ones(len(chosen))
-
-    def _member(self, place: int) -> int:
-        return (self.number + place) % len(self.panel.draws)
+            best = best_first(self._linear(0, x)[None], self.top_k)[0]
+            greedy = np.isin(chosen, best).astype(float)
+        at_random = self.top_k / (self.num_candidates - len(self.excluded))
+        return epsilon * at_random + (1 - epsilon) * greedy, np.zeros(len(chosen))
 
     def _chosen(self, array: np.ndarray) -> np.ndarray:
         return array[: self.panel.size] if self.rows is None else array[self.rows]

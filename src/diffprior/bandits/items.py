@@ -11,7 +11,7 @@ import functools
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -22,6 +22,7 @@ from ..checks import choice as one_of
 from ..checks import positive_int, real_numbers
 from ..encoders import Encoder
 from ..evidence.base import AbstractLikelihood
+from ..evidence.linear import Linear
 from ..files.cache import SavedArrays
 from ..priors.conditional import ConditionalPrior
 from ._dispatch import check_not_forked
@@ -31,11 +32,12 @@ from .decisions import best_first, host_mean
 from .item_choice import ItemChoice, Name, View
 from .online import AbstractOnline, seed_or_fresh
 from .panel import Panel, PanelDraws, PanelRows, pieces, side_by_side, state_kind
-from .updates import Observations, State, num_axes
+from .updates import Observations, State, add_one_to_each, num_axes
 
 Names = Name | Iterable[object]
 MIN_DRAWS, MAX_DRAWS = 2, 2**16
 AT_ONCE = 512  # items that `refresh` draws for
+NONE = np.empty(0, np.int64)
 
 
 @dataclasses.dataclass(slots=True)
@@ -101,15 +103,7 @@ class Items(AbstractOnline):
         attribute_encoder: Encoder | None = None,
         unknown: str = "add",
     ) -> None:
-        super().__init__(
-            prior,
-            likelihood,
-            seed=seed,
-            temperature=temperature,
-            max_rows=max_rows,
-            half_life=half_life,
-            encoder=encoder,
-        )
+        super().__init__(prior, likelihood, seed, temperature, max_rows, half_life, encoder)
         self._conditional = prior if isinstance(prior, ConditionalPrior) else None
         self._attribute_encoder = attribute_encoder
         if not MIN_DRAWS <= positive_int("num_draws", num_draws) <= MAX_DRAWS:
@@ -286,39 +280,42 @@ class Items(AbstractOnline):
         """
         check_not_forked("choose")
         given = self._encoded("context", context, self._encoder)
-        single = num_axes("context", given) < 3
+        axes = min(max(num_axes("context", given), 1), 3)
         candidates = None if among is None else self._candidates(among)
-        barred = [] if exclude is None else _checked_names("exclude", exclude)
+        barred = None if exclude is None else _checked_names("exclude", exclude)
         one_of("propensity", propensity, ("panel", "exact"))
         if propensity == "exact":
             self._check_exact(top_k)
         with self._lock:
             rows = None if candidates is None else self._rows(candidates)
-            out = self._places([self._items[n].row for n in barred if n in self], rows)
+            out = self._places(barred, rows) if barred else NONE
             count = len(self._active) if rows is None else len(rows)
             if positive_int("top_k", top_k) > count - len(out):
                 raise ValueError(
                     f"`top_k`: expected at most {count - len(out)}, the number of items that can "
                     f"be chosen, got {top_k}; add items, or exclude fewer"
                 )
-            x = self._checked_context(given, count)
+            x = self._checked_context(given, axes, count)
             number, version = self._num_decisions, self._version
             self._num_decisions += len(x)
             view = View(self._panel, rows, out, int(top_k), number, self._seed)
-            values = [view.values(self._agent, i, each) for i, each in enumerate(x)]
-            places = [best_first(each[None], view.top_k)[0] for each in values]
-            chosen = [p if rows is None else rows[p] for p in places]
-            named = [[self._active[row].name for row in some] for some in chosen]
-        scores = [self._mean(v[p]) for v, p in zip(values, places, strict=True)]
-        whole = functools.partial(self._propensities, propensity, view, x, places, version, single)
+            named, places, highest = list[Any](), [], []
+            for i, each in enumerate(x):
+                values = view.values(self._agent, i, each)
+                best = best_first(values[None], top_k)[0]
+                chosen = best if rows is None else rows[best]
+                named.append([self._active[row].name for row in chosen.tolist()])
+                places.append(best)
+                highest.append(values[best])
+        scores = self._mean(np.array(highest))
         if top_k == 1:
-            items, score = [some[0] for some in named], np.array([some[0] for some in scores])
-            return ItemChoice(
-                items[0] if single else items, float(score[0]) if single else score, whole
-            )
-        return ItemChoice(
-            named[0] if single else named, scores[0] if single else np.stack(scores), whole
+            named, scores = [names[0] for names in named], scores[:, 0]
+        whole = functools.partial(
+            self._propensities, propensity, view, x, places, version, axes < 3
         )
+        if axes == 3:
+            return ItemChoice(named, scores, whole)
+        return ItemChoice(named[0], float(scores[0]) if top_k == 1 else scores[0], whole)
 
     def update(self, item: Names, context: object, reward: ArrayLike) -> None:
         """Learn from rewards, which may come late, in any order, and of many items at once.
@@ -351,10 +348,7 @@ class Items(AbstractOnline):
             places.setdefault(name, []).append(place)
         with self._updating:
             items = self._found("item", places)
-            proposals = [
-                (one, self._learned(one, new.select(which)))
-                for one, which in zip(items, places.values(), strict=True)
-            ]
+            proposals = list(zip(items, self._learned(items, new, places), strict=True))
             rows = self._redrawn(proposals)
             with self._lock:
                 self._commit(proposals, rows)
@@ -392,12 +386,19 @@ class Items(AbstractOnline):
         self._panel.write(places[shown], rows.select(shown))
         self._version += 1
 
-    def _learned(self, item: _Item, new: Observations) -> State:
+    def _learned(
+        self, items: Sequence[_Item], new: Observations, places: Mapping[Name, Sequence[int]]
+    ) -> list[State]:
+        """The states of items with their observations, at these places among the new ones."""
+        if isinstance(self.likelihood, Linear) and len(items) == len(new) > 1:
+            states = [self._present(item.state or self._empty) for item in items]
+            return add_one_to_each(states, new.select([where for (where,) in places.values()]))
+        some = (new.select(where) for where in places.values())
+        return [self._with(item, own) for item, own in zip(items, some, strict=True)]
+
+    def _with(self, item: _Item, new: Observations) -> State:
         """The state of an item with these observations; its rows are allocated as they come."""
-        state, most = item.state, self._max_rows
-        if state is None:
-            state = self._empty
-        state = self._present(state)
+        state, most = self._present(item.state or self._empty), self._max_rows
         if most is None or item.num_rewards + len(new) <= most:
             return state.add(new, None, self._moments)
         if state.room is not None and item.num_rewards <= most:
@@ -497,23 +498,26 @@ class Items(AbstractOnline):
             )
         return rows
 
-    @staticmethod
-    def _places(barred: Sequence[int], rows: Int[np.ndarray, " k"] | None) -> Int[np.ndarray, " e"]:
-        """Where among the candidates these rows are."""
-        found = np.array(barred, np.int64)
+    def _places(
+        self, barred: Sequence[Name], rows: Int[np.ndarray, " k"] | None
+    ) -> Int[np.ndarray, " e"]:
+        """Where among the candidates these items are."""
+        found = np.array([self._items[name].row for name in barred if name in self], np.int64)
         return found if rows is None else np.flatnonzero(np.isin(rows, found))
 
-    def _checked_context(self, context: ArrayLike, count: int) -> Float[np.ndarray, "b k d"]:
+    def _checked_context(
+        self, context: ArrayLike, axes: int, count: int
+    ) -> Float[np.ndarray, "b k d"]:
         """Contexts (B, 1, d) shared by all items, or (B, K, d)."""
-        axes = num_axes("context", context)
-        shape: tuple[int | str, ...] = ((self._dim,), ("K", self._dim), ("B", "K", self._dim))[
-            min(max(axes, 1), 3) - 1
-        ]
-        fix = f"{self._dim} numbers, or a row of them for each of {count} candidates"
+        shape = ("B", "K", self._dim)[-axes:]
+        fix = "pass a number for each parameter, or a row of them for each candidate"
         x = np.asarray(real_numbers("context", context, shape, fix), self._dtype)
-        x = x.reshape((1,) * (3 - x.ndim) + x.shape)
+        x = x.reshape((1,) * (3 - axes) + x.shape)
         if x.shape[1] not in (1, count) or len(x) == 0:
-            raise ValueError(f"`context`: expected {fix}, got shape {np.shape(context)}")
+            raise ValueError(
+                f"`context`: expected {self._dim} numbers, or a row of them for each of {count} "
+                f"candidates, got shape {np.shape(context)}"
+            )
         return x
 
     def _check_exact(self, top_k: int) -> None:

@@ -25,7 +25,6 @@ class AbstractOnline(Serializable):
         self,
         prior: object,
         likelihood: AbstractLikelihood | None,
-        *,
         seed: int | None,
         temperature: ArrayLike | None,
         max_rows: int | None,
@@ -82,6 +81,8 @@ class AbstractOnline(Serializable):
     @staticmethod
     def _encoded(argument: str, rows: object, encoder: Encoder | None) -> Any:
         """An array as it is, and raw rows (a table, a dict or several) as features."""
+        if type(rows) is np.ndarray:
+            return rows
         is_raw = isinstance(rows, Mapping) or hasattr(rows, "columns")
         if isinstance(rows, list | tuple) and rows:
             is_raw = isinstance(rows[0], Mapping)
