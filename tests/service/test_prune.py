@@ -1,5 +1,8 @@
 """Old decisions leave the log; what was learned from them stays, to the last bit."""
 
+import threading
+import time
+
 import numpy as np
 import pytest
 import sqlalchemy as sa
@@ -7,20 +10,35 @@ from starlette.testclient import TestClient
 
 import diffprior as dp
 from cli.helpers import run
+from diffprior.service.batch import Batch
 from diffprior.service.models import Catalog
 from diffprior.service.prune import prune
+from diffprior.service.requests import Choose
 from diffprior.service.settings import Settings
 from diffprior.service.store import (
     Database,
     bases,
+    candidates,
     decisions,
     observations,
     rewards,
+    schema_version,
     snapshots,
     tasks,
 )
 from diffprior.service.tasks import TaskCache, current_states, rebuild
-from service.conftest import LINEAR, LOGISTIC, PRIOR, MakeService, decide, features, reward
+from service.conftest import (
+    LINEAR,
+    LOGISTIC,
+    PRIOR,
+    MakeService,
+    decide,
+    features,
+    reward,
+    running_service,
+)
+from service.crash import new_database, postgres
+from service.test_choices import choose, put
 
 DAY = 86400.0
 
@@ -180,3 +198,102 @@ def test_the_command(make_service: MakeService, database: Database) -> None:
     assert "deleted 2 decisions and 2 observations" in said
     assert "such as 90d" in run("prune", "--database", url, "--older-than", "90", code=2)
     assert count(database, snapshots) == 0
+
+
+def test_sets_of_candidates_go_with_the_last_choice_among_them(
+    make_service: MakeService, database: Database
+) -> None:
+    client = make_service(**LINEAR)
+    put(client, "a", "b", "c")
+    for items in (["a", "b"], ["a", "b"], ["b", "c"]):
+        reward(client, choose(client, items=items)["decision_id"], 1.0)
+    age(database, 99, 100)
+    choose(client, items=["a", "b"])
+    pruned = prune(database, 90 * DAY)
+    assert (pruned.num_decisions, pruned.num_sets) == (3, 1) and count(database, candidates) == 1
+    assert "1 sets of candidates" in str(pruned)
+    choose(client, items=["b", "c"])  # stored again by a process that has stored it before
+    assert count(database, candidates) == 2
+    assert prune(database, -DAY).num_sets == 2 and not rebuild(database).problems
+
+
+@pytest.mark.filterwarnings("ignore")  # of pgserver's own
+def test_a_set_of_candidates_that_a_choice_just_used_stays() -> None:
+    """PostgreSQL: `prune` waits for the choice, and looks again."""
+    with postgres() as server:
+        database = Database(new_database(server, "sets"))
+        with running_service(database, **LINEAR) as client:
+            put(client, "a", "b")
+            choose(client, items=["a", "b"])
+            prune(database, -DAY)
+            choose(client, items=["a", "b"])
+            with database.transaction() as connection:
+                connection.execute(decisions.delete())  # so that its set is unused
+            panels, engine = client.engine.panels, client.engine
+            with database.transaction() as connection:
+                batch = Batch(
+                    connection, database, engine.catalog, engine.task_cache, panels, time.time()
+                )
+                batch.run([Choose("shop", np.ones((1, 2)), ["a", "b"])])
+                pruning = threading.Thread(target=prune, args=(database, 90 * DAY))
+                pruning.start()
+                pruning.join(0.5)
+                assert pruning.is_alive()
+            pruning.join(30)
+        assert count(database, decisions) == count(database, candidates) == 1
+        database.close()
+
+
+def logged_bytes(database: Database) -> int:
+    with database.reading() as connection:
+        return connection.execute(sa.select(sa.func.sum(tasks.c.num_bytes))).scalar_one()
+
+
+def test_a_model_has_a_quota(make_service: MakeService, database: Database) -> None:
+    """Decisions and tasks beyond it are rejected until the log is pruned; rewards are learned."""
+    client = make_service(**LINEAR, quota_gb=2e-6)
+    Catalog(database).put("other", Settings(**LINEAR), PRIOR, 1.0)
+    client.engine.catalog.refresh()
+    client.engine.prepare()
+    first = decide(client)["decision_id"]
+    path = "/v1/models/shop/tasks/a/decisions"
+    statuses = [client.post(path, json={"features": features(0)}).status_code for _ in range(9)]
+    num = statuses.count(200)
+    assert statuses == [200] * num + [507] * (9 - num) and 1 <= num < 5
+    assert 0.75 < logged_bytes(database) / num / 540 < 1.3  # as the docs say of three actions
+    body = {"items": ["a"], "context": [1.0, 1.0]}
+    for reply in (
+        client.post("/v1/models/shop/choices", json=body),
+        client.put("/v1/models/shop/tasks/new", json={}),
+    ):
+        assert reply.status_code == 507 and "quota of 2e-06 GB; prune" in reply.json()["error"]
+    assert reward(client, first, 1.0)["status"] == "learned"
+    found = client.post(path.replace("shop", "other"), json={"features": features(0)})
+    assert found.status_code == 200
+    with database.transaction() as connection:
+        connection.execute(decisions.delete().where(decisions.c.id == found.json()["decision_id"]))
+        connection.execute(tasks.delete().where(tasks.c.model == "other"))
+    client.engine.catalog.log_bytes.clear()  # as after a restart
+    client.engine.guard.check(["shop"])
+    assert client.engine.catalog.log_bytes["shop"] == logged_bytes(database)
+    assert client.post(path, json={"features": features(0)}).status_code == 507
+    prune(database, -DAY)
+    assert logged_bytes(database) == 0
+    client.engine.guard.check(["shop"])
+    assert decide(client, "b")["status"] == "active"
+
+
+def test_sizes_of_earlier_logs_are_measured(make_service: MakeService, database: Database) -> None:
+    """As a migration finds them, they are what decisions would have added."""
+    client = make_service(**LINEAR)
+    learn(client, 3)
+    put(client, "b")
+    choose(client, exclude=["b"])
+    expected = logged_bytes(database)
+    with database.transaction() as connection:
+        connection.execute(sa.text("DROP INDEX decisions_by_set"))
+        connection.execute(sa.text("ALTER TABLE tasks DROP COLUMN num_bytes"))
+        connection.execute(schema_version.update().values(version=schema_version.c.version - 1))
+    again = Database(str(database.url.database))
+    assert logged_bytes(again) == expected > 4 * 450
+    again.close()

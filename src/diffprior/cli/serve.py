@@ -53,6 +53,9 @@ def serve(
     propensity_draws: Annotated[
         int, typer.Option(help="Most draws per propensity, of about 16 per action that can win.")
     ] = 256,
+    quota_gb: Annotated[
+        float | None, typer.Option(help="Gigabytes of the log of a model; then decisions get 507.")
+    ] = None,
     require_tokens: Annotated[
         bool, typer.Option("--require-tokens", help="Require tokens on loopback too.")
     ] = False,
@@ -85,6 +88,7 @@ def serve(
             "aggregation": aggregation,
             "half_life": half_life,
             "propensity_draws": propensity_draws,
+            "quota_gb": quota_gb,
         }
         settings = checked_settings((parse_likelihood(likelihood) if likelihood else {}) | about)
         opened = OpenDatabase(database)

@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from .store import (
     Row,
     candidates,
     decisions,
+    num_bytes,
     observations,
     read_rows,
     rewards,
@@ -96,6 +97,7 @@ class Batch:
         self._repeated: list[Choose] = []
         self._sets: dict[str, Row] = {}
         self.created: list[Row] = []
+        self.stored: Counter[str] = Counter()  # bytes of the log, by model
         self.results: list[tuple[Request, object]] = []
         self.learned: list[tuple[float, float, int]] = []  # reward, prediction, number of the task
 
@@ -124,7 +126,6 @@ class Batch:
         self._cache.put(self._states.values())
         self._panels.note(self.created)
         self._panels.note(self._tasks.values())
-        self._panels.remember(self._sets)
 
     def _attempt(self, request: Request, serve: Callable[..., object], *about: object) -> None:
         try:
@@ -135,6 +136,8 @@ class Batch:
     def _is_valid(self, request: Decide | ChangeTask) -> bool:
         """Whether a request is valid; only valid ones create a task."""
         try:
+            if isinstance(request, Decide) or not request.retire:
+                self._catalog.check_quota(request.model)
             if request.attributes is not None:
                 self._catalog.check_attributes(request.model, request.attributes)
             version = self._catalog.for_task(request.model, request.task)
@@ -279,16 +282,29 @@ class Batch:
 
     def _write(self) -> None:
         """Write everything that has changed."""
-        new = [row for name, row in self._sets.items() if name not in self._panels.stored]
-        if new:
-            self._connection.execute(self._database.insert_if_absent(candidates), new)
-        _update(self._connection, tasks, self._tasks.values(), "num_decisions", "num_learned")
+        self._write_sets()
+        counts = ("num_decisions", "num_learned", "num_bytes")
+        _update(self._connection, tasks, self._tasks.values(), *counts)
         _update(self._connection, tasks, self._changed_tasks.values(), "attributes", "retired")
         changed = self._changed.values()
         _update(self._connection, decisions, changed, "status", "expires", "settled")
         _insert(self._connection, rewards, self._new_rewards)
         self._write_observations()
         write_snapshots(self._connection, self._database, self._snapshots)
+
+    def _write_sets(self) -> None:
+        """Store sets of candidates that are not yet; the others are locked, or might be pruned."""
+        if not self._sets:
+            return
+        models = {row["model"] for row in self._sets.values()}
+        own = candidates.c.model.in_(models), candidates.c.id.in_(self._sets)
+        query = sa.select(candidates.c.id).where(*own).with_for_update(read=True, key_share=True)
+        found = set(self._connection.execute(query).scalars())
+        new = [row for name, row in self._sets.items() if name not in found]
+        if new:
+            self._connection.execute(self._database.insert_if_absent(candidates), new)
+        for row in new:
+            self.stored[row["model"]] += len(row["items"])
 
     def _write_observations(self) -> None:
         _insert(self._connection, observations, self._observations)
@@ -435,6 +451,10 @@ class Batch:
             asked.add(request.decision_id)
         rows = [row for group in groups.values() for row in self._decide_group(group)]
         _insert(self._connection, decisions, choices + rows)
+        for row in choices + rows:
+            task, size = self._tasks[row["task_id"]], num_bytes(row)
+            task["num_bytes"] += size
+            self.stored[task["model"]] += size
         known |= {row["id"]: row for row in rows}
         for request, task in repeated:
             self._attempt(request, _repeated_decision, task, known[request.decision_id])
@@ -518,6 +538,7 @@ class Batch:
         return list(made.values())
 
     def _choice(self, request: Choose) -> _Choice:
+        self._catalog.check_quota(request.model)
         version = self._catalog.for_task(request.model, request.decision_id)
         version.check_choices()
         if request.raw is not None:

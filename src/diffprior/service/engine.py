@@ -224,6 +224,7 @@ class Engine:
         batch.commit_cache()
         self.metrics.tasks_in_memory.set(len(self.task_cache))
         self.metrics.learned(batch.learned)
+        self.catalog.log_bytes += batch.stored
         return batch.results
 
     def _reply(self, request: Request, result: object) -> None:

@@ -1,4 +1,7 @@
-"""Automatic rollback: a sequential test of whether the newest version earns less than before."""
+"""Automatic rollback: a sequential test of whether the newest version earns less than before.
+
+Logs with a quota are measured on the same occasions.
+"""
 
 import logging
 import math
@@ -96,17 +99,20 @@ class Guard:
 
     def check_in_background(self) -> None:
         """Look at all models if it is time to."""
-        guarded = [m for m in self._catalog.names() if self.pair(m) is not None]
-        if guarded and time.monotonic() > self._next and not self._checking.locked():
-            threading.Thread(target=self.check, args=(guarded,), name="guard", daemon=True).start()
+        if time.monotonic() < self._next or self._checking.locked():
+            return
+        names = [m for m in self._catalog.names() if self.pair(m) or self._catalog.quota(m)]
+        if names:
+            threading.Thread(target=self.check, args=(names,), name="guard", daemon=True).start()
 
     def check(self, models: Sequence[str]) -> None:
-        """Look at these models, and roll back those versions that earn less."""
+        """Look at these models: roll back versions that earn less, measure logs with a quota."""
         with self._checking:
             begin = time.monotonic()
             try:
                 for model in models:
                     self._check(model)
+                    self._catalog.measure_log(model)
             except sa.exc.SQLAlchemyError as error:
                 log.error("database failed: %s", type(error.__cause__ or error).__name__)
             seconds = time.monotonic() - begin

@@ -7,7 +7,7 @@ import json
 import logging
 import secrets
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +27,7 @@ from ..priors.base import AbstractPrior
 from ..priors.conditional import ConditionalPrior
 from .requests import Attributes, Json, ServiceError, not_found
 from .settings import Settings, check_rewards
-from .store import Database, Row, models, versions
+from .store import Database, Row, candidates, models, tasks, versions
 
 MAX_OFFSETS = 2**15  # tasks whose attributes are encoded in memory
 log = logging.getLogger("diffprior.service")
@@ -295,6 +295,7 @@ class Catalog:
         self._retired: set[tuple[str, int]] = set()
         self.broken: dict[tuple[str, int], str] = {}  # versions that cannot serve, and why
         self._read = 0.0
+        self.log_bytes: Counter[str] = Counter()  # of models with a quota, since they were measured
         self.refresh()
 
     def refresh(self) -> None:
@@ -427,6 +428,37 @@ class Catalog:
                 version.offset(attributes)
             except ValueError as error:
                 raise ServiceError(422, str(error)) from error
+
+    def quota(self, model: str) -> float | None:
+        """The most bytes of the log of a model; None without a limit."""
+        found = self._by_model.get(model)
+        gigabytes = found[0].settings.quota_gb if found else None
+        return None if gigabytes is None else 1e9 * gigabytes
+
+    def check_quota(self, model: str) -> None:
+        """Reject what would be logged if the log of a model is full."""
+        quota = self.quota(model)
+        if quota is not None and self.log_bytes[model] >= quota:
+            raise ServiceError(
+                507,
+                f"`model`: the log of {model!r} has reached its quota of {quota / 1e9:g} GB; prune "
+                "it, or add a version with a higher `quota_gb`",
+            )
+
+    def measure_log(self, model: str) -> None:
+        """Read how large the log of a model with a quota is: others write and prune it too."""
+        if self.quota(model) is None:
+            return
+        t, items = tasks.c, sa.func.length(candidates.c["items"])
+        rows = sa.func.sum(t.num_bytes + sa.func.coalesce(sa.func.length(t.attributes), 0))
+        with self._database.reading() as connection:
+            sizes = (
+                connection.execute(sa.select(rows).where(t.model == model)).scalar(),
+                connection.execute(
+                    sa.select(sa.func.sum(items)).where(candidates.c.model == model)
+                ).scalar(),
+            )
+        self.log_bytes[model] = sum(int(size or 0) for size in sizes)
 
     def candidate(self, model: str, settings: Settings, saved: object) -> Version:
         """A version that serves no tasks, for compiling its programs before it is added."""

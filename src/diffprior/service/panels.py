@@ -34,7 +34,6 @@ SPARE = 0.1  # share of the time for drawing items anew that have not changed
 SCAN_SECONDS, SCAN_SHARE = 1.0, 0.02  # between searches for what other processes changed
 DRAWN_FROM = ("num_learned", "attributes")  # what the draws of an item depend on
 log = logging.getLogger("diffprior.service")
-MAX_STORED = 100_000  # sets of candidates known to be in the database
 
 
 class Chosen(NamedTuple):
@@ -285,7 +284,6 @@ class Panels:
         self._panels: dict[tuple[str, int], ItemPanel] = {}
         self._building = threading.Lock()
         self._resume = -math.inf  # when items that have not changed may be drawn anew
-        self.stored: OrderedDict[str, None] = OrderedDict()
 
     def of(self, version: Version, connection: sa.Connection) -> ItemPanel:
         """The panel of a version; a 503 if it is not built yet."""
@@ -358,13 +356,6 @@ class Panels:
             for (model, _), panel in self._panels.items():
                 if model == item["model"]:
                     panel.drop([item["name"]])
-
-    def remember(self, sets: Iterable[str]) -> None:
-        """Take note of sets of candidates that are in the database."""
-        for name in sets:
-            self.stored[name] = None
-        while len(self.stored) > MAX_STORED:
-            self.stored.popitem(last=False)
 
     def work(self, now: float) -> bool:
         """Draw anew for a short time between two transactions; whether more items wait for it."""

@@ -8,8 +8,10 @@ import sqlalchemy as sa
 from ..progress import progress
 from .models import Catalog
 from .store import (
+    SUM_OF_BYTES,
     Database,
     Row,
+    candidates,
     decisions,
     observations,
     read_rows,
@@ -21,6 +23,7 @@ from .tasks import pages, replay, starting_states, versions_to_store, write_base
 
 TASKS_AT_ONCE = 500  # read at a time
 ROWS_AT_ONCE = 200  # observations of a task that one step deletes
+SETS_AT_ONCE = 100  # sets of candidates that one transaction deletes
 TURN_SECONDS = 0.02  # of a transaction, unless one step takes longer; others may wait for it
 
 
@@ -30,10 +33,13 @@ class Pruned:
 
     num_decisions: int = 0
     num_observations: int = 0
+    num_sets: int = 0  # of candidates
 
     def __str__(self) -> str:
         """Summary in one line."""
-        return f"deleted {self.num_decisions} decisions and {self.num_observations} observations"
+        counts = f"{self.num_decisions} decisions and {self.num_observations} observations"
+        sets = f", and {self.num_sets} sets of candidates" if self.num_sets else ""
+        return f"deleted {counts}{sets}"
 
 
 def prune(database: Database, older_than: float) -> Pruned:
@@ -60,7 +66,29 @@ def prune(database: Database, older_than: float) -> Pruned:
                             waiting.pop()
                             shown.advance()
                 time.sleep(time.monotonic() - begin)
+    _prune_sets(database, pruned)
     return pruned
+
+
+def _prune_sets(database: Database, pruned: Pruned) -> None:
+    """Delete the sets of candidates that no decision refers to any more.
+
+    They are looked at again once they are locked, as a choice may have used one meanwhile.
+    """
+    c = candidates.c
+    unused = ~sa.select(decisions.c.id).where(decisions.c.candidates == c.id).exists()
+    with database.reading() as connection:
+        found = connection.execute(sa.select(c.model, c.id).where(unused)).all()
+    models = {row.model for row in found}
+    for start in range(0, len(found), SETS_AT_ONCE):
+        ids = [row.id for row in found[start : start + SETS_AT_ONCE]]
+        some = c.model.in_(models), c.id.in_(ids)
+        with database.transaction() as connection:
+            begin = time.monotonic()
+            connection.execute(sa.select(c.id).where(*some).with_for_update())
+            gone = candidates.delete().where(*some, unused)
+            pruned.num_sets += connection.execute(gone).rowcount
+        time.sleep(time.monotonic() - begin)
 
 
 def _prune(
@@ -78,9 +106,10 @@ def _prune(
         _move_base(connection, catalog, task, stop)
         gone = observations.delete().where(own, observations.c.number < stop)
         pruned.num_observations += connection.execute(gone).rowcount
-    num_decisions = _delete_decisions(connection, task, cutoff)
+    num_decisions, size = _delete_decisions(connection, task, cutoff)
     pruned.num_decisions += num_decisions
     counts = {"pruned_learned": stop, "pruned_decisions": task["pruned_decisions"] + num_decisions}
+    counts["num_bytes"] = task["num_bytes"] - size
     connection.execute(tasks.update().where(tasks.c.id == task["id"]).values(**counts))
     return bool(stop < end)
 
@@ -99,12 +128,15 @@ def _move_base(connection: sa.Connection, catalog: Catalog, task: Row, stop: int
     connection.execute(snapshots.delete().where(*older))
 
 
-def _delete_decisions(connection: sa.Connection, task: Row, cutoff: float) -> int:
-    """Delete old decisions whose observations are gone, and which wait for nothing; how many."""
+def _delete_decisions(connection: sa.Connection, task: Row, cutoff: float) -> tuple[int, int]:
+    """Delete old decisions whose observations are gone, and which wait for nothing; how many, and
+    how many bytes.
+    """
     d = decisions.c
     learned = sa.select(observations.c.decision_id).where(observations.c.task_id == task["id"])
     waits = sa.and_(d.settled.is_(False), d.status == "active", d.expires.is_not(None))
     old = (d.task_id == task["id"], d.created < cutoff, ~waits, d.id.not_in(learned))
     ids = sa.select(d.id).where(*old).scalar_subquery()
+    size = connection.execute(sa.select(SUM_OF_BYTES).where(*old)).scalar_one()
     connection.execute(rewards.delete().where(rewards.c.decision_id.in_(ids)))
-    return connection.execute(decisions.delete().where(*old)).rowcount
+    return connection.execute(decisions.delete().where(*old)).rowcount, int(size)

@@ -92,6 +92,12 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     unknown_items: Literal["add", "reject"] = pydantic.Field(
         "add", description="what an unknown item in a choice does: start at the prior, or 404"
     )
+    quota_gb: float | None = pydantic.Field(
+        None,
+        gt=0,
+        description="gigabytes of the model's log, above which decisions get 507 until it is "
+        "pruned; that of the newest version counts",
+    )
     max_rows: int = pydantic.Field(1024, ge=128, le=65536)
 
     @pydantic.model_validator(mode="after")

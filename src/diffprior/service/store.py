@@ -59,6 +59,9 @@ tasks = sa.Table(
     sa.Column("retired", Real),
     sa.Column("pruned_decisions", Whole, nullable=False, server_default="0"),  # of num_decisions
     sa.Column("pruned_learned", Whole, nullable=False, server_default="0"),  # the first of them
+    sa.Column(
+        "num_bytes", Whole, nullable=False, server_default="0"
+    ),  # of its decisions in the log
     sa.UniqueConstraint("model", "name"),
 )
 
@@ -94,6 +97,10 @@ decisions = sa.Table(
 sa.Index("decisions_due", decisions.c.settled, decisions.c.expires)
 sa.Index("decisions_of_task", decisions.c.task_id, decisions.c.number)
 decisions_by_time = sa.Index("decisions_by_time", decisions.c.created)
+of_choices = decisions.c.candidates.isnot(None)
+decisions_by_set = sa.Index(
+    "decisions_by_set", decisions.c.candidates, sqlite_where=of_choices, postgresql_where=of_choices
+)
 
 candidates = sa.Table(
     "candidates",
@@ -163,6 +170,21 @@ tokens = sa.Table(
 )
 
 
+ROW_BYTES = 450  # of a decision with its reward and indexes, beside what these columns hold
+SIZED = ("features", "names", "mask", "ranking", "raw", "excluded")
+SUM_OF_BYTES = sa.func.coalesce(
+    sa.func.sum(
+        ROW_BYTES + sum(sa.func.coalesce(sa.func.length(decisions.c[name]), 0) for name in SIZED)
+    ),
+    0,
+)
+
+
+def num_bytes(decision: Row) -> int:
+    """Bytes that a decision takes in the log, about."""
+    return ROW_BYTES + sum(len(decision[name] or "") for name in SIZED)
+
+
 def read_rows(connection: sa.Connection, query: sa.Executable) -> list[Row]:
     """Rows that may be changed before they are written back."""
     return [dict(row) for row in connection.execute(query).mappings()]
@@ -215,6 +237,13 @@ def _add_guards(connection: sa.Connection) -> None:
     _add_columns(connection, versions.c.since, versions.c.rolled_back)
 
 
+def _add_sizes(connection: sa.Connection) -> None:
+    decisions_by_set.create(connection, checkfirst=True)
+    if _add_columns(connection, tasks.c.num_bytes):
+        size = sa.select(SUM_OF_BYTES).where(decisions.c.task_id == tasks.c.id).scalar_subquery()
+        connection.execute(tasks.update().values(num_bytes=size))
+
+
 def _add_columns(connection: sa.Connection, *columns: sa.Column[Any]) -> bool:
     """Add columns that are not there yet; whether there were any."""
     missing = [column for column in columns if not _has(connection, column)]
@@ -240,6 +269,7 @@ MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (
     _add_bases,
     _add_choices,
     _add_guards,
+    _add_sizes,
 )
 
 
