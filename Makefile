@@ -6,7 +6,7 @@ DEMO := $(VENV)/.installed-demo
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup chromium lint demo paper real-data test coverage docs bench costs fuzz kills crash sbom clean
+.PHONY: help setup chromium lint demo paper real-data test coverage docs bench costs fuzz kills crash hashes sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ kills: $(STAMP) ## kill a thousand processes while they save, and look at what t
 
 crash: $(STAMP) ## kill the decision service two hundred times on SQLite and PostgreSQL
 	PYTHONPATH=tests $(BIN)/python tests/service/crash.py --kills 200 --seconds 30
+
+hashes: ## write the packages of the service with hashes, deploy/*.txt, from constraints.txt
+	$(PYTHON) deploy/hashes.py
 
 sbom: ## write the software bill of materials of the service, build/sbom.json
 	$(PYTHON) -m venv build/service

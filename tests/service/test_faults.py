@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 import diffprior as dp
 import diffprior.service.store as schema
 from diffprior.service.settings import Settings
-from diffprior.service.store import Database
-from diffprior.service.tasks import rebuild
+from diffprior.service.store import Database, read_rows
+from diffprior.service.tasks import TaskCache, current_states, rebuild
 from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward
 
 
@@ -119,3 +119,21 @@ def test_reads_report_a_missing_database(
     for path in (f"/v1/decisions/{identity}", "/v1/models/shop", "/v1/models/shop/tasks/a"):
         reply = service.get(path)
         assert reply.status_code == 503 and "SELECT" not in reply.text
+
+
+def test_a_cached_state_ahead_of_what_is_read_is_not_used(
+    service: TestClient, database: Database
+) -> None:
+    """A page reads the log as it was when it began; a reward came, and is in the cache, since."""
+    first, second = (decide(service)["decision_id"] for _ in range(2))
+    reward(service, first, 1.0)
+    version = service.engine.catalog.version("shop", 1)
+    with database.reading() as connection:
+        wanted = [(task, version) for task in read_rows(connection, sa.select(schema.tasks))]
+        reward(service, second, -1.0)
+        cache = service.engine.task_cache
+        (found,) = current_states(connection, cache, wanted).values()
+        (expected,) = current_states(connection, TaskCache(0), wanted).values()
+    (ahead,) = cache.values()
+    assert (found.num_learned, ahead.num_learned) == (1, 2)
+    assert found.arrays.evidence.to_bytes() == expected.arrays.evidence.to_bytes()
