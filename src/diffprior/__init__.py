@@ -65,12 +65,12 @@ if TYPE_CHECKING:  # for type checkers, which read no table
     from .samplers.base import AbstractSampler as AbstractSampler
     from .samplers.base import Info as Info
     from .samplers.choose import best_sampler as best_sampler
-    from .samplers.dps import DPS as DPS
     from .samplers.evidence_dps import EvidenceDPS as EvidenceDPS
     from .samplers.exact import Exact as Exact
     from .samplers.few_passes import FewPasses as FewPasses
+    from .samplers.laplace_dps import DPS as DPS
     from .samplers.laplace_dps import LaplaceDPS as LaplaceDPS
-    from .samplers.particle_filter import ParticleFilter as ParticleFilter
+    from .samplers.twisted_smc import ParticleFilter as ParticleFilter
     from .samplers.twisted_smc import TwistedSMC as TwistedSMC
     from .schedule import Schedule as Schedule
 
@@ -109,13 +109,11 @@ _NAMES = {
     ".problems.synthetic": "ItemProblem Synthetic example_mixture synthetic",
     ".samplers.base": "AbstractSampler Info",
     ".samplers.choose": "best_sampler",
-    ".samplers.dps": "DPS",
     ".samplers.evidence_dps": "EvidenceDPS",
     ".samplers.exact": "Exact",
     ".samplers.few_passes": "FewPasses",
-    ".samplers.laplace_dps": "LaplaceDPS",
-    ".samplers.particle_filter": "ParticleFilter",
-    ".samplers.twisted_smc": "TwistedSMC",
+    ".samplers.laplace_dps": "DPS LaplaceDPS",
+    ".samplers.twisted_smc": "ParticleFilter TwistedSMC",
     ".schedule": "Schedule",
 }
 _SUBMODULES = ("evaluate", "executors")  # whose names are used with them

@@ -94,9 +94,6 @@ class AbstractExecutor(abc.ABC):
             kind: Class of the results, a dataclass of arrays and numbers whose `total` adds them.
             function: As for `map`.
             shards: As for `map`.
-
-        Returns:
-            The sum.
         """
         found: Sum = kind.total(self.map(function, shards))
         return found

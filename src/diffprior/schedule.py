@@ -126,9 +126,6 @@ class Schedule(Serializable):
 
         Args:
             dtype: Of the numbers.
-
-        Returns:
-            Coefficients stacked over stages.
         """
         columns = (self._alpha_bar[:-1], *(getattr(self, name) for name in Stages._fields[1:]))
         return Stages(*(jnp.asarray(column[::-1].copy(), dtype) for column in columns))

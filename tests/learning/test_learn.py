@@ -14,7 +14,7 @@ import diffprior as dp
 from diffprior.fitting.config import LOGS_SEARCH, LearningConfig
 from diffprior.fitting.em import log_evidence
 from diffprior.fitting.rows import blocks_of
-from diffprior.learning.scoring import as_prior, naive
+from diffprior.learning.scoring import naive, prior_of
 from diffprior.logs.statistics import held_out
 from diffprior.mixture import GaussianMixture
 from worlds_of_tasks import blobs, mixed_model, repeated_measures, rows
@@ -230,5 +230,5 @@ def test_plug_in_estimates_of_fewer_tasks_than_parameters_are_a_prior() -> None:
     """They span fewer directions than there are, whatever the precision."""
     rng = np.random.default_rng(0)
     logs = dp.Logs(np.repeat(np.arange(10), 4), rng.normal(size=(40, 12)), rng.normal(size=40))
-    prior = as_prior(naive(blocks_of(logs, dp.Linear(1.0))))
+    prior = prior_of(naive(blocks_of(logs, dp.Linear(1.0))))
     assert isinstance(prior, dp.GaussianPrior) and np.linalg.eigvalsh(prior.cov)[0] > 0

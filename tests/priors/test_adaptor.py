@@ -13,7 +13,7 @@ import diffprior as dp
 import reference
 from cases import COVS, DIM, MEANS, PRIORS, WEIGHTS, PriorCase, case_name, tolerance
 from diffprior.linalg import Spectral
-from diffprior.priors.adaptor import PriorDenoiser, as_prior, unit_coordinates
+from diffprior.priors.base import PriorDenoiser, as_prior, unit_coordinates
 from foreign import Stranger, TwelveLines
 
 both_precisions = pytest.mark.float32

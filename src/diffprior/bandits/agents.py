@@ -14,8 +14,7 @@ from ..checks import on_device, positive, positive_int
 from ..evidence.base import AbstractEvidence, AbstractLikelihood, Rows
 from ..files.base import Serializable
 from ..gaussian import Gaussian
-from ..priors.adaptor import PriorDenoiser
-from ..priors.base import AbstractPrior
+from ..priors.base import AbstractPrior, PriorDenoiser
 from ..priors.diffusion import DiffusionPrior
 from ..priors.gaussian import GaussianPrior
 from ..samplers.base import AbstractSampler

@@ -46,11 +46,7 @@ class Coverage(AbstractResult):
     failed: int
 
     def table(self) -> Table:
-        """The share of each parameter and of all.
-
-        Returns:
-            The table.
-        """
+        """The share of each parameter and of all."""
         shares = [("all", plus_minus(100 * self.share, 100 * self.standard_error))]
         shares += [(f"{i + 1}", f"{100 * x:.1f}") for i, x in enumerate(self.by_parameter)]
         caption = f"{100 * self.level:g} % intervals, {self.num_tasks} tasks, {self.failed} failed"
@@ -88,11 +84,7 @@ class RankUniformity(AbstractResult):
     failed: int
 
     def table(self) -> Table:
-        """Histogram and p-value of each parameter.
-
-        Returns:
-            The table.
-        """
+        """Histogram and p-value of each parameter."""
         rows = [
             (f"{i + 1}", " ".join(f"{count:d}" for count in counts), f"{p:.3g}")
             for i, (counts, p) in enumerate(zip(self.histogram, self.by_parameter, strict=True))
@@ -129,8 +121,10 @@ def coverage(
         ValueError: If true parameters are not known, or draws are too few for the level.
     """
     _check_level(level, num_draws)
-    uniforms, failed = _ranks(sampler, as_tasks(tasks, likelihood), num_draws, seed)
-    return _coverage(uniforms, level, num_draws, failed)
+    tasks = as_tasks(tasks, likelihood)
+    truths = tasks.true_parameters()
+    draws = draw_posteriors(sampler, tasks, num_draws, seed).values
+    return interval_coverage(draws, truths, level, seed)
 
 
 def rank_uniformity(
@@ -165,42 +159,38 @@ def rank_uniformity(
     """
     from scipy import stats  # slow to import, and not needed to decide
 
-    uniforms, failed = _ranks(sampler, as_tasks(tasks, likelihood), num_draws, seed)
+    tasks = as_tasks(tasks, likelihood)
+    truths = tasks.true_parameters()
+    draws = draw_posteriors(sampler, tasks, num_draws, seed)
+    uniforms = rank_uniforms(draws.values, truths, np.random.default_rng(seed))
     valid = np.isfinite(uniforms).all(axis=1)
     edges = np.linspace(0.0, 1.0, num_bins + 1)
     counts = np.array([np.histogram(column, edges)[0] for column in uniforms[valid].T])
     p_values = np.array([float(stats.chisquare(row).pvalue) for row in counts])
     combined = min(1.0, float(np.min(p_values)) * len(p_values))
-    return RankUniformity(combined, p_values, counts, len(uniforms), failed)
-
-
-def _ranks(
-    sampler: object, tasks: Tasks, num_draws: int, seed: int
-) -> tuple[Float[np.ndarray, "n d"], int]:
-    """Ranks of true parameters among draws, as of `rank_uniforms`, and how many draws failed."""
-    truths, rng = tasks.true_parameters(), np.random.default_rng(seed)
-    draws = draw_posteriors(sampler, tasks, num_draws, seed)
-    return rank_uniforms(draws.values, truths, rng), draws.failed
+    return RankUniformity(combined, p_values, counts, len(uniforms), draws.failed)
 
 
 def interval_coverage(
-    draws: Float[np.ndarray, "n m d"], truths: Float[np.ndarray, "n d"], level: float = 0.9
+    draws: Float[np.ndarray, "n m d"],
+    truths: Float[np.ndarray, "n d"],
+    level: float = 0.9,
+    seed: int = 0,
 ) -> Coverage:
     """Share of `truths` inside the central intervals of `draws`, those that failed left out."""
-    _check_level(level, draws.shape[1])
+    num_draws = draws.shape[1]
+    _check_level(level, num_draws)
     draws = nan_where_failed(draws)
-    uniforms = rank_uniforms(draws, truths, np.random.default_rng(0))
-    return _coverage(uniforms, level, draws.shape[1], int(np.isnan(draws[..., 0]).sum()))
-
-
-def _coverage(
-    uniforms: Float[np.ndarray, "n d"], level: float, num_draws: int, failed: int
-) -> Coverage:
-    inside = _inside(uniforms, level)
-    shares = inside.mean(axis=1)
-    by_parameter, error = inside.mean(axis=0), standard_error(shares)
+    inside = _inside(rank_uniforms(draws, truths, np.random.default_rng(seed)), level)
+    by_task, failed = inside.mean(axis=1), int(np.isnan(draws[..., 0]).sum())
     return Coverage(
-        float(shares.mean()), error, by_parameter, level, len(shares), num_draws, failed
+        float(by_task.mean()),
+        standard_error(by_task),
+        inside.mean(axis=0),
+        level,
+        len(truths),
+        num_draws,
+        failed,
     )
 
 
@@ -273,19 +263,11 @@ class PredictiveCheck(AbstractResult):
     level: float
 
     def to_dict(self) -> dict[str, object]:
-        """The table as plain numbers.
-
-        Returns:
-            A dictionary that JSON can hold.
-        """
+        """The table as plain numbers."""
         return asdict(self)
 
     def table(self) -> Table:
-        """Scores, one row for each length of history.
-
-        Returns:
-            The table.
-        """
+        """Scores, one row for each length of history."""
         table = [
             (
                 str(row.num_rows),

@@ -17,8 +17,7 @@ from ..evidence.linear import Linear
 from ..fitting.rows import block_order, blocks_of, row_blocks, shifted
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
-from ..priors.adaptor import as_prior
-from ..priors.base import AbstractClosedFormPrior
+from ..priors.base import AbstractClosedFormPrior, as_prior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..reporting.figures import AbstractResult, plot_intervals
@@ -70,11 +69,7 @@ class LogEvidence(AbstractResult):
         return float(np.mean(self.variances) / 2)
 
     def table(self) -> Table:
-        """Mean, standard error, and what estimating adds to it.
-
-        Returns:
-            The table, of one row.
-        """
+        """Mean, standard error, and what estimating adds to it."""
         row = (
             plus_minus(self.mean, self.standard_error),
             f"{self.estimation_error:.2g}",
@@ -259,11 +254,7 @@ class Comparison(AbstractResult):
         return found
 
     def to_dict(self) -> dict[str, object]:
-        """The table as plain numbers.
-
-        Returns:
-            A dictionary that JSON can hold.
-        """
+        """The table as plain numbers."""
         return {
             "num_tasks": len(self.num_observations),
             "baseline": self.baseline,
@@ -281,11 +272,7 @@ class Comparison(AbstractResult):
         return plot_intervals(ax, names, found[:, 0], ends, along, 0.0)
 
     def table(self) -> Table:
-        """Log evidence, one row for each prior.
-
-        Returns:
-            The table.
-        """
+        """Log evidence, one row for each prior."""
         rows = [
             (
                 name,

@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike
 from ..checks import on_device, positive_int, real_numbers
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..logs.logs import Logs, grouped_logs
-from ..priors.adaptor import as_prior
-from ..priors.base import AbstractPrior
+from ..priors.base import AbstractPrior, as_prior
 from ..priors.conditional import ConditionalPrior
 from ..problems.base import AbstractProblem
 from ..problems.synthetic import uniform_in_ball

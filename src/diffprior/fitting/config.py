@@ -214,9 +214,6 @@ class FitConfig:
         Args:
             dim: Number of parameters.
             num_components: Of the mixture that the network corrects; 1 for a Gaussian.
-
-        Returns:
-            The settings.
         """
         large = num_components * dim**2 >= self.max_base_size // 4
         defaults = PAPER if self.stagewise else _defaults(dim, num_components > 1, large)

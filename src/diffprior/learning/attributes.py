@@ -14,7 +14,7 @@ from ..fitting.rows import block_order, blocks_of, shifted
 from ..fitting.search import SearchConfig, gaussian_of
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
-from .scoring import Family, Gain, closed_form, gain, task_log_evidence
+from .scoring import Family, Gain, family_of, gain, task_log_evidence
 from .tasks import turns_of
 
 GAUSSIAN, GIVEN = "Gaussian", " given attributes"  # in the names of families
@@ -83,7 +83,7 @@ def gaussian_given(
     assert logs.attributes is not None
     offsets = regression.offsets(logs.attributes)[block_order(logs)]
     residual = gaussian_of(shifted(blocks, offsets), start=regression.residual)
-    return Family.given_attributes(GAUSSIAN + GIVEN, closed_form(GAUSSIAN, residual), regression)
+    return Family.given_attributes(GAUSSIAN + GIVEN, family_of(GAUSSIAN, residual), regression)
 
 
 def turns(
@@ -97,7 +97,7 @@ def turns(
         seen, held_out = few.select(fold != turn), few.select(fold == turn)
         own = gaussian_of(blocks_of(seen, likelihood), start=gaussian)
         given = gaussian_given(seen, likelihood, own)
-        found.append(Turn(seen, held_out, closed_form(GAUSSIAN, own), given))
+        found.append(Turn(seen, held_out, family_of(GAUSSIAN, own), given))
     return found
 
 

@@ -91,7 +91,7 @@ class NextRewards(Serializable):
         return line
 
 
-def calibration(
+def predict_second_halves(
     family: Family, logs: Logs, likelihood: AbstractLikelihood, seed: int = 0
 ) -> tuple[NextRewards | None, Float[np.ndarray, " n"] | None]:
     """Predict the second half of each task's rows from the first.

@@ -36,8 +36,8 @@ from .attributes import (
 from .diagnostics import (
     Reliability,
     Simulation,
-    calibration,
     data_warnings,
+    predict_second_halves,
     reliability,
     simulate_regret,
 )
@@ -49,7 +49,7 @@ from .scoring import (
     Family,
     FamilyResult,
     Gain,
-    closed_form,
+    family_of,
     first_tasks,
     gain,
     naive,
@@ -251,8 +251,8 @@ class _Run:
         blocks = self.source.blocks(self.likelihood, self.selection)
         with self._phase(GAUSSIAN):
             gaussian = gaussian_of(blocks, self.passes)
-            families = [closed_form(NAIVE, naive(blocks, self.passes))]
-            families.append(closed_form(GAUSSIAN, gaussian))
+            families = [family_of(NAIVE, naive(blocks, self.passes))]
+            families.append(family_of(GAUSSIAN, gaussian))
             seen = reliability(gaussian, blocks, self.passes)
         self._note_gaussian(families)
         rough = self.few or seen.learnable_order < self.config.min_order
@@ -262,10 +262,10 @@ class _Run:
                 search = self._search(blocks, gaussian, forced)
         elif "mixture" in allowed:
             self.progress.drop(STEPS["mixture"])
-        chosen, sentence = choose(search, self.few, rough, forced)
+        chosen, sentence = gaussian_or_mixture(search, self.few, rough, forced)
         base = families[-1]  # the closed form that is chosen
         if search is not None and chosen != GAUSSIAN:
-            base = closed_form(search.name, search.mixture)
+            base = family_of(search.name, search.mixture)
             families.append(base)
         worth = None
         if isinstance(self.rest, Logs) and self.rest.attributes is not None:
@@ -382,7 +382,7 @@ class _Run:
         over = gain(given.values[own] - search.values[other])
         if own == GAUSSIAN_ALONE:
             return worth, [family], given, over
-        residual = closed_form(given.name, given.mixture)
+        residual = family_of(given.name, given.mixture)
         mixture = Family.given_attributes(given.name + GIVEN, residual, family.regression)
         return worth, [family, mixture], given, over
 
@@ -470,7 +470,7 @@ class _Run:
             results, names = score(families, held_out, likelihood, chosen, seed)
         next_rewards = places = None
         if isinstance(held_out, Logs):
-            next_rewards, places = calibration(basis, held_out, likelihood, seed)
+            next_rewards, places = predict_second_halves(basis, held_out, likelihood, seed)
         noise = self.noise
         return LearningReport(
             num_tasks=self.source.num_tasks,
@@ -513,7 +513,7 @@ class _Run:
                 continue
             blocks = blocks_of(own, self.likelihood)
             gaussian = gaussian_of(blocks)
-            found = [closed_form(NAIVE, naive(blocks)), closed_form(GAUSSIAN, gaussian)]
+            found = [family_of(NAIVE, naive(blocks)), family_of(GAUSSIAN, gaussian)]
             if attributes and isinstance(own, Logs):
                 found.append(gaussian_given(own, self.likelihood, gaussian))
             for family in found:
@@ -538,7 +538,9 @@ class _Run:
         return Pictures(draws, estimates, places)
 
 
-def choose(search: Search | None, few: bool, rough: bool, forced: bool) -> tuple[str, str]:
+def gaussian_or_mixture(
+    search: Search | None, few: bool, rough: bool, forced: bool
+) -> tuple[str, str]:
     """Choose between the Gaussian and the best mixture, with the reason in a sentence."""
     if few:
         return GAUSSIAN, "chosen: the Gaussian, since so few tasks cannot validate anything richer"

@@ -18,7 +18,7 @@ from ..fitting.search import gaussian_of
 from ..logs.logs import Logs
 from ..logs.shards import ShardedLogs
 from ..logs.statistics import folds, segment_sums
-from .scoring import closed_form, first_tasks, gain, task_log_evidence
+from .scoring import family_of, first_tasks, gain, task_log_evidence
 from .tasks import resolve
 
 MAX_RATINGS = 11  # different whole numbers that look like ratings
@@ -151,7 +151,7 @@ def _compared(logs: Logs) -> tuple[AbstractLikelihood, str]:
     values: dict[str, np.ndarray] = {}
     for name in COUNTS:
         likelihood, _ = resolve(seen, _estimated(name, seen))
-        gaussian = closed_form(name, gaussian_of(blocks_of(seen, likelihood)))
+        gaussian = family_of(name, gaussian_of(blocks_of(seen, likelihood)))
         values[name] = task_log_evidence(gaussian, held_out, likelihood)
     best = COUNTS[0]
     for name in COUNTS[1:]:
@@ -189,7 +189,7 @@ def _by_em(
     gaussian = None
     for step in range(NUM_STEPS):
         gaussian = gaussian_of(blocks_of(logs, found), start=gaussian)
-        family = closed_form("Gaussian", gaussian)
+        family = family_of("Gaussian", gaussian)
         theta = family.posterior_draws(logs, found, step, count=NUM_DRAWS)
         found = maximize(logs, np.einsum("nd,mnd->mn", logs.features, theta[:, logs.row_tasks]))
     return found

@@ -187,9 +187,6 @@ class LearningReport(Serializable):
 
         Args:
             ax: Axes of Matplotlib; by default those of a new figure.
-
-        Returns:
-            The axes.
         """
         others = [family for family in self.families if family.name != "Gaussian"]
         gains = [family.over_gaussian for family in others]

@@ -59,7 +59,7 @@ class Family:
         """The family with a wide Gaussian of weight `share` mixed into its closed form, if any."""
         if self.components is None:
             return self
-        family = closed_form(self.name, hedged(self.components, share))
+        family = family_of(self.name, hedged(self.components, share))
         if self.regression is None:
             return family
         return Family.given_attributes(self.name, family, self.regression)
@@ -101,12 +101,12 @@ class Family:
         return np.asarray(self.prior.sample(jax.random.key(seed), count), np.float64)
 
 
-def closed_form(name: str, components: GaussianMixture) -> Family:
+def family_of(name: str, components: GaussianMixture) -> Family:
     """Make a family whose prior is a Gaussian or a mixture."""
-    return Family(name, as_prior(components), components)
+    return Family(name, prior_of(components), components)
 
 
-def as_prior(components: GaussianMixture) -> GaussianPrior | MixturePrior:
+def prior_of(components: GaussianMixture) -> GaussianPrior | MixturePrior:
     """Make a prior of components."""
     if components.num_components == 1:
         return GaussianPrior(components.means[0], components.covs[0])

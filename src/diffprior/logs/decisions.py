@@ -125,9 +125,6 @@ class LoggedDecisions:
                 other as given, each reward known before the next decision.
             learned: When its reward became known (n,), later than `created`.
 
-        Returns:
-            The decisions.
-
         Raises:
             ValueError: Shapes do not agree, or a number is impossible.
         """

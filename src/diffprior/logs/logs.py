@@ -21,7 +21,7 @@ from .statistics import (
     row_products,
     segment_sums,
 )
-from .streams import LogColumns, first_frame, sample_tasks, stream_statistics
+from .streams import LogColumns, first_frame, read_sample, stream_statistics
 
 if TYPE_CHECKING:
     from ..tables import Frame
@@ -187,7 +187,7 @@ class Logs:
         if max_rows is None:
             frame = read_table(source)
         else:
-            frame = sample_tasks(Path(str(source)), task, positive_int("max_rows", max_rows))
+            frame = read_sample(Path(str(source)), task, positive_int("max_rows", max_rows))
         if attribute_encoder is not None:
             known = (column.name for column in attribute_encoder.columns)
             attributes = [name for name in known if name in frame.columns]

@@ -121,7 +121,7 @@ def stream_statistics(
     return from_products(labels, label_hashes(labels), totals[: len(places)], names).checked()
 
 
-def sample_tasks(path: Path, task: str, max_rows: int, batch_rows: int = BATCH_ROWS) -> "Frame":
+def read_sample(path: Path, task: str, max_rows: int, batch_rows: int = BATCH_ROWS) -> "Frame":
     """Read all rows of as many whole tasks as `max_rows` allow, chosen by their labels."""
     require_column(_open(path).schema_arrow.names, task, "task")
     limit = _hash_limit(path, task, max_rows, batch_rows)

@@ -21,8 +21,14 @@ from ..gaussian import Gaussian
 from ..linalg import eigh, solve_lower
 from ..schedule import Schedule, Stages
 from ..threefry import unrolled
-from .adaptor import PriorDenoiser, as_prior, unit_coordinates
-from .base import AbstractPrior, checked_offset, natural_evidence
+from .base import (
+    AbstractPrior,
+    PriorDenoiser,
+    as_prior,
+    checked_offset,
+    natural_evidence,
+    unit_coordinates,
+)
 from .conditional import ConditionalPrior
 
 LEARNED = (CorrectedDenoiser, NetworkDenoiser, StagewiseDenoiser)  # known to files

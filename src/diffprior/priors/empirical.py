@@ -45,9 +45,6 @@ class EmpiricalPrior(AbstractClosedFormPrior):
 
         Args:
             samples: Parameters of past tasks (n, d).
-
-        Returns:
-            The prior.
         """
         return EmpiricalPrior(checked_samples(samples, at_least=1))
 
@@ -82,9 +79,6 @@ class EmpiricalPrior(AbstractClosedFormPrior):
 
         Args:
             evidence: What the task has shown so far.
-
-        Returns:
-            The atoms with new weights, and log p(h); exact under any likelihood.
         """
         origin, local, at_origin = centered(evidence, jnp.exp(self.log_weights) @ self.atoms)
         log_likelihood = jax.vmap(local.log_likelihood)(self.atoms - origin[None])

@@ -112,9 +112,6 @@ class GaussianPrior(AbstractClosedFormPrior):
         Args:
             evidence: What the task has shown so far.
 
-        Returns:
-            The Gaussian posterior and log p(h); Laplace's approximation unless rewards are linear.
-
         References:
             Kveton et al. (2024), Eq. (3) and Algorithm 1.
         """

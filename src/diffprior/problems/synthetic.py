@@ -288,9 +288,6 @@ class ItemProblem(eqx.Module):
         Args:
             key: Of the random numbers.
             num_items: How many.
-
-        Returns:
-            Parameters (n, d).
         """
         return self.prior.sample(key, num_items)
 
@@ -300,9 +297,6 @@ class ItemProblem(eqx.Module):
         Args:
             key: Of the random numbers.
             num_rounds: How many.
-
-        Returns:
-            One for each round (n, d).
         """
         return uniform_in_ball(key, num_rounds, self.dim)
 

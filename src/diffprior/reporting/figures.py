@@ -171,11 +171,7 @@ class AbstractResult:
     """Result that is a table: as text in a terminal, as HTML in a notebook."""
 
     def table(self) -> Table:
-        """The result as a table.
-
-        Returns:
-            The table, with a caption.
-        """
+        """The result as a table."""
         raise NotImplementedError
 
     def __str__(self) -> str:

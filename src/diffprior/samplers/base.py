@@ -119,9 +119,6 @@ class AbstractSampler(eqx.Module, Serializable):
             evidence: what this task has shown; of as many parameters as the prior has.
             throw: whether a numerical failure raises; if not, a draw that failed is NaN.
 
-        Returns:
-            Parameters (d,).
-
         Raises:
             ValueError: if the evidence is none, or of another number of parameters.
             RuntimeError: if the draw failed, unless throw=False.
@@ -144,9 +141,6 @@ class AbstractSampler(eqx.Module, Serializable):
             evidence: what this task has shown; of as many parameters as the prior has.
             num_samples: how many.
             throw: whether a numerical failure raises; if not, the draws that failed are NaN.
-
-        Returns:
-            Parameters (num_samples, d), and what is known of each draw.
 
         Raises:
             ValueError: as of `sample`, or if the number is not a positive integer.

@@ -3,8 +3,7 @@
 from numpy.typing import ArrayLike
 
 from ..denoisers.network import CorrectedDenoiser
-from ..priors.adaptor import as_prior
-from ..priors.base import AbstractClosedFormPrior
+from ..priors.base import AbstractClosedFormPrior, as_prior
 from ..priors.conditional import ConditionalPrior
 from ..priors.diffusion import DiffusionPrior
 from ..priors.mixture import MixturePrior
