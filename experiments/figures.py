@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from diffprior.reporting.figures import DATA, MODEL, legend_below, new_figure, scatter
+from diffprior.reporting.figures import DATA, MODEL, legend_below, new_figure
 
 from .experiment import ProblemResult
 
@@ -108,7 +108,8 @@ def data_figure(clouds: Sequence[Clouds], results: Sequence[ProblemResult]) -> A
 
 def draw_clouds(axis: Any, clouds: Clouds) -> None:
     """Points of the true prior under those of the learned one."""
-    scatter(axis, clouds.true, clouds.learned)
+    for points, color in ((clouds.true, DATA), (clouds.learned, MODEL)):
+        axis.scatter(points[:, 0], points[:, 1], s=2, alpha=0.4, color=color, lw=0)
     for color, label in ((DATA, "true prior"), (MODEL, "learned prior")):
         axis.plot([], [], "o", ms=4, color=color, label=label)
     axis.set_title(clouds.title)

@@ -64,7 +64,7 @@ def closing(settings: Mapping[str, str], entries: Sequence[Entry]) -> list[Block
 
 _COMMANDS = """\
 # past tasks' parameters, a row each, columns with names:
-diffprior fit tasks.csv -o tasks.dprior --plot tasks.png
+diffprior fit tasks.csv -o tasks.dprior
 
 # and decide in a new task, in Python:
 import diffprior as dp

@@ -1,12 +1,9 @@
 """Tables, pages and figures: complete, escaped and readable."""
 
 import html.parser
-from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from diffprior.reporting.figures import MAX_SHOWN, prior_figure, save_prior_figure
 from diffprior.reporting.page import Callout, Code, Heading, Picture, SideBySide, Text, page
 from diffprior.reporting.tables import Link, Table, plus_minus
 
@@ -83,35 +80,3 @@ def test_a_table_as_text() -> None:
     assert TABLE.to_text(bold=True).endswith("A&B    \x1b[1m15 ± 1\x1b[0m")
     assert str(Table((), [("a", "b"), ("cc", "d")], words=True)) == "a   b\ncc  d"
     assert str(Table(("a",), [])) == "a"
-
-
-def test_every_pair_is_shown_with_names() -> None:
-    for dim in (1, 8):
-        figure = prior_figure(ROWS[:, :dim], ROWS[::-1, :dim], NAMES[:dim])
-        shown = min(dim, MAX_SHOWN)
-        visible = [axis for axis in figure.axes if axis.get_visible()]
-        scattered = [axis for axis in visible if axis.collections]
-        assert len(scattered) == shown * (shown - 1) // 2
-        assert len(visible) - len(scattered) == shown
-        labels = {axis.get_xlabel() for axis in visible} - {""}
-        assert labels == {f"parameter {n}" if n == "2" else n for n in NAMES[:shown]}
-        pairs = {tuple(axis.collections[0].get_offsets()[0]) for axis in scattered}
-        assert pairs == {(ROWS[0, j], ROWS[0, i]) for i in range(shown) for j in range(i)}
-        columns = [{axis.get_xlim() for axis in figure.axes[j::shown][j:]} for j in range(shown)]
-        assert all(len(limits) == 1 for limits in columns)  # a histogram above its points
-
-
-def test_the_legend_covers_no_axes() -> None:
-    figure = prior_figure(ROWS[:, :2], ROWS[:, :2], NAMES[:2])
-    FigureCanvasAgg(figure).draw()
-    (legend,) = figure.legends
-    box = legend.get_window_extent()
-    for axis in (axis for axis in figure.axes if axis.get_visible()):
-        assert not box.overlaps(axis.get_window_extent())
-
-
-def test_figures_as_files(tmp_path: Path) -> None:
-    for suffix, start in (("png", b"\x89PNG"), ("svg", b"<?xml"), ("PDF", b"%PDF")):
-        path = tmp_path / f"a.{suffix}"
-        save_prior_figure(path, ROWS[:, :1], ROWS[:, :1], ("a",))
-        assert path.read_bytes().startswith(start)

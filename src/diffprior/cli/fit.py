@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from ..priors.diffusion import DiffusionPrior
     from ..tables import Frame
 
-SHOWN_POINTS = 5000  # of a picture
 MIN_IDS = 20  # rows from which a column of different integers looks like an id
 PANDAS_INDEX = ("", "Unnamed: 0", "__index_level_0__")
 
@@ -50,28 +49,16 @@ def fit(
         str, typer.Option(help="default, or paper: T = 100, alpha = 0.97.")
     ] = "default",
     seed: Seed = 0,
-    plot: Annotated[
-        Path | None, typer.Option(help="Also plot past tasks against draws of the prior.")
-    ] = None,
 ) -> None:
     """Fit a prior to the parameters of past tasks."""
     with friendly_errors():
         check_output("output", output, samples)
-        if plot is not None:
-            from ..checks import require
-
-            require("plot", "matplotlib")
-            check_ending("plot", plot, (".png", ".pdf", ".svg"))
-            check_output("plot", plot, samples, output)
         table = read_parameters(samples, split_names(columns))
         for note in table.notes:
             say(f"note: {note}")
         prior = _fit(table, preset, seed)
         prior.save(output)
         say(f"{prior.report}\nwrote {output}")
-        if plot is not None:
-            _plot(prior, table, plot, seed)
-            say(f"wrote {plot}")
 
 
 def sample(
@@ -202,14 +189,3 @@ def _fit(table: Parameters, preset: str, seed: int) -> "DiffusionPrior":
         prior = DiffusionPrior.fit(table.values, preset=preset, seed=seed)
     names = () if table.names[0] == "1" else table.names
     return dataclasses.replace(prior, metadata=Metadata(prior.report, names))
-
-
-def _plot(prior: "DiffusionPrior", table: Parameters, path: Path, seed: int) -> None:
-    import jax
-    import numpy as np
-
-    from ..reporting.figures import save_prior_figure
-
-    shown = table.values[:SHOWN_POINTS]
-    draws = np.asarray(prior.sample(jax.random.key(seed), len(shown)))
-    save_prior_figure(path, shown, draws, table.names)

@@ -3,14 +3,12 @@
 import importlib.util
 import io
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 
 from ..checks import require
-from ..files.atomic import write_atomic
 from .page import Block, Picture, fragment
 from .tables import Table
 
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
 
 DATA, MODEL = "#3b78c9", "#d1495b"  # past tasks or the truth; what was learned
-MAX_SHOWN = 6  # parameters in a figure of pairs
 LIGHT: Any = {  # rcParams
     "figure.facecolor": "white",
     "axes.spines.top": False,
@@ -80,87 +77,6 @@ def legend_below(figure: "Figure") -> None:
         loc="outside lower center",
         ncols=min(max(1, int(figure.get_figwidth() / 1.4)), len(entries)),
     )
-
-
-def scatter(axis: "Axes", data: Float[np.ndarray, "n 2"], draws: Float[np.ndarray, "m 2"]) -> None:
-    """Plot past tasks and draws as points in the plane."""
-    for points, color in ((data, DATA), (draws, MODEL)):
-        axis.scatter(points[:, 0], points[:, 1], s=2, alpha=0.4, color=color, lw=0)
-
-
-def save_prior_figure(
-    path: Path,
-    data: Float[np.ndarray, "n d"],
-    draws: Float[np.ndarray, "m d"],
-    names: Sequence[str],
-) -> None:
-    """Save `prior_figure` to a .png, .pdf or .svg file."""
-    file_format = path.suffix.lower().lstrip(".")
-    write_atomic(path, render(lambda: prior_figure(data, draws, names), file_format))
-
-
-def prior_figure(
-    data: Float[np.ndarray, "n d"], draws: Float[np.ndarray, "m d"], names: Sequence[str]
-) -> "Figure":
-    """Plot past tasks against draws from a prior: a panel per pair, a histogram per parameter."""
-    shown = min(data.shape[1], MAX_SHOWN)
-    labels = [f"parameter {name}" if name.isdigit() else name for name in names[:shown]]
-    size = 5.0 if shown == 1 else max(1.9, 7.5 / shown)
-    figure, axes = new_figure(shown, shown, width=size, height=size)
-    limits = [_limits(data[:, i], draws[:, i]) for i in range(shown)]
-    for i in range(shown):
-        for j in range(shown):
-            axis = axes[i, j]
-            if j > i:
-                axis.set_visible(False)
-            elif i == j:
-                _histograms(axis, data[:, i], draws[:, i], limits[i])
-            else:
-                scatter(axis, data[:, [j, i]], draws[:, [j, i]])
-                axis.set_ylim(limits[i])
-            axis.set_xlim(limits[j])
-            _label_axes(axis, labels, i, j)
-    _add_legend(figure)
-    if shown < data.shape[1]:
-        figure.suptitle(f"the first {shown} of {data.shape[1]} parameters", fontsize=9)
-    return figure
-
-
-def _limits(data: np.ndarray, draws: np.ndarray) -> tuple[float, float]:
-    """Range of a parameter in all its panels: without a thousandth at either end, and a margin."""
-    low, high = np.quantile(np.concatenate([data, draws]), (0.001, 0.999))
-    margin = 0.05 * (high - low) if high > low else 0.5
-    return float(low - margin), float(high + margin)
-
-
-def _histograms(
-    axis: "Axes", data: np.ndarray, draws: np.ndarray, limits: tuple[float, float]
-) -> None:
-    edges = np.linspace(*limits, 44).tolist()
-    for values, color in ((data, DATA), (draws, MODEL)):
-        axis.hist(values, edges, density=True, histtype="step", color=color, lw=1.3)
-    axis.set_yticks([])
-    axis.spines["left"].set_visible(False)
-
-
-def _label_axes(axis: "Axes", labels: Sequence[str], i: int, j: int) -> None:
-    """Label the outer axes only."""
-    if i == len(labels) - 1:
-        axis.set_xlabel(labels[j])
-    else:
-        axis.tick_params(labelbottom=False)
-    if j == 0 and i > 0:
-        axis.set_ylabel(labels[i])
-    elif i != j:
-        axis.tick_params(labelleft=False)
-
-
-def _add_legend(figure: "Figure") -> None:
-    from matplotlib.lines import Line2D
-
-    marks = [Line2D([], [], ls="", marker="o", ms=5, color=color) for color in (DATA, MODEL)]
-    names = ["past tasks", "draws from the prior"]
-    figure.legend(marks, names, loc="outside upper center", ncols=2)
 
 
 COLORS = ("#4477aa", "#228833", "#ee6677", "#ccbb44", "#66ccee", "#aa3377")
