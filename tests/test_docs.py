@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import diffprior as dp
+from browser.browsing import is_too_wide, opened_browser, violations
 
 ROOT = Path(__file__).parents[1]
 PAGES = tuple(
@@ -108,21 +109,54 @@ def build_site(folder: Path, site: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env)
 
 
-def test_the_site_builds_strictly_and_documents_every_public_name(tmp_path: Path) -> None:
+def test_the_site_builds_strictly_and_reads_from_files(tmp_path: Path) -> None:
     built = build_site(ROOT, tmp_path)
     assert built.returncode == 0, built.stderr
     assert "WARNING" not in built.stderr
-    pages = [page.read_text(encoding="utf-8") for page in (tmp_path / "reference").glob("*.html")]
-    anchors = {name for page in pages for name in re.findall(r'id="(diffprior[\w.]*)"', page)}
+    paths = sorted(tmp_path.rglob("*.html"))
+    pages = {path.relative_to(tmp_path).as_posix(): path.read_text("utf-8") for path in paths}
+    anchors = {
+        name for text in pages.values() for name in re.findall(r'id="(diffprior[\w.]*)"', text)
+    }
     wanted = [f"diffprior.{name}" for name in dp.__all__]
     wanted += [f"diffprior.evaluate.{name}" for name in dp.evaluate.__all__]
     assert not [name for name in wanted if name not in anchors]
+    assert (
+        "arithmatex" not in "".join(pages.values())
+        and pages["explanation/notation.html"].count("</math>") > 50
+    )
+    for command in ("learn", "serve", "token create"):
+        assert f"<code>diffprior {command}</code>" in pages["reference/command-line.html"]
+    read_site(tmp_path)
+
+
+def read_site(site: Path) -> None:
+    """Search, accessibility and the width of a phone, without a server or a network."""
+    with opened_browser() as browser:
+        page = browser.new_page()
+        requests: list[str] = []
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("pageerror", lambda error: requests.append(f"script: {error}"))
+        page.goto((site / "index.html").as_uri())
+        assert not violations(page)
+        page.emulate_media(color_scheme="dark")
+        assert not violations(page, rules=["color-contrast"])
+        page.locator(".md-search__input").click()
+        page.keyboard.type("particles degenerate")
+        page.locator(".md-search-result__link", has_text="Choosing a prior").first.click()
+        page.get_by_role("heading", name="Choosing a prior and a sampler").wait_for()
+        page.set_viewport_size({"width": 390, "height": 844})
+        for path in sorted(site.rglob("*.html")):
+            page.goto(path.as_uri())
+            assert not is_too_wide(page), path
+        elsewhere = [url for url in requests if not url.startswith(("file:", "data:", "about:"))]
+        assert not elsewhere, elsewhere
 
 
 def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
     """On a page of its own, with the settings of the site but for the pages that it lists."""
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    settings = settings.split("nav:\n  -")[0].split("plugins:")[0]
+    settings = settings.split("nav:\n  -")[0].split("hooks:")[0]
     (tmp_path / "mkdocs.yml").write_text(settings, encoding="utf-8")
     (tmp_path / "docs").mkdir()
     page = tmp_path / "docs" / "index.md"
