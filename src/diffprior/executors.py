@@ -2,16 +2,13 @@
 
 import abc
 import collections
-import contextlib
 import functools
 import multiprocessing
 import os
-import queue
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -20,9 +17,13 @@ from .checks import positive_int, require
 __all__ = ["AbstractExecutor", "InProcess", "Processes", "Ray", "ShardError"]
 
 MAX_SHARDS_PER_WORKER = 2  # running, or finished and not yet consumed
-MAX_ATTEMPTS = 3  # per shard whose worker dies or whose files cannot be read
+MAX_ATTEMPTS = 3  # per shard whose files cannot be read or, with Ray, whose worker dies
 TRANSIENT = (OSError, MemoryError)  # another attempt may help
 SHOWN_CHARACTERS = 120  # of a shard in an error message
+CAUSES = (
+    "Likely causes: too little memory; a script that does not start its work under "
+    '`if __name__ == "__main__":`'
+)
 CORES_VARIABLE = "PJRT_NPROC"  # read by XLA too, when it starts its threads
 
 # JAX options that change digits, so workers copy them from the driver.
@@ -49,19 +50,7 @@ Sum = TypeVar("Sum", bound=_Summable)
 
 
 class ShardError(ValueError):
-    """A shard failed and retrying cannot help; the message names the shard and the error.
-
-    Args:
-        shard: The shard that failed.
-        error: What went wrong.
-        attempts: How many times it was tried.
-    """
-
-    def __init__(self, shard: object, error: str, attempts: int = 1) -> None:
-        text = str(shard)
-        text = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
-        times = "" if attempts == 1 else f" {attempts} times"
-        super().__init__(f"shard {text} failed{times}: {error}")
+    """A shard failed and retrying cannot help; the message names the shard and the error."""
 
 
 class AbstractExecutor(abc.ABC):
@@ -108,6 +97,71 @@ class AbstractExecutor(abc.ABC):
         self.close()
 
 
+def _in_order(
+    submit: Callable[[Shard], "Future[Result]"], shards: Sequence[Shard], num_workers: int
+) -> Iterator[Result]:
+    """Results in the order of the shards, from workers that are never far ahead."""
+    running: collections.deque[tuple[Shard, Future[Result]]] = collections.deque()
+    try:
+        for shard in shards:
+            if len(running) == MAX_SHARDS_PER_WORKER * num_workers:
+                yield _result(*running.popleft())
+            running.append((shard, _submitted(submit, shard)))
+        while running:
+            yield _result(*running.popleft())
+    finally:
+        for _, future in running:
+            future.cancel()
+
+
+def _submitted(submit: Callable[[Shard], "Future[Result]"], shard: Shard) -> "Future[Result]":
+    try:
+        return submit(shard)
+    except (
+        BrokenExecutor
+    ) as error:  # the death of an earlier shard's worker, which is reported first
+        future: Future[Result] = Future()
+        future.set_exception(error)
+        return future
+
+
+def _result(shard: Shard, future: "Future[Result]") -> Result:
+    try:
+        return future.result()
+    except Exception as error:
+        cause = getattr(error, "cause", error)  # Ray wraps it
+        if isinstance(cause, ShardError):
+            raise cause from error
+        raise _failed(shard, f"its worker died ({type(cause).__name__}). {CAUSES}") from error
+
+
+def _failed(shard: object, error: str) -> ShardError:
+    text = str(shard)
+    text = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
+    return ShardError(f"shard {text} failed: {error}")
+
+
+def _apply(function: Callable[[Shard], Result], shard: Shard) -> Result:
+    """Apply a function; what goes wrong is raised in words, which can always be sent."""
+    attempts = 1
+    while True:
+        try:
+            return function(shard)
+        except Exception as error:
+            if not isinstance(error, TRANSIENT) or attempts == MAX_ATTEMPTS:
+                kind = type(error).__name__
+                raise _failed(shard, f"{kind}: {error}" if str(error) else kind) from error
+        attempts += 1
+
+
+def num_cores() -> int:
+    """Number of cores this process may use, fewer than the machine has when it is confined."""
+    share = os.environ.get(CORES_VARIABLE, "")
+    if share.isdigit() and int(share) > 0:
+        return int(share)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class InProcess(AbstractExecutor):
     """Threads of this process, one per core: NumPy and XLA release Python's lock.
 
@@ -121,47 +175,14 @@ class InProcess(AbstractExecutor):
     def map(self, function: Callable[[Shard], Result], shards: Sequence[Shard]) -> Iterator[Result]:
         threads = min(self.num_threads or num_cores(), len(shards))
         apply = functools.partial(_apply, function)
-        yield from map(apply, shards) if threads <= 1 else _in_order(apply, shards, threads)
+        if threads <= 1:
+            yield from map(apply, shards)
+            return
+        with ThreadPoolExecutor(threads) as pool:
+            yield from _in_order(functools.partial(pool.submit, apply), shards, threads)
 
 
-def _in_order(
-    apply: Callable[[Shard], Result], shards: Sequence[Shard], num_threads: int
-) -> Iterator[Result]:
-    """Results in the order of the shards, from threads that are never far ahead."""
-    with ThreadPoolExecutor(num_threads) as pool:
-        running: collections.deque[Future[Result]] = collections.deque()
-        try:
-            for shard in shards:
-                if len(running) == MAX_SHARDS_PER_WORKER * num_threads:
-                    yield running.popleft().result()
-                running.append(pool.submit(apply, shard))
-            while running:
-                yield running.popleft().result()
-        finally:
-            for future in running:
-                future.cancel()
-
-
-def num_cores() -> int:
-    """Number of cores this process may use, fewer than the machine has when it is confined."""
-    share = os.environ.get(CORES_VARIABLE, "")
-    if share.isdigit() and int(share) > 0:
-        return int(share)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _apply(function: Callable[[Shard], Result], shard: Shard) -> Result:
-    try:
-        return function(shard)
-    except Exception as error:
-        raise ShardError(shard, _one_line(error)) from error
-
-
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-# ---- in a worker
+# ---- other processes
 
 
 class _Settings(NamedTuple):
@@ -185,12 +206,10 @@ class _Settings(NamedTuple):
     def copy(self) -> None:
         """Configure this process; flags and threads count only before the first use of XLA."""
         import jax
+        import threadpoolctl
 
         os.environ[CORES_VARIABLE] = str(self.num_threads)
-        with contextlib.suppress(ImportError):  # only speed depends on it
-            import threadpoolctl
-
-            threadpoolctl.threadpool_limits(self.num_threads)
+        threadpoolctl.threadpool_limits(self.num_threads)
         if self.flags is not None:
             os.environ["XLA_FLAGS"] = self.flags
         for name, value in self.options:
@@ -206,15 +225,7 @@ def _unpacked(settings: _Settings, function: bytes) -> Callable[[Any], Any]:
 
 
 def _run(settings: _Settings, function: bytes, shard: Any) -> Any:
-    return _unpacked(settings, function)(shard)
-
-
-def _run_here(settings: _Settings, function: bytes, shard: Any) -> tuple[Any, str, bool]:
-    """As `_run`; what went wrong, in words that can always be sent, and whether it may pass."""
-    try:
-        return _run(settings, function, shard), "", False
-    except Exception as error:
-        return None, _one_line(error), isinstance(error, TRANSIENT)
+    return _apply(_unpacked(settings, function), shard)
 
 
 def _exit_with_parent() -> None:
@@ -229,15 +240,12 @@ def _exit_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-# ---- in the driver
-
-
 class Processes(AbstractExecutor):
-    """Fresh processes of this machine, which divide its cores and live until `close`.
+    """New processes of this machine, which divide its cores and live until `close`.
 
     They import the program's main module, so a script must start its work under
-    `if __name__ == "__main__":`, as always with `multiprocessing`. A process that dies is replaced,
-    and its shard runs again.
+    `if __name__ == "__main__":`, as always with `multiprocessing`. If one of them dies, the map
+    fails, and the next one starts new processes; `Ray` survives deaths.
 
     Args:
         num_workers: Number of processes; by default one per core available.
@@ -247,52 +255,25 @@ class Processes(AbstractExecutor):
         self.num_workers = (
             num_cores() if num_workers is None else positive_int("num_workers", num_workers)
         )
-        # pools of one process each, so that a death costs one shard; None is to be started
-        self._idle: queue.SimpleQueue[ProcessPoolExecutor | None] = queue.SimpleQueue()
-        for _ in range(self.num_workers):
-            self._idle.put(None)
+        self._pool: ProcessPoolExecutor | None = None
 
     def map(self, function: Callable[[Shard], Result], shards: Sequence[Shard]) -> Iterator[Result]:
         settings = _Settings.of_driver(max(1, num_cores() // self.num_workers))
-        run = functools.partial(_run_here, settings, bytes(ForkingPickler.dumps(function)))
-        yield from _in_order(functools.partial(self._apply, run), shards, self.num_workers)
+        run = functools.partial(_run, settings, bytes(ForkingPickler.dumps(function)))
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self.num_workers, context, _exit_with_parent)
+        submit = functools.partial(self._pool.submit, run)
+        try:
+            yield from _in_order(submit, shards, self.num_workers)
+        except ShardError:  # of a pool that may be broken
+            self.close()
+            raise
 
     def close(self) -> None:
-        for _ in range(self.num_workers):
-            pool = self._idle.get()
-            if pool is not None:
-                pool.shutdown()
-            self._idle.put(None)
-
-    def _apply(self, run: Callable[[Any], tuple[Any, str, bool]], shard: Any) -> Any:
-        pool = self._idle.get()
-        try:
-            for attempt in range(1, MAX_ATTEMPTS + 1):
-                pool = pool or _started()
-                try:
-                    result, error, transient = pool.submit(run, shard).result()
-                except BrokenProcessPool:
-                    pool, error, transient = None, "its worker died", True
-                if not error:
-                    return result
-                if not transient or attempt == MAX_ATTEMPTS:
-                    raise ShardError(shard, error, attempt)
-        finally:
-            self._idle.put(pool)
-
-
-def _started() -> ProcessPoolExecutor:
-    """A pool of one process, which has begun."""
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(1, context, _exit_with_parent)
-    try:
-        pool.submit(os.getpid).result()
-    except BrokenProcessPool as error:
-        raise RuntimeError(
-            "executor: workers die before they begin. Likely causes: a script that does not "
-            'start its work under `if __name__ == "__main__":`; too little memory'
-        ) from error
-    return pool
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
 
 
 class Ray(AbstractExecutor):
@@ -334,23 +315,15 @@ class Ray(AbstractExecutor):
                 f"executor: expected a cluster with {self.cores_per_worker} free cores for a "
                 f"worker, got {cores:g}; add a machine, or lower `cores_per_worker`"
             )
-        retries: dict[str, Any] = {"max_retries": MAX_ATTEMPTS - 1}
-        retries["retry_exceptions"] = list(TRANSIENT)
-        task = ray.remote(num_cpus=self.cores_per_worker, **retries)(_run)
+        task = ray.remote(num_cpus=self.cores_per_worker, max_retries=MAX_ATTEMPTS - 1)(_run)
         settings = _Settings.of_driver(self.cores_per_worker)
         packed = ray.put(bytes(ForkingPickler.dumps(function)))
 
-        def apply(shard: Shard) -> Result:
-            try:
-                result: Result = ray.get(task.remote(settings, packed, shard))
-            except ray.exceptions.RayTaskError as error:
-                attempts = MAX_ATTEMPTS if isinstance(error.cause, TRANSIENT) else 1
-                raise ShardError(shard, _one_line(error.cause), attempts) from error
-            except ray.exceptions.RayError as error:
-                raise ShardError(shard, "its worker died", MAX_ATTEMPTS) from error
-            return result
+        def submit(shard: Shard) -> "Future[Result]":
+            future: Future[Result] = task.remote(settings, packed, shard).future()
+            return future
 
-        yield from _in_order(apply, shards, self.num_workers or room)
+        yield from _in_order(submit, shards, self.num_workers or room)
 
     def close(self) -> None:
         import ray
