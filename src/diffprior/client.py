@@ -40,6 +40,7 @@ RawRow = Mapping[str, object]  # raw columns by name: numbers, booleans, text, l
 Failure = httpx.Response | httpx.TransportError
 P = ParamSpec("P")
 R = TypeVar("R")
+Reply = TypeVar("Reply", "DecisionReply", "ChoiceReply")
 
 
 class Saved(Protocol):
@@ -97,12 +98,9 @@ class ChoiceReply:
         decision_id: Its id, for reporting the reward, which is that of the first item.
         item: The item to show; with `top_k` a list, best first.
         propensity: Estimated probability of the item (to be among the best `top_k`).
-        propensity_se: As of `DecisionReply`.
-        model_version: As of `DecisionReply`.
-        expires: As of `DecisionReply`.
-        status: As of `DecisionReply`.
-        failed: As of `DecisionReply`.
         recommended: In shadow mode, the item that the service would have shown if it differs.
+
+    The rest is as of `DecisionReply`.
     """
 
     decision_id: str
@@ -156,17 +154,21 @@ class DecisionRequest:
 
     def _body(self) -> Json:
         actions = self.actions
-        body = {
-            "features": _plain(self.features),
-            "actions": None if actions is None else {k: _plain(v) for k, v in actions.items()},
-            "mask": _plain(self.mask),
-            "top_k": self.top_k,
-            "action_taken": self.action_taken,
-            "deferred": self.deferred or None,
-            "decision_id": self.decision_id,
-            "attributes": _plain(self.attributes),
-        }
-        return {name: value for name, value in body.items() if value is not None}
+        return _given(
+            features=_plain(self.features),
+            actions=None if actions is None else {k: _plain(v) for k, v in actions.items()},
+            mask=_plain(self.mask),
+            top_k=self.top_k,
+            action_taken=self.action_taken,
+            deferred=self.deferred or None,
+            decision_id=self.decision_id,
+            attributes=_plain(self.attributes),
+        )
+
+
+def _given(**body: object) -> Json:
+    """A body without what is None."""
+    return {name: value for name, value in body.items() if value is not None}
 
 
 def _plain(value: ArrayLike | RawRow | Sequence[RawRow] | None) -> object:
@@ -289,8 +291,8 @@ class AsyncClient:
         """
         options = (features, actions, mask, top_k, action_taken, deferred)
         request = DecisionRequest(task, *options, decision_id or _new_id(), attributes)
-        path = _path("models/{model}/tasks/{task}/decisions", model=model, task=task)
-        return _decision(await self._send("POST", path, request._body()))
+        path = f"{_model(model, task)}/decisions"
+        return _reply(DecisionReply, await self._send("POST", path, request._body()))
 
     async def choose(
         self,
@@ -319,18 +321,17 @@ class AsyncClient:
         Returns:
             The choice.
         """
-        body: Json = {
-            "context": _plain(context),
-            "items": None if items is None else list(items),
-            "exclude": list(exclude) or None,
-            "top_k": top_k,
-            "item_taken": item_taken,
-            "deferred": deferred or None,
-            "decision_id": decision_id or _new_id(),
-        }
-        path = _path("models/{model}/choices", model=model)
-        given = {name: value for name, value in body.items() if value is not None}
-        return _choice(await self._send("POST", path, given))
+        body = _given(
+            context=_plain(context),
+            items=None if items is None else list(items),
+            exclude=list(exclude) or None,
+            top_k=top_k,
+            item_taken=item_taken,
+            deferred=deferred or None,
+            decision_id=decision_id or _new_id(),
+        )
+        reply = await self._send("POST", f"{_model(model)}/choices", body)
+        return _reply(ChoiceReply, reply)
 
     async def decide_many(
         self, model: str, requests: Sequence[DecisionRequest]
@@ -345,12 +346,8 @@ class AsyncClient:
             A decision for each request; for a rejected one the error, which is not raised.
         """
         bodies = [{"task": request.task, **request._body()} for request in requests]
-        path = _path("models/{model}/decisions", model=model)
-        reply = await self._send("POST", path, {"decisions": bodies})
-        return [
-            CallError(one["error"], one["status"]) if "error" in one else _decision(one)
-            for one in reply["decisions"]
-        ]
+        reply = await self._send("POST", f"{_model(model)}/decisions", {"decisions": bodies})
+        return [_error(one) or _reply(DecisionReply, one) for one in reply["decisions"]]
 
     async def reward(self, decision_id: str, reward: float, *, reward_id: str | None = None) -> str:
         """Report the reward of a decision. Repeating the call changes nothing.
@@ -363,10 +360,9 @@ class AsyncClient:
         Returns:
             The status of the reward: learned, waiting, late or ignored.
         """
-        body: Json = {"reward": float(reward)}
-        body |= {} if reward_id is None else {"reward_id": reward_id}
-        path = _path("decisions/{decision_id}/reward", decision_id=decision_id)
-        return str((await self._send("POST", path, body))["status"])
+        body = _given(reward=float(reward), reward_id=reward_id)
+        reply = await self._send("POST", f"{_decision(decision_id)}/reward", body)
+        return str(reply["status"])
 
     async def reward_many(self, rewards: Mapping[str, float]) -> dict[str, str | CallError]:
         """Report the rewards of many decisions, a thousand per call.
@@ -384,23 +380,20 @@ class AsyncClient:
             bodies = [{"decision_id": name, "reward": float(reward)} for name, reward in some]
             replies = (await self._send("POST", "/v1/rewards", {"rewards": bodies}))["rewards"]
             for (name, _), one in zip(some, replies, strict=True):
-                error = CallError(one["error"], one["status"]) if "error" in one else None
-                found[name] = error or str(one["status"])
+                found[name] = _error(one) or str(one["status"])
         return found
 
     async def activate(self, decision_id: str) -> DecisionReply | ChoiceReply:
         """Start waiting for the reward of the deferred decision `decision_id`."""
-        path = _path("decisions/{decision_id}/activate", decision_id=decision_id)
-        return _either(await self._send("POST", path))
+        return _either(await self._send("POST", f"{_decision(decision_id)}/activate"))
 
     async def cancel(self, decision_id: str) -> DecisionReply | ChoiceReply:
         """Learn nothing from the decision `decision_id`, which was not carried out."""
-        path = _path("decisions/{decision_id}/cancel", decision_id=decision_id)
-        return _either(await self._send("POST", path))
+        return _either(await self._send("POST", f"{_decision(decision_id)}/cancel"))
 
     async def read_decision(self, decision_id: str) -> Json:
         """The decision `decision_id` and its rewards."""
-        return await self._send("GET", _path("decisions/{decision_id}", decision_id=decision_id))
+        return await self._send("GET", _decision(decision_id))
 
     async def list_models(self) -> list[Json]:
         """All models that the token may see."""
@@ -408,17 +401,16 @@ class AsyncClient:
 
     async def read_model(self, model: str) -> Json:
         """The model `model` and its versions."""
-        return await self._send("GET", _path("models/{model}", model=model))
+        return await self._send("GET", _model(model))
 
     async def list_tasks(self, model: str, *, after: str = "", limit: int = 100) -> list[Json]:
         """Tasks of `model` by name: the first `limit`, at most 1,000, after the name `after`."""
-        path = _path("models/{model}/tasks", model=model)
-        path += f"?after={quote(after, safe='')}&limit={limit}"
+        path = f"{_model(model)}/tasks?after={quote(after, safe='')}&limit={limit}"
         return (await self._send("GET", path))["tasks"]
 
     async def read_task(self, model: str, task: str) -> Json:
         """Counts, posterior and prior of the task `task` of `model`."""
-        return await self._send("GET", _path("models/{model}/tasks/{task}", model=model, task=task))
+        return await self._send("GET", _model(model, task))
 
     async def put_task(
         self, model: str, task: str, attributes: ArrayLike | RawRow | None = None
@@ -434,15 +426,11 @@ class AsyncClient:
         Returns:
             The task.
         """
-        path = _path("models/{model}/tasks/{task}", model=model, task=task)
-        known = _plain(attributes)
-        return await self._send("PUT", path, {} if known is None else {"attributes": known})
+        return await self._send("PUT", _model(model, task), _given(attributes=_plain(attributes)))
 
     async def retire_task(self, model: str, task: str) -> Json:
         """Let `task` of `model` get no more decisions; its evidence stays, rewards still count."""
-        return await self._send(
-            "DELETE", _path("models/{model}/tasks/{task}", model=model, task=task)
-        )
+        return await self._send("DELETE", _model(model, task))
 
     async def put_model(
         self,
@@ -465,17 +453,16 @@ class AsyncClient:
         """
         data = base64.b64encode(prior.to_bytes()).decode()
         body: Json = {"prior": data, "settings": dict(settings or {}), "share": share}
-        return await self._send("PUT", _path("models/{model}", model=model), body, False)
+        return await self._send("PUT", _model(model), body, False)
 
     async def set_share(self, model: str, version: int, share: float) -> Json:
         """Let `version` of `model` serve this `share` of the tasks, 0 to 1."""
-        path = _path("models/{model}", model=model) + f"/versions/{version:d}"
+        path = f"{_model(model)}/versions/{version:d}"
         return await self._send("PUT", path, {"share": share})
 
     async def roll_back(self, model: str) -> Json:
         """Return all tasks of `model` to the version before the newest one that serves any."""
-        path = _path("models/{model}/rollback", model=model)
-        return await self._send("POST", path, repeatable=False)
+        return await self._send("POST", f"{_model(model)}/rollback", repeatable=False)
 
     async def ready(self) -> bool:
         """True as soon as the service answers; retried like other calls."""
@@ -591,27 +578,32 @@ def _headers(token: str | None) -> dict[str, str]:
     return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
-def _decision(reply: Mapping[str, Any]) -> DecisionReply:
-    """The decision of a JSON reply; unknown fields are left out."""
-    return DecisionReply(**_known(DecisionReply, reply))
-
-
-def _choice(reply: Mapping[str, Any]) -> ChoiceReply:
-    return ChoiceReply(**_known(ChoiceReply, reply))
-
-
 def _either(reply: Mapping[str, Any]) -> DecisionReply | ChoiceReply:
-    return _choice(reply) if "item" in reply else _decision(reply)
+    return _reply(ChoiceReply, reply) if "item" in reply else _reply(DecisionReply, reply)
 
 
-def _known(kind: type[DecisionReply | ChoiceReply], reply: Mapping[str, Any]) -> dict[str, Any]:
+def _reply(kind: type[Reply], reply: Mapping[str, Any]) -> Reply:
+    """The JSON of a reply as a dataclass; unknown fields are left out."""
     names = {field.name for field in fields(kind)}
-    return {name: value for name, value in reply.items() if name in names}
+    return kind(**{name: value for name, value in reply.items() if name in names})
 
 
-def _path(template: str, **names: str) -> str:
-    """The path of the API with these names in it."""
-    for name, value in names.items():
-        if not isinstance(value, str) or not value or ("/" in value and name != "task"):
-            raise ValueError(f"`{name}`: expected text without a slash, got {value!r}; rename it")
-    return "/v1/" + template.format_map({k: quote(v, safe="") for k, v in names.items()})
+def _error(reply: Mapping[str, Any]) -> CallError | None:
+    """The error in place of one reply of many."""
+    return CallError(reply["error"], reply["status"]) if "error" in reply else None
+
+
+def _model(model: str, task: str | None = None) -> str:
+    """The path of a model, or of one of its tasks."""
+    path = f"/v1/models/{_part('model', model)}"
+    return path if task is None else f"{path}/tasks/{_part('task', task)}"
+
+
+def _decision(decision_id: str) -> str:
+    return f"/v1/decisions/{_part('decision_id', decision_id)}"
+
+
+def _part(name: str, value: str) -> str:
+    if not isinstance(value, str) or not value or ("/" in value and name != "task"):
+        raise ValueError(f"`{name}`: expected text without a slash, got {value!r}; rename it")
+    return quote(value, safe="")

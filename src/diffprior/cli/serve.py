@@ -1,14 +1,19 @@
 """The decision service and its log: `diffprior serve`, `export`, `prune`, `rebuild` and others."""
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .options import Features, Reward, Task, Time, check_output, friendly_errors, say, split_names
+
+if TYPE_CHECKING:
+    from ..service.store import Database as Store
 
 Database = Annotated[
     str, typer.Option(help="File of SQLite, or address of PostgreSQL: postgresql://...")
@@ -23,6 +28,23 @@ def _require_modules() -> None:
 
     modules = ("fastapi", "httptools", "jinja2", "uvicorn", "sqlalchemy", "prometheus_client")
     require("serve", *modules, "fastapi_offline")
+
+
+@contextlib.contextmanager
+def _opened(database: str, *, new: bool = False) -> "Iterator[Store]":
+    """Open a database, which may be `new`; what the user can fix becomes a message."""
+    with friendly_errors():
+        _require_modules()
+        from ..service.store import Database as Store
+
+        path = database.removeprefix("sqlite:///")
+        if not new and "://" not in path and not Path(path).is_file():
+            raise ValueError(
+                f"`database`: expected a database, found none at {path}; check the name"
+            )
+        opened = Store(database)
+        yield opened
+        opened.close()
 
 
 def serve(
@@ -73,12 +95,7 @@ def serve(
     """Serve decisions for many tasks over HTTP; everything acknowledged is in the log."""
     with friendly_errors():
         _require_modules()
-        from ..files.cache import keep_compiled
-        from ..service.models import Catalog
-        from ..service.server import add_models, check_access, log_to_stderr
-        from ..service.server import serve as run
         from ..service.settings import checked_settings, parse_likelihood
-        from ..service.store import Database as OpenDatabase
 
         models = dict(_named_file(text) for text in model or [])
         about = {
@@ -91,7 +108,12 @@ def serve(
             "quota_gb": quota_gb,
         }
         settings = checked_settings((parse_likelihood(likelihood) if likelihood else {}) | about)
-        opened = OpenDatabase(database)
+    with _opened(database, new=True) as opened:
+        from ..files.cache import keep_compiled
+        from ..service.models import Catalog
+        from ..service.server import add_models, check_access, log_to_stderr
+        from ..service.server import serve as run
+
         check_access(opened, host, require_tokens)
         catalog = Catalog(opened)
         for line in add_models(catalog, models, settings):
@@ -114,13 +136,10 @@ def retire(
     database: Database = DEFAULT_DATABASE,
 ) -> None:
     """Take a version of a model out of service for good, also one that cannot be loaded."""
-    with friendly_errors():
-        _require_modules()
+    with _opened(database) as opened:
         from ..service.models import Catalog
-        from ..service.store import Database as OpenDatabase
 
-        _check_database(database)
-        catalog = Catalog(OpenDatabase(database))
+        catalog = Catalog(opened)
         catalog.retire(model, version)
         left = [f"{v.version} ({v.share:.0%})" for v in catalog.versions_of(model)]
         say(f"retired version {version} of {model}; left: {', '.join(left)}")
@@ -128,13 +147,10 @@ def retire(
 
 def rebuild(database: Database = DEFAULT_DATABASE) -> None:
     """Recompute the evidence of every task from the log, and report differences."""
-    with friendly_errors():
-        _require_modules()
-        from ..service.store import Database as OpenDatabase
+    with _opened(database) as opened:
         from ..service.tasks import rebuild as run
 
-        _check_database(database)
-        found = run(OpenDatabase(database))
+        found = run(opened)
         for line in (*found.problems, *(f"{name}: evidence differed" for name in found.different)):
             say(line)
         counts = f"{found.num_tasks} tasks, {found.num_snapshots} snapshots"
@@ -151,14 +167,10 @@ def prune(
 
     The service may be running. `diffprior export` writes what off-policy estimates need.
     """
-    with friendly_errors():
-        seconds = _seconds("older-than", older_than)
-        _require_modules()
+    with _opened(database) as opened:
         from ..service.prune import prune as run
-        from ..service.store import Database as OpenDatabase
 
-        _check_database(database)
-        say(str(run(OpenDatabase(database), seconds)))
+        say(str(run(opened, _seconds("older-than", older_than))))
 
 
 def import_logs(
@@ -174,15 +186,11 @@ def import_logs(
 
     Tasks that have decisions in the service already are left out. The service may be running.
     """
-    with friendly_errors():
-        _require_modules()
+    with _opened(database) as opened:
         from ..logs.logs import Logs
         from ..service.imports import import_logs as run
         from ..service.models import Catalog
-        from ..service.store import Database as OpenDatabase
 
-        _check_database(database)
-        opened = OpenDatabase(database)
         version = Catalog(opened).newest(model)
         table = Logs.read(
             logs,
@@ -217,21 +225,15 @@ def export(
 
     `diffprior learn` reads the Parquet file: --features 'x*'. The service may be running.
     """
-    with friendly_errors():
+    with _opened(database) as opened:
         check_output("output", output)
-        from ..checks import require
-
-        require("serve", "sqlalchemy")
         if format == "parquet":
+            from ..checks import require
+
             require("logs", "pyarrow")
         from ..service.export import export as write
-        from ..service.store import Database as OpenDatabase
 
-        _check_database(database)
-        opened = OpenDatabase(database)
-        exported = write(opened, model, format, output)
-        opened.close()
-        say(str(exported))
+        say(str(write(opened, model, format, output)))
         say(f"wrote {output}")
 
 
@@ -245,25 +247,20 @@ def create_token(
     max_tasks: Annotated[int, typer.Option(min=1, help="Tasks it may create.")] = 1_000_000,
 ) -> None:
     """Create a token and print it; only its digest is stored."""
-    with friendly_errors():
-        _require_modules()
+    with _opened(database, new=True) as opened:
         from ..service.auth import create_token as create
-        from ..service.store import Database as OpenDatabase
 
         wanted = tuple(part.strip() for part in rights.split(",") if part.strip())
-        typer.echo(create(OpenDatabase(database), wanted, model, max_tasks))
+        typer.echo(create(opened, wanted, model, max_tasks))
 
 
 @token_app.command("list")
 def list_tokens(database: Database = DEFAULT_DATABASE) -> None:
     """List the tokens: what each may do, and how many tasks it has created."""
-    with friendly_errors():
-        _require_modules()
+    with _opened(database) as opened:
         from ..reporting.tables import Table
         from ..service.auth import list_tokens as read
-        from ..service.store import Database as OpenDatabase
 
-        _check_database(database)
         heads = ("id", "rights", "model", "tasks", "created", "")
         rows = [
             (
@@ -274,7 +271,7 @@ def list_tokens(database: Database = DEFAULT_DATABASE) -> None:
                 f"{datetime.fromtimestamp(row['created'], UTC):%Y-%m-%d %H:%M} UTC",
                 "revoked" if row["revoked"] else "",
             )
-            for row in read(OpenDatabase(database))
+            for row in read(opened)
         ]
         typer.echo(str(Table(heads, rows)) if rows else "no tokens")
 
@@ -285,22 +282,12 @@ def revoke_token(
     database: Database = DEFAULT_DATABASE,
 ) -> None:
     """Revoke a token."""
-    with friendly_errors():
-        _require_modules()
+    with _opened(database) as opened:
         from ..service.auth import revoke_token as revoke
-        from ..service.store import Database as OpenDatabase
 
-        _check_database(database)
-        if not revoke(OpenDatabase(database), name):
+        if not revoke(opened, name):
             raise ValueError(f"`name`: expected a token's id, found none like {name!r}; check it")
     say(f"revoked {name}")
-
-
-def _check_database(database: str) -> None:
-    """Reject a SQLite file that does not exist, which opening it would create."""
-    path = database.removeprefix("sqlite:///")
-    if "://" not in path and not Path(path).is_file():
-        raise ValueError(f"`database`: expected a database, found none at {path}; check the name")
 
 
 def _named_file(text: str) -> tuple[str, Path]:

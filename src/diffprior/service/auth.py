@@ -89,18 +89,13 @@ class Tokens:
 
     def __init__(self, database: Database, *, required: bool) -> None:
         self._database = database
-        self._required = required
+        self.required = required  # whether callers need a token
         self._known: dict[str, tuple[float, Any]] = {}
-
-    @property
-    def required(self) -> bool:
-        """Whether callers need a token."""
-        return self._required
 
     def check(self, header: str | None) -> Token | None:
         """Token of an `Authorization` header; None if it is missing or wrong."""
         if header is None:
-            return None if self._required else LOCAL
+            return None if self.required else LOCAL
         name, secret = _parse(header)
         row = None if name is None else self._row(name)
         expected = row.digest if row is not None else _digest("")

@@ -523,39 +523,29 @@ class Catalog:
             part = other.share / rest if rest > 0 else float(other.version == latest)
             new[other.version] = (left - share) * part
         with self._database.transaction() as connection:
-            changed = versions.update().where(versions.c.model == model)
-            connection.execute(changed.values(since=time.time()))
-            for version, value in new.items():
-                own = changed.where(versions.c.version == version)
-                connection.execute(own.values(share=value))
+            _write_shares(connection, model, new)
             if reason is not None:
-                own = changed.where(versions.c.version == reason[0])
-                connection.execute(own.values(rolled_back=reason[1]))
+                own = _is(model, reason[0])
+                connection.execute(versions.update().where(own).values(rolled_back=reason[1]))
         self.refresh()
 
     def retire(self, model: str, number: int) -> None:
         """Take a version out of service for good, also one that cannot be loaded; others share
         its tasks.
         """
-        where = (versions.c.model == model) & (versions.c.version == number)
         with self._database.transaction() as connection:
-            values = {"retired": time.time(), "share": 0.0}
-            if not connection.execute(versions.update().where(where).values(**values)).rowcount:
+            gone = versions.update().where(_is(model, number))
+            if not connection.execute(gone.values(retired=time.time(), share=0.0)).rowcount:
                 raise ValueError(
                     f"`version`: expected one of {model!r}, found none of number {number}; check it"
                 )
-            left = (versions.c.model == model) & versions.c.retired.is_(None)
-            shares = dict(
-                connection.execute(
-                    sa.select(versions.c.version, versions.c.share).where(left)
-                ).all()
-            )
-            total = sum(shares.values())
-            for version, share in shares.items():
-                value = share / total if total > 0 else float(version == max(shares))
-                own = (versions.c.model == model) & (versions.c.version == version)
-                changed = {"share": value, "since": time.time()}
-                connection.execute(versions.update().where(own).values(**changed))
+            query = sa.select(versions.c.version, versions.c.share)
+            query = query.where(versions.c.model == model, versions.c.retired.is_(None))
+            left = dict(connection.execute(query).all())
+            total = sum(left.values())
+            newest = {version: float(version == max(left)) for version in left}
+            new = {v: share / total for v, share in left.items()} if total > 0 else newest
+            _write_shares(connection, model, new)
         self.refresh()
 
     def roll_back(self, model: str) -> None:
@@ -568,9 +558,19 @@ class Catalog:
         self.set_share(model, before[0].version, 1.0)
 
 
+def _is(model: str, number: int) -> sa.ColumnElement[bool]:
+    return (versions.c.model == model) & (versions.c.version == number)
+
+
+def _write_shares(connection: sa.Connection, model: str, shares: dict[int, float]) -> None:
+    since = versions.update().where(versions.c.model == model).values(since=time.time())
+    connection.execute(since)
+    for number, share in shares.items():
+        connection.execute(versions.update().where(_is(model, number)).values(share=share))
+
+
 def _read_version(connection: sa.Connection, key: tuple[str, int], seed: int) -> Version:
-    where = (versions.c.model == key[0]) & (versions.c.version == key[1])
-    row = connection.execute(sa.select(versions).where(where)).one()
+    row = connection.execute(sa.select(versions).where(_is(*key))).one()
     settings = Settings(**json.loads(row.settings))
     saved, prior = _checked(settings, load_bytes(row.prior))
     return Version(key[0], seed, key[1], settings, prior, row.share, row.created, saved=saved)

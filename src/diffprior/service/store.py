@@ -19,6 +19,7 @@ BUSY_MS = 30_000  # how long a connection waits for a writer in another process
 metadata = sa.MetaData()
 Row = dict[str, Any]  # of one of the tables below, by column
 Blob, Text, Real, Whole = sa.LargeBinary, sa.Text, sa.Double, sa.BigInteger
+Migration = Callable[[sa.Connection], None]
 Key = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite numbers rows of INTEGER only
 
 schema_version = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer))
@@ -190,10 +191,6 @@ def read_rows(connection: sa.Connection, query: sa.Executable) -> list[Row]:
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
-def _index_times(connection: sa.Connection) -> None:
-    decisions_by_time.create(connection, checkfirst=True)  # a new database already has it
-
-
 def _add_moments(connection: sa.Connection) -> None:
     """Add when evidence was learned, for forgetting, and which decisions were in shadow mode.
 
@@ -210,31 +207,15 @@ def _add_moments(connection: sa.Connection) -> None:
         connection.execute(decisions.update().where(~sa.or_(*ours)).values(shadow=True))
 
 
-def _add_raw_columns(connection: sa.Connection) -> None:
-    """Add what callers said of tasks and actions: attributes, raw columns; and retirement."""
-    _add_columns(connection, tasks.c.attributes, tasks.c.retired, decisions.c.raw)
+def _with(*columns: sa.Column[Any], table: sa.Table | None = None) -> Migration:
+    """The step that adds a table and columns."""
 
+    def add(connection: sa.Connection) -> None:
+        if table is not None:
+            table.create(connection, checkfirst=True)
+        _add_columns(connection, *columns)
 
-def _add_num_draws(connection: sa.Connection) -> None:
-    _add_columns(connection, decisions.c.num_draws)
-
-
-def _add_digests(connection: sa.Connection) -> None:
-    _add_columns(connection, decisions.c.digest, versions.c.retired)
-
-
-def _add_bases(connection: sa.Connection) -> None:
-    bases.create(connection, checkfirst=True)
-    _add_columns(connection, tasks.c.pruned_decisions, tasks.c.pruned_learned)
-
-
-def _add_choices(connection: sa.Connection) -> None:
-    candidates.create(connection, checkfirst=True)
-    _add_columns(connection, decisions.c.candidates, decisions.c.excluded)
-
-
-def _add_guards(connection: sa.Connection) -> None:
-    _add_columns(connection, versions.c.since, versions.c.rolled_back)
+    return add
 
 
 def _add_sizes(connection: sa.Connection) -> None:
@@ -259,16 +240,16 @@ def _has(connection: sa.Connection, column: sa.Column[Any]) -> bool:
 
 
 # Step n turns a database of version n into one of version n + 1. Steps are only ever appended.
-MIGRATIONS: tuple[Callable[[sa.Connection], None], ...] = (
+MIGRATIONS: tuple[Migration, ...] = (
     metadata.create_all,
-    _index_times,
+    lambda connection: decisions_by_time.create(connection, checkfirst=True),
     _add_moments,
-    _add_raw_columns,
-    _add_num_draws,
-    _add_digests,
-    _add_bases,
-    _add_choices,
-    _add_guards,
+    _with(tasks.c.attributes, tasks.c.retired, decisions.c.raw),  # what callers said
+    _with(decisions.c.num_draws),
+    _with(decisions.c.digest, versions.c.retired),
+    _with(tasks.c.pruned_decisions, tasks.c.pruned_learned, table=bases),
+    _with(decisions.c.candidates, decisions.c.excluded, table=candidates),
+    _with(versions.c.since, versions.c.rolled_back),
     _add_sizes,
 )
 
