@@ -84,6 +84,34 @@ def test_coefficients_of_logistic_tasks_are_recovered() -> None:
     assert gain > log_evidence(blocks, gaussian).mean() + 0.1
 
 
+def test_coefficients_under_a_mixture_are_those_of_a_dense_em_step() -> None:
+    """Where EM stands still, the responsibilities' dense normal equations hold."""
+    rng = np.random.default_rng(6)
+    means = np.array([[2.0, 0.0], [-2.0, 1.0]])
+    residuals = means[rng.integers(0, 2, 800)] + 0.2 * rng.standard_normal((800, 2))
+    logs = world(800, residuals=residuals, mean_rows=15.0)
+    mixture = GaussianMixture.from_covs(np.ones(2) / 2, means, np.tile(0.04 * np.eye(2), (2, 1, 1)))
+    blocks = blocks_of(logs, dp.Linear(NOISE))
+    gaussian = gaussian_of(blocks)
+    start = regress_logs(logs, blocks, gaussian)
+    found = regress_logs(logs, blocks, gaussian, mixture=mixture, start=start)
+    assert logs.attributes is not None
+    information, right = np.zeros((8, 8)), np.zeros(8)
+    for (x, y), z in zip(by_task(logs), logs.attributes - found.center, strict=True):
+        design = np.einsum("a,rd->rad", np.concatenate([[1.0], z]), x).reshape(len(x), 8)
+        cov = 0.04 * x @ x.T + NOISE**2 * np.eye(len(x))
+        offset = z @ found.coefficients + found.mean - mixture.moments()[0]
+        logs_of = [marginal_log_density(x, y, m + offset, 0.04 * np.eye(2), NOISE) for m in means]
+        shares = np.exp(logs_of - np.logaddexp.reduce(logs_of))
+        information += design.T @ np.linalg.solve(cov, design)
+        for share, mean in zip(shares, means - mixture.moments()[0], strict=True):
+            right += share * design.T @ np.linalg.solve(cov, y - x @ mean)
+    expected = np.linalg.solve(information, right).reshape(4, 2)
+    scale = np.sqrt(np.diag(np.linalg.inv(information))).max()
+    np.testing.assert_allclose(found.coefficients, expected[1:], atol=0.2 * scale)
+    assert np.abs(found.coefficients - B).max() < 0.6 * np.abs(start.coefficients - B).max()
+
+
 def test_a_wide_logistic_gaussian_is_found() -> None:
     """An extrapolated step once went to where an expansion says nothing."""
     rng = np.random.default_rng(0)

@@ -116,3 +116,16 @@ def test_files_and_messages(tmp_path: Path) -> None:
         dp.GaussianPrior.fit(samples, attributes=z[:10])
     with pytest.raises(ValueError, match="`residual`: expected a prior, got str"):
         dp.ConditionalPrior("no", np.zeros((1, 3)), np.zeros(1))
+
+
+def test_a_mixture_of_residuals_makes_coefficients_sharper() -> None:
+    """Least squares know B by the spread of residuals; their narrow components know more."""
+    rng = np.random.default_rng(5)
+    z, truth = rng.standard_normal((1000, 2)), np.array([[1.0, -0.5], [0.0, 2.0]])
+    corners = np.array([[3.0, 3.0], [3.0, -3.0], [-3.0, 0.0]])[rng.integers(0, 3, 1000)]
+    samples = z @ truth + corners + 0.1 * rng.standard_normal((1000, 2))
+    least_squares, mixed = (regress_samples(samples, z, seed).coefficients for seed in (None, 0))
+    assert np.abs(mixed - truth).max() < Z * 0.1 / np.sqrt(1000)
+    assert np.abs(least_squares - truth).max() > 10 * np.abs(mixed - truth).max()
+    found = dp.MixturePrior.fit(samples, 3, attributes=z)
+    np.testing.assert_allclose(found.coefficients, truth, atol=Z * 0.1 / np.sqrt(1000))

@@ -17,8 +17,10 @@ from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from .em import AbstractTasks
 from .rows import AnyLogs, RowTasks, block_order, shifted, symmetric
+from .samples import whitened, whitening
+from .search import SearchConfig, search_samples
 
-MAX_STEPS = 100
+MAX_STEPS, MIXED_STEPS = 100, 12  # with a Gaussian, and with a mixture of residuals
 TOLERANCE = 1e-4  # change of the tasks' means in residual standard deviations
 EXPANSIONS = 3  # of generalized linear models
 MIN_STRENGTH = 1e-8  # variance of a coefficient as a share of the parameters'
@@ -74,15 +76,18 @@ def regress_logs(
     blocks: Sequence[RowTasks],
     gaussian: GaussianMixture,
     used: Bool[np.ndarray, " a"] | None = None,
+    mixture: GaussianMixture | None = None,
+    start: Regression | None = None,
 ) -> Regression:
     """From logs that carry attributes, and the evidence of their tasks.
 
-    Attributes that are not `used` get coefficients of zero.
+    Attributes that are not `used` get coefficients of zero; `mixture` and `start` are as of
+    `regress_tasks`.
     """
     assert logs.attributes is not None
     z, columns = logs.attributes[block_order(logs)], attribute_columns(logs)
     if used is None or used.all():
-        return regress_tasks(blocks, z, gaussian, columns)
+        return regress_tasks(blocks, z, gaussian, columns, mixture, start)
     found = regress_tasks(
         blocks, z[:, used], gaussian, np.unique(columns[used], return_inverse=True)[1]
     )
@@ -102,11 +107,28 @@ def attribute_columns(logs: Logs) -> Int[np.ndarray, " a"]:
 
 
 def regress_samples(
-    samples: Float[np.ndarray, "n d"], attributes: Float[np.ndarray, "n a"]
+    samples: Float[np.ndarray, "n d"],
+    attributes: Float[np.ndarray, "n a"],
+    seed: int | None = None,
 ) -> Regression:
-    """From parameters that are known."""
+    """From parameters that are known.
+
+    With a `seed`, residuals may be other than Gaussian: coefficients are then estimated again under
+    the mixture that is found for residuals, which knows narrow shapes.
+    """
     cov = np.atleast_2d(np.cov(samples.T, ddof=0))
-    return _regress(None, samples, attributes, samples.mean(axis=0), cov, None)
+    gaussian = GaussianMixture.single(samples.mean(axis=0), cov)
+    found = _regress(None, samples, attributes, gaussian, None, gaussian)
+    if seed is None:
+        return found
+    rest = samples - found.offsets(attributes)
+    offset, scale = whitening(rest)
+    search = search_samples(whitened(rest, offset, scale), seed=seed)
+    if not search.pays:
+        return found
+    mixture = search.mixture.transform(offset, scale)
+    some = slice(SearchConfig.max_tasks)
+    return _regress(None, samples[some], attributes[some], mixture, None, gaussian, found)
 
 
 def regress_tasks(
@@ -114,6 +136,8 @@ def regress_tasks(
     attributes: Float[np.ndarray, "n a"],
     gaussian: GaussianMixture,
     columns: Int[np.ndarray, " a"] | None = None,
+    mixture: GaussianMixture | None = None,
+    start: Regression | None = None,
 ) -> Regression:
     """From evidence about the parameters of each task.
 
@@ -122,19 +146,20 @@ def regress_tasks(
         attributes: One row per task in the order of the blocks; NaN where one is not known.
         gaussian: Prior without attributes.
         columns: Number of the raw column of each attribute; by default all are of one.
+        mixture: Prior of the residuals that `start` leaves; by default a Gaussian, estimated too.
+        start: Coefficients to start from.
     """
     tasks = [block for block in blocks if isinstance(block, RowTasks)]
-    found, offsets = None, np.zeros((len(attributes), gaussian.dim))
-    residual = gaussian
-    for _ in range(1 if tasks[0].exact else EXPANSIONS):
+    found, residual = start, gaussian if mixture is None else mixture
+    offsets = np.zeros((len(attributes), gaussian.dim))
+    for _ in range(1 if tasks[0].exact or mixture is not None else EXPANSIONS):
+        offsets = offsets if found is None else found.offsets(attributes)
         near = [block.expanded(residual) for block in shifted(tasks, offsets)]
         precision = np.concatenate([np.moveaxis(symmetric(b.precision), -1, 0) for b in near])
         shift = np.concatenate([b.shift.T for b in near])
         shift = shift + np.einsum("nij,nj->ni", precision, offsets)
-        mean, cov = residual.moments()
-        prior_cov = np.asarray(gaussian.covs[0])
-        found = _regress(precision, shift, attributes, mean, cov, columns, prior_cov)
-        residual, offsets = found.residual, found.offsets(attributes)
+        found = _regress(precision, shift, attributes, residual, columns, gaussian, start)
+        residual = found.residual
     assert found is not None
     return found
 
@@ -143,15 +168,17 @@ def _regress(
     precision: Float[np.ndarray, "n d d"] | None,
     shift: Float[np.ndarray, "n d"],
     attributes: Float[np.ndarray, "n a"],
-    mean: Float[np.ndarray, " d"],
-    cov: Float[np.ndarray, "d d"],
+    residual: GaussianMixture,
     columns: Int[np.ndarray, " a"] | None,
-    prior_cov: Float[np.ndarray, "d d"] | None = None,
+    gaussian: GaussianMixture,
+    start: Regression | None = None,
 ) -> Regression:
     """Generalized least squares of coefficients, and EM of the residuals' covariance, in turn.
 
     Without a `precision`, `shift` has the parameters themselves. The prior of a coefficient vector
-    is N(0, strength prior_cov), with a strength for each raw column by MacKay's fixed point.
+    is N(0, strength cov), with the covariance of a `gaussian` without attributes and a strength for
+    each raw column by MacKay's fixed point. A mixture of residuals stays as it is: with the
+    probability of each component given each task, this is EM of the coefficients.
     """
     center = np.nanmean(attributes, axis=0)
     known = np.where(np.isnan(attributes), center, attributes)
@@ -160,12 +187,16 @@ def _regress(
     design = np.concatenate([np.ones((n, 1)), z], axis=1)
     group = np.zeros(num_attributes, int) if columns is None else columns
     size = np.bincount(group) * d
-    penalty = np.linalg.inv(cov if prior_cov is None else prior_cov)
+    penalty = np.linalg.inv(gaussian.covs[0])
     strength = np.full(len(size), 1.0 / num_attributes)
-    beta = np.concatenate([mean[None], np.zeros((num_attributes, d))])
+    mean, cov = residual.moments()
+    mixed, about_mean = residual.num_components > 1, residual.transform(-mean, np.eye(d))
+    before = np.zeros((num_attributes, d)) if start is None else start.coefficients * scale[:, None]
+    beta = np.concatenate([mean[None], before])
     places = np.arange(1, num_attributes + 1)
-    for _ in range(MAX_STEPS):
-        weight, score = _marginal(precision, shift, cov)
+    for _ in range(MIXED_STEPS if mixed else MAX_STEPS):
+        residual = about_mean if mixed else GaussianMixture.single(np.zeros(d), cov)
+        weight, score = _marginal(precision, shift, design @ beta, residual)
         information, right = _normal_equations(design, weight, score)
         information[places, :, places] += penalty / strength[group][:, None, None]
         flat = information.reshape(right.size, right.size)
@@ -176,11 +207,12 @@ def _regress(
         used = np.maximum(size - doubt / strength, 1e-6)
         square = np.bincount(group, np.einsum("ip,pq,iq->i", new[1:], penalty, new[1:]))
         strength = np.clip(square / used, MIN_STRENGTH, 1e3)
-        residual = score - np.einsum("nij,nj->ni", weight, design @ new)
-        spread = residual.T @ residual / max(n - 1.0 - used.sum() / d, 1.0)
         unit = np.linalg.solve(np.linalg.cholesky(cov), (design @ (new - beta)).T)
-        cov = cov + cov @ (spread - weight.mean(axis=0)) @ cov
-        cov = 0.5 * (cov + cov.T)
+        if not mixed:
+            left = score - np.einsum("nij,nj->ni", weight, design @ new)
+            spread = left.T @ left / max(n - 1.0 - used.sum() / d, 1.0)
+            cov = cov + cov @ (spread - weight.mean(axis=0)) @ cov
+            cov = 0.5 * (cov + cov.T)
         beta = new
         if np.sqrt(np.mean(unit**2)) < TOLERANCE:
             break
@@ -191,16 +223,35 @@ def _regress(
 def _marginal(
     precision: Float[np.ndarray, "n d d"] | None,
     shift: Float[np.ndarray, "n d"],
-    cov: Float[np.ndarray, "d d"],
+    means: Float[np.ndarray, "n d"],
+    residual: GaussianMixture,
 ) -> tuple[Float[np.ndarray, "n d d"], Float[np.ndarray, "n d"]]:
-    """Log likelihood of the prior means mu, when theta ~ N(mu, cov): -mu' W mu / 2 + v' mu."""
+    """Expected log likelihood of a task's mean mu, -mu' W mu / 2 + v' mu, where theta - mu has the
+    distribution of residuals, and components have the probabilities that `means` give them.
+    """
+    centers, covs = np.asarray(residual.means), np.asarray(residual.covs)
     if precision is None:
-        inverse = np.linalg.inv(cov)
-        return np.broadcast_to(inverse, (len(shift), *cov.shape)), shift @ inverse
-    both = np.concatenate([precision, shift[:, :, None]], axis=2)
-    found = np.linalg.solve(np.eye(len(cov)) + precision @ cov, both)
-    weight = found[:, :, :-1]
-    return 0.5 * (weight + weight.swapaxes(1, 2)), found[:, :, -1]
+        starts = range(0, len(shift), TASKS_AT_ONCE)
+        rest, inverse = shift - means, np.linalg.inv(covs)
+        parts = [residual.log_joint(rest[start : start + TASKS_AT_ONCE]) for start in starts]
+        joint = np.concatenate(parts)
+        shares = np.exp(joint - np.logaddexp.reduce(joint, axis=1, keepdims=True))
+        weight = np.tensordot(shares, inverse, 1)
+        score = np.einsum("nij,nj->ni", weight, shift)
+        return weight, score - shares @ np.einsum("kij,kj->ki", inverse, centers)
+    parts, joint = [], np.zeros((len(covs), len(shift)))
+    for k, (center, cov) in enumerate(zip(centers, covs, strict=True)):
+        left = np.eye(len(cov)) + precision @ cov
+        found = np.linalg.solve(left, np.concatenate([precision, shift[:, :, None]], axis=2))
+        weight, score = 0.5 * (found[:, :, :-1] + found[:, :, :-1].swapaxes(1, 2)), found[:, :, -1]
+        moved = np.einsum("nij,nj->ni", weight, means + center)
+        joint[k] = np.einsum("ni,ni->n", score - 0.5 * moved, means + center)
+        joint[k] += 0.5 * np.einsum("ni,ij,nj->n", shift, cov, score)
+        joint[k] += residual.log_weights[k] - 0.5 * np.linalg.slogdet(left)[1]
+        parts.append((weight, score - weight @ center))
+    shares = np.exp(joint - np.logaddexp.reduce(joint, axis=0))
+    weights, scores = zip(*parts, strict=True)
+    return np.einsum("kn,knij->nij", shares, weights), np.einsum("kn,kni->ni", shares, scores)
 
 
 def _normal_equations(

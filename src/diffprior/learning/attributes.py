@@ -8,14 +8,15 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..evidence.base import AbstractLikelihood
+from ..executors import AbstractExecutor
 from ..files.base import Serializable
-from ..fitting.attributes import Regression, attribute_columns, regress_logs
+from ..fitting.attributes import Regression, attribute_columns, offsets_of, regress_logs
 from ..fitting.rows import block_order, blocks_of, shifted
-from ..fitting.search import SearchConfig, gaussian_of
+from ..fitting.search import Search, SearchConfig, gaussian_of, refined
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from .scoring import Family, Gain, family_of, gain, task_log_evidence
-from .tasks import turns_of
+from .tasks import REFINING_STEPS, turns_of
 
 GAUSSIAN, GIVEN = "Gaussian", " given attributes"  # in the names of families
 NUM_ROWS = (1, 5, 20, 50)
@@ -84,6 +85,32 @@ def gaussian_given(
     offsets = regression.offsets(logs.attributes)[block_order(logs)]
     residual = gaussian_of(shifted(blocks, offsets), start=regression.residual)
     return Family.given_attributes(GAUSSIAN + GIVEN, family_of(GAUSSIAN, residual), regression)
+
+
+def mixture_given(
+    logs: Logs,
+    likelihood: AbstractLikelihood,
+    gaussian: GaussianMixture,
+    family: Family,
+    found: Search,
+    executor: AbstractExecutor,
+) -> Family:
+    """The mixture found for what a Gaussian family given attributes leaves.
+
+    Coefficients are estimated again under it, and a few steps of EM follow.
+    """
+    assert family.components is not None
+    blocks = blocks_of(logs, likelihood)
+    regression = regress_logs(
+        logs, blocks, gaussian, mixture=found.mixture, start=family.regression
+    )
+    offsets = offsets_of(regression, logs)
+    assert offsets is not None
+    blocks = shifted(blocks, offsets[block_order(logs)])
+    mixture = refined(
+        blocks, family.components, found.mixture, found.best, executor, REFINING_STEPS
+    )
+    return Family.given_attributes(found.name + GIVEN, family_of(found.name, mixture), regression)
 
 
 def turns(

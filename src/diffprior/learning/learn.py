@@ -31,6 +31,7 @@ from .attributes import (
     AttributeReport,
     attribute_report,
     gaussian_given,
+    mixture_given,
     turns,
 )
 from .diagnostics import (
@@ -382,8 +383,7 @@ class _Run:
         over = gain(given.values[own] - search.values[other])
         if own == GAUSSIAN_ALONE:
             return worth, [family], given, over
-        residual = family_of(given.name, given.mixture)
-        mixture = Family.given_attributes(given.name + GIVEN, residual, family.regression)
+        mixture = mixture_given(rest, self.likelihood, gaussian, family, given, self.passes)
         return worth, [family, mixture], given, over
 
     def _search(

@@ -48,7 +48,10 @@ class ConditionalPrior(AbstractPrior):
 
     @staticmethod
     def fit(
-        samples: ArrayLike, attributes: ArrayLike, fit: Callable[[np.ndarray], AbstractPrior]
+        samples: ArrayLike,
+        attributes: ArrayLike,
+        fit: Callable[[np.ndarray], AbstractPrior],
+        seed: int | None = None,
     ) -> "ConditionalPrior":
         """Learn what attributes say by a ridge regression, and the rest by `fit`.
 
@@ -56,6 +59,8 @@ class ConditionalPrior(AbstractPrior):
             samples: Parameters of past tasks (n, d).
             attributes: What is known of each (n, a); numbers, and indicators for categories.
             fit: How to learn a prior from residuals (n, d).
+            seed: Of a search for the shape of residuals, under which coefficients are estimated
+                again; None if residuals are Gaussian.
 
         Returns:
             The prior.
@@ -67,7 +72,7 @@ class ConditionalPrior(AbstractPrior):
 
         array = checked_samples(samples, at_least=2)
         z = checked_attributes(attributes, len(array))
-        found = regress_samples(array, z)
+        found = regress_samples(array, z, seed)
         residual = fit(array - found.offsets(z))
         return ConditionalPrior(residual, found.coefficients, found.center)
 

@@ -184,7 +184,7 @@ class DiffusionPrior(AbstractPrior):
                 "initial": initial,
             }
             fit = functools.partial(DiffusionPrior.fit, **options)
-            return ConditionalPrior.fit(samples, attributes, fit)
+            return ConditionalPrior.fit(samples, attributes, fit, seed)
         config = _config(preset, config)
         start = None
         if initial is not None:

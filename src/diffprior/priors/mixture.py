@@ -111,6 +111,7 @@ class MixturePrior(AbstractClosedFormPrior):
                 samples,
                 attributes,
                 lambda rest: MixturePrior.fit(rest, num_components, sample_weights, seed),
+                seed,
             )
         # Slow to import, and not needed to decide.
         from ..fitting.em import CovarianceModel
