@@ -1,10 +1,9 @@
 """Processes of the service, clients that record what was acknowledged, and a check of both."""
 
 import contextlib
+import multiprocessing
 import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -41,14 +40,30 @@ class Ledger:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
+# Each process is a fork of one that has imported what the command needs.
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["service.harness", "diffprior.service.server"])
+
+
+def _command(arguments: list[str], log: str) -> None:
+    """Run `diffprior` in this process."""
+    with open(log, "wb") as file:
+        os.dup2(file.fileno(), 2)
+    from diffprior.cli import app
+
+    sys.argv = ["diffprior", *arguments]
+    app()
+
+
 class Service:
     """A process of the service that can be killed and started again."""
 
     def __init__(self, database: str, prior: Path | None) -> None:
         self.port = free_port()
-        self._command = [sys.executable, "-m", "diffprior.cli", "serve", "--database", database]
-        self._command += ["--port", str(self.port), "--likelihood", "linear:noise_std=1.0"]
-        self._command += ["--model", f"shop={prior}"] if prior else []
+        self._log = tempfile.NamedTemporaryFile()
+        self._arguments = ["serve", "--database", database, "--port", str(self.port)]
+        self._arguments += ["--likelihood", "linear:noise_std=1.0"]
+        self._arguments += ["--model", f"shop={prior}"] if prior else []
         self.start()
 
     @property
@@ -56,8 +71,10 @@ class Service:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        self._log = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=self._log)
+        self._process = processes.Process(
+            target=_command, args=(self._arguments, self._log.name), daemon=True
+        )
+        self._process.start()
 
     def wait_until_ready(self, seconds: float = 600) -> None:
         end = time.monotonic() + seconds
@@ -68,29 +85,25 @@ class Service:
                         return
                 except httpx.HTTPError:
                     pass
-                if self._process.poll() is not None:
-                    self._log.seek(0)
-                    raise RuntimeError(self._log.read().decode()[-2000:])
+                if not self._process.is_alive():
+                    raise RuntimeError(Path(self._log.name).read_text()[-2000:])
                 time.sleep(0.05)
         raise RuntimeError("the service did not become ready")
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._process.pid or 0
 
     def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
-        self._log.close()
+        self._process.kill()
+        self._process.join()
 
     def stop(self) -> None:
         """Ask it to end, as upgrades do; again if it has ended already."""
         self._process.terminate()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
+        self._process.join(30)
+        if self._process.is_alive():
             self.kill()
-        self._log.close()
 
 
 def new_client(url: str, seconds: float) -> httpx.Client:

@@ -252,6 +252,7 @@ def test_the_cookie_is_not_the_token(make_service: MakeService, database: Databa
         f"{name}.1.{seal}",
         f"{name}.{expires}.{'0' * 64}",
         f"{name}.{expires}.é",
+        f"{name}.{'9' * 5000}.{seal}",
         token,
         "..",
         "",
@@ -279,6 +280,18 @@ def test_numbers_names_and_messages_are_strict(service: TestClient) -> None:
     twice = b'{"features": [[1, 0]], "features": [[0, 1]]}'
     reply = service.post(PATH, content=twice, headers={"Content-Type": "application/json"})
     assert reply.status_code == 422 and "once" in reply.json()["error"]
+    for body, status in (
+        (b'{"features": [[1%s, 0]]}' % (b"0" * 5000), 400),
+        (b"[" * 10_000, 400),
+        (b'{"actions": {"\\ud800": [1, 0]}}', 422),  # half a character
+    ):
+        reply = service.post(PATH, content=body, headers={"Content-Type": "application/json"})
+        assert reply.status_code == status and reply.json()["error"], body[:20]
+    half = (
+        b'{"prior": "", "settings": {"likelihood": "linear", "likelihood_options": {"\\ud800": 1}}}'
+    )
+    assert service.put("/v1/models/shop", content=half).status_code == 422
+    assert "Not Found" in service.get("/v1/nothing").json()["error"]
     long = service.post(PATH, json={"x" * 10**6: 1, "features": [row]})
     assert long.status_code == 422 and len(long.content) < 2000
     for task in ("%ff", "%fe"):

@@ -1,6 +1,7 @@
 """Choices among items over HTTP: Thompson sampling exactly, logged once, learned by the item."""
 
 import json
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from diffprior.service.requests import Choose
 from diffprior.service.store import Database, candidates, decisions, read_rows, tasks
 from diffprior.service.tasks import rebuild
 from service.conftest import LINEAR, LOGISTIC, PRIOR, MakeService, decide, reward, running_service
+from service.crash import new_database, postgres
 from service.test_raw import OPTIONS
 
 CONTEXT = [0.8, -0.6]
@@ -223,3 +225,28 @@ def test_versions_share_choices_and_evidence(make_service: MakeService) -> None:
             client.get(f"/v1/models/shop/tasks/{item['name']}").json()["num_rewards"]
             for item in panel._items
         ]
+
+
+@pytest.mark.filterwarnings("ignore")  # of pgserver's own
+def test_processes_put_the_same_new_items_at_once() -> None:
+    """PostgreSQL: every choice is made, in whatever order each process first sees the items."""
+    rng = np.random.default_rng(0)
+    with postgres() as server:
+        opened = [Database(new_database(server, "items"))]
+        opened.append(Database(opened[0].url.render_as_string(hide_password=False)))
+        with ExitStack() as stack:
+            engines = [stack.enter_context(running_service(d, **LINEAR)).engine for d in opened]
+            for engine in engines:
+                engine.panels.build("shop")
+            for turn in range(3):
+                futures = [
+                    engine.submit(
+                        Choose("shop", np.array([CONTEXT]), [f"{turn}-{i}" for i in some])
+                    )
+                    for _ in range(60)
+                    for engine in engines
+                    for some in [rng.choice(200, 5, replace=False)]
+                ]
+                assert all(future.result(60) for future in futures)
+        for database in opened:
+            database.close()

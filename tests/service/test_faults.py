@@ -1,6 +1,7 @@
 """Faults around the service: evidence, the database, the order in which rewards come."""
 
 import sqlite3
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ from starlette.testclient import TestClient
 
 import diffprior as dp
 import diffprior.service.store as schema
+from diffprior.service.auth import create_token
+from diffprior.service.requests import Decide, ServiceError
 from diffprior.service.settings import Settings
 from diffprior.service.store import Database, read_rows
 from diffprior.service.tasks import TaskCache, current_states, rebuild
@@ -137,3 +140,52 @@ def test_a_cached_state_ahead_of_what_is_read_is_not_used(
     (ahead,) = cache.values()
     assert (found.num_learned, ahead.num_learned) == (1, 2)
     assert found.arrays.evidence.to_bytes() == expected.arrays.evidence.to_bytes()
+
+
+def test_tokens_need_a_database_that_answers(
+    make_service: MakeService, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = make_service(required=True, **LINEAR)
+    headers = {"Authorization": f"Bearer {create_token(database)}"}
+
+    def gone(_: Database) -> None:
+        raise sa.exc.OperationalError("SELECT", {}, sqlite3.OperationalError("gone"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Database, "reading", gone)
+        for path in ("/v1/models", "/v1/models/shop/tasks/a"):
+            reply = client.get(path, headers=headers)
+            assert reply.status_code == 503 and reply.headers["retry-after"] == "1"
+    assert client.get("/v1/models", headers=headers).status_code == 200
+
+
+def test_the_engine_outlives_errors_and_says_when_it_does_not_run(
+    service: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of ours while items are drawn, or while a conflict with a process is resolved."""
+    engine = service.engine
+    called = threading.Event()
+
+    def broken(*_: object) -> None:
+        called.set()
+        raise RuntimeError("a fault")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.panels, "work", broken)
+        decide(service)
+        assert called.wait(30)
+    with monkeypatch.context() as patched:
+        errors = [sa.exc.IntegrityError("INSERT", {}, ValueError()), RuntimeError("a fault")]
+
+        def fails(*_: object) -> None:
+            raise errors.pop(0)
+
+        patched.setattr(engine, "_in_one_transaction", fails)
+        asked = Decide("shop", "a", np.eye(2))
+        with pytest.raises(ServiceError, match="see the service's log"):
+            engine.submit(asked).result(30)
+    decide(service)
+    assert service.get("/ready").status_code == 200
+    engine.close()
+    reply = service.get("/ready")
+    assert reply.status_code == 503 and "stopped" in reply.json()["problem"]

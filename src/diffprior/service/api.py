@@ -21,6 +21,7 @@ import pydantic
 import sqlalchemy as sa
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from ..encoders import Encoder
@@ -333,6 +334,7 @@ def make_app(
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(fastapi.exceptions.RequestValidationError, _invalid_body)
     app.add_exception_handler(sa.exc.SQLAlchemyError, _database_error)
+    app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _internal_error)
     reader = Reader(engine.database, engine.catalog, engine.task_cache)
     app.include_router(_decisions(engine, tokens, limits))
@@ -619,22 +621,30 @@ def _operations(engine: Engine, tokens: Tokens) -> fastapi.APIRouter:
 def _service_error(_: fastapi.Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ServiceError)
     headers = {"Retry-After": str(error.retry_after)} if error.retry_after else None
-    return JSONResponse({"error": error.message}, error.status, headers)
+    message = error.message.encode(errors="replace").decode()  # a key may be half a character
+    return JSONResponse({"error": message}, error.status, headers)
+
+
+def _http_error(request: fastapi.Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    reply = _service_error(request, ServiceError(error.status_code, str(error.detail)))
+    reply.headers.update(error.headers or {})
+    return reply
 
 
 def _database_error(request: fastapi.Request, error: Exception) -> JSONResponse:
     return _service_error(request, unavailable(type(error.__cause__ or error).__name__))
 
 
-def _internal_error(_: fastapi.Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"error": "the request failed; see the service's log"}, 500)
+def _internal_error(request: fastapi.Request, _: Exception) -> JSONResponse:
+    return _service_error(request, ServiceError(500, "the request failed; see the service's log"))
 
 
-def _invalid_body(_: fastapi.Request, error: Exception) -> JSONResponse:
+def _invalid_body(request: fastapi.Request, error: Exception) -> JSONResponse:
     assert isinstance(error, fastapi.exceptions.RequestValidationError)
     first = error.errors()[0]
     parts = [part for part in first["loc"] if part not in ("body", NUMBERS, COLUMNS)]
     place = ".".join(map(str, parts))
     reason = first.get("ctx", {}).get("error", "") if first["type"] == "json_invalid" else ""
     message = f"`{place[:MAX_ECHO] or 'body'}`: {(reason or first['msg'])!s:.{MAX_ECHO}}"
-    return JSONResponse({"error": message}, 422)
+    return _service_error(request, ServiceError(422, message))

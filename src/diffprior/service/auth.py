@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import re
 import secrets
 import time
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from .store import Database, Row, read_rows, tokens
 RIGHTS = ("decide", "reward", "read", "admin")
 TRUST_SECONDS = 5.0  # how long a revoked token may still be accepted
 MAX_KNOWN = 10_000  # tokens in memory
-ID_CHARS = 8
+ID = r"(?P<id>[0-9a-f]{8})"
+BEARER = re.compile(rf"(?i:bearer) +dp_{ID}_(?P<secret>\S+) *")
+SESSION = re.compile(rf"(?P<about>{ID}\.(?P<expires>[0-9]{{1,12}}))\.(?P<seal>[0-9a-f]{{64}})")
 SESSION_SECONDS = 12 * 3600.0  # that a sign-in lasts
 
 
@@ -54,7 +57,7 @@ def create_token(
         raise ValueError(
             f"`rights`: expected some of {', '.join(RIGHTS)}, got {sorted(unknown)}; pick those"
         )
-    name, secret = secrets.token_hex(ID_CHARS // 2), secrets.token_urlsafe(32)
+    name, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
     row: Row = {"id": name, "digest": _digest(secret), "rights": json.dumps(list(rights))}
     row |= {"model": model, "max_tasks": max_tasks, "num_tasks": 0}
     row |= {"created": time.time(), "revoked": False}
@@ -116,12 +119,11 @@ class Tokens:
 
     def check_session(self, cookie: str) -> Token | None:
         """The token that a cookie stands for; None if it is wrong or has expired."""
-        name, _, rest = cookie.partition(".")
-        expires, _, seal = rest.partition(".")
-        row = self._row(name) if len(name) == ID_CHARS and seal.isascii() else None
-        if row is None or row.revoked or not expires.isdecimal() or int(expires) < time.time():
+        parts = SESSION.fullmatch(cookie)
+        row = self._row(parts["id"]) if parts else None
+        if parts is None or row is None or row.revoked or int(parts["expires"]) < time.time():
             return None
-        sealed = hmac.compare_digest(seal, _seal(row.digest, f"{name}.{expires}"))
+        sealed = hmac.compare_digest(parts["seal"], _seal(row.digest, parts["about"]))
         return Token(row.id, tuple(json.loads(row.rights)), row.model) if sealed else None
 
     async def identify(self, header: str | None) -> Token:
@@ -161,11 +163,8 @@ class Tokens:
 
 def _parse(header: str | None) -> tuple[str | None, str]:
     """Id and secret of a token; id None if it is malformed."""
-    kind, _, text = (header or "").partition(" ")
-    parts = text.strip().split("_", 2)
-    if kind.lower() != "bearer" or len(parts) != 3 or parts[0] != "dp" or len(parts[1]) != ID_CHARS:
-        return None, ""
-    return parts[1], parts[2]
+    parts = BEARER.fullmatch(header or "")
+    return (parts["id"], parts["secret"]) if parts else (None, "")
 
 
 def _seal(digest: str, text: str) -> str:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from ..bandits.decisions import TaskChoice, choose_for_tasks
 from .models import Catalog, Version, task_seed
-from .panels import Chosen, Panels
+from .panels import Chosen, ItemPanel, Panels
 from .requests import (
     Change,
     ChangeTask,
@@ -57,6 +57,15 @@ class _Pending(NamedTuple):
     state: TaskState
     task: Row
     number: int
+
+
+class _Asked(NamedTuple):
+    """A choice to make: its version, the items of that, and those named that are not among them."""
+
+    request: Choose
+    version: Version
+    panel: ItemPanel
+    missing: list[TaskName]
 
 
 class _Choice(NamedTuple):
@@ -107,8 +116,10 @@ class Batch:
         about_tasks = [r for r in requests if isinstance(r, Decide | ChangeTask)]
         valid = [r for r in about_tasks if self._is_valid(r)]
         decides = [r for r in valid if isinstance(r, Decide)]
-        named = self._create_tasks(valid)
-        chosen = self._choose([r for r in requests if isinstance(r, Choose)])
+        asked = self._ask([r for r in requests if isinstance(r, Choose)])
+        found = self._create_tasks([*valid, *self._new_items(asked)])  # in one order for all
+        named = {key: found[key] for r in valid if (key := (r.model, r.task)) in found}
+        chosen = self._choose(asked, found)
         self._read_decisions(others)
         taken = {choice.taken["id"] for _, _, choice in chosen}
         self._lock_tasks({row["id"]: row for row in named.values()}, taken)
@@ -298,9 +309,10 @@ class Batch:
             return
         models = {row["model"] for row in self._sets.values()}
         own = candidates.c.model.in_(models), candidates.c.id.in_(self._sets)
-        query = sa.select(candidates.c.id).where(*own).with_for_update(read=True, key_share=True)
+        query = sa.select(candidates.c.id).where(*own).order_by(candidates.c.id)
+        query = query.with_for_update(read=True, key_share=True)
         found = set(self._connection.execute(query).scalars())
-        new = [row for name, row in self._sets.items() if name not in found]
+        new = [self._sets[name] for name in sorted(self._sets.keys() - found)]
         if new:
             self._connection.execute(self._database.insert_if_absent(candidates), new)
         for row in new:
@@ -436,15 +448,16 @@ class Batch:
         asked = set(known)
         for request in requests:
             key = (request.model, request.task)
-            if key not in named or named[key]["retired"] is not None:
-                retired = f"`task`: {request.task!r} is retired; put it again to use it"
-                error = ServiceError(409, retired) if key in named else TOO_MANY_TASKS
-                self.results.append((request, error))
-                continue
-            task, version = named[key], versions[key]
-            if request.decision_id in asked:
+            task = named.get(key)
+            if task is not None and request.decision_id in asked:
                 repeated.append((request, task))
                 continue
+            if task is None or task["retired"] is not None:
+                retired = f"`task`: {request.task!r} is retired; put it again to use it"
+                error = TOO_MANY_TASKS if task is None else ServiceError(409, retired)
+                self.results.append((request, error))
+                continue
+            version = versions[key]
             pending = _Pending(request, self._state(task, version), task, task["num_decisions"])
             groups[version].append(pending)
             task["num_decisions"] += 1
@@ -518,26 +531,22 @@ class Batch:
             "raw": None if request.raw is None else json.dumps(request.raw),
         }
 
-    def _choose(self, requests: list[Choose]) -> list[_Choice]:
-        """The choices to log, of requests that are valid and not repeated.
-
-        They come before the locks, because the tasks that are chosen are among those to lock, and
-        so before the rewards of this transaction, of which no caller knows that they are learned.
-        """
+    def _ask(self, requests: list[Choose]) -> list[_Asked]:
+        """The choices to make, of requests that are valid and not repeated."""
         ids = [request.decision_id for request in requests]
         self._choices_before = {row["id"]: row for row in self._rows(decisions.c.id, ids)}
-        made: dict[str, _Choice] = {}
+        asked: dict[str, _Asked] = {}
         for request in requests:
-            if request.decision_id in made or request.decision_id in self._choices_before:
+            if request.decision_id in asked or request.decision_id in self._choices_before:
                 self._repeated.append(request)
                 continue
             try:
-                made[request.decision_id] = self._choice(request)
+                asked[request.decision_id] = self._asked(request)
             except ServiceError as error:
                 self.results.append((request, error))
-        return list(made.values())
+        return list(asked.values())
 
-    def _choice(self, request: Choose) -> _Choice:
+    def _asked(self, request: Choose) -> _Asked:
         self._catalog.check_quota(request.model)
         version = self._catalog.for_task(request.model, request.decision_id)
         version.check_choices()
@@ -545,29 +554,51 @@ class Batch:
             request.features = version.encode(request.raw)
         request.check(version.dim)
         panel = self._panels.of(version, self._connection)
-        missing = [name for name in request.items or () if name not in panel]
-        if missing:
-            found = self._missing_items(request, missing)
-            self._panels.add(self._connection, panel, found)
+        missing = [(request.model, name) for name in request.items or () if name not in panel]
+        return _Asked(request, version, panel, missing)
+
+    def _new_items(self, asked: list[_Asked]) -> list[ChangeTask]:
+        """Items to put because choices name them: they may, and nobody has put them before."""
+        wanted = {key: a.request.token for a in asked for key in a.missing}
+        known = self._find_tasks(wanted)
+        return [
+            ChangeTask(*key, token=token)
+            for key, token in wanted.items()
+            if key not in known and not self._rejects_unknown(key[0])
+        ]
+
+    def _rejects_unknown(self, model: str) -> bool:
+        return self._catalog.versions_of(model)[0].settings.unknown_items == "reject"
+
+    def _choose(self, asked: list[_Asked], found: dict[TaskName, Row]) -> list[_Choice]:
+        """The choices to log.
+
+        They come before the locks, because the tasks that are chosen are among those to lock, and
+        so before the rewards of this transaction, of which no caller knows that they are learned.
+        """
+        found = found | self._find_tasks({key for a in asked for key in a.missing} - found.keys())
+        made = []
+        for each in asked:
+            try:
+                made.append(self._choice(each, found))
+            except ServiceError as error:
+                self.results.append((each.request, error))
+        return made
+
+    def _choice(self, asked: _Asked, found: dict[TaskName, Row]) -> _Choice:
+        request, version, panel, missing = asked
+        for key in missing:
+            if key not in found:
+                unknown = self._rejects_unknown(request.model)
+                raise not_found("items", key[1]) if unknown else TOO_MANY_TASKS
+            if found[key]["retired"] is not None:
+                raise ServiceError(409, f"`items`: {key[1]!r} is retired; put it again to use it")
+        new = [found[key] for key in missing if key[1] not in panel]  # for a choice before this one
+        if new:
+            self._panels.add(self._connection, panel, new)
         chosen = panel.choose(request)
         self._sets[chosen.among.id] = chosen.among._asdict() | {"model": request.model}
         return _Choice(request, version, chosen)
-
-    def _missing_items(self, request: Choose, names: list[str]) -> list[Row]:
-        """Items that a choice names and that no panel has: new, retired, or put just now."""
-        wanted = [(request.model, name) for name in names]
-        found = self._find_tasks(wanted)
-        new = [ChangeTask(*key, token=request.token) for key in wanted if key not in found]
-        settings = self._catalog.versions_of(request.model)[0].settings
-        if new and settings.unknown_items == "reject":
-            raise not_found("items", new[0].task)
-        found |= self._create_tasks(new)
-        for key in wanted:
-            if key not in found:
-                raise TOO_MANY_TASKS
-            if found[key]["retired"] is not None:
-                raise ServiceError(409, f"`items`: {key[1]!r} is retired; put it again to use it")
-        return [found[key] for key in wanted]
 
     def _log_choices(self, choices: list[_Choice]) -> list[Row]:
         """Rows of choices: each is a decision of the item that is taken."""

@@ -65,7 +65,7 @@ class Engine:
         self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         self._preparing = threading.Lock()
-        self._began = 0.0
+        self._began = self._draw_again = 0.0
         self.clock = Clock()
         self.max_queued = MAX_QUEUED
         self._closed = False
@@ -77,6 +77,8 @@ class Engine:
         """Why requests cannot be served now; None if they can."""
         if not self.prepared:
             return "its models are being compiled"
+        if not self._thread.is_alive():
+            return "the engine has stopped"
         return None if self.healthy else "the database does not answer"
 
     def start(self) -> None:
@@ -144,12 +146,20 @@ class Engine:
                 return
 
     def _draw_items(self) -> bool:
-        """Draw anew for items whose evidence has changed; whether there are more of them."""
+        """Draw anew for items whose evidence has changed; whether there are more of them.
+
+        If that fails, choices go on with the draws that there are, and it is tried again later.
+        """
+        if time.monotonic() < self._draw_again:
+            return False
         try:
             return self.panels.work(self.clock.now())
         except sa.exc.SQLAlchemyError as error:
             log.error("database failed: %s", type(error.__cause__ or error).__name__)
-            return False
+        except Exception:
+            log.exception("items cannot be drawn")
+        self._draw_again = time.monotonic() + SETTLE_SECONDS
+        return False
 
     def _prepare_in_background(self) -> None:
         """Compile versions that another process has added, while decisions continue."""
@@ -194,9 +204,7 @@ class Engine:
                 for request in requests:
                     self._serve([request])
                 return
-            log.exception("request failed")
-            failed = ServiceError(500, "the request failed; see the service's log")
-            results = [(requests[0], failed)]
+            results = [(requests[0], _failed())]
         self.metrics.batch_size.observe(len(requests))
         self.metrics.batch_seconds.observe(time.perf_counter() - begin)
         for request, result in results:
@@ -208,6 +216,8 @@ class Engine:
             return self._in_one_transaction([request])[-1]
         except sa.exc.SQLAlchemyError as error:
             return request, unavailable(type(error.__cause__ or error).__name__)
+        except Exception:
+            return request, _failed()
 
     def _in_one_transaction(self, requests: list[Request]) -> list[tuple[Request, object]]:
         now = self.clock.now()
@@ -233,6 +243,11 @@ class Engine:
             request.future.set_exception(result)
         else:
             request.future.set_result(result)
+
+
+def _failed() -> ServiceError:
+    log.exception("request failed")
+    return ServiceError(500, "the request failed; see the service's log")
 
 
 def _freeze() -> None:

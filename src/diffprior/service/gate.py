@@ -11,12 +11,13 @@ import re
 import time
 from urllib.parse import unquote_to_bytes
 
+import sqlalchemy as sa
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .auth import Token, Tokens
 from .limits import Limits
 from .metrics import Metrics
-from .requests import ServiceError
+from .requests import ServiceError, unavailable
 
 access_log = logging.getLogger("diffprior.access")
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -129,7 +130,11 @@ class Gate:
         path = scope["path"]
         if not path.startswith("/v1/"):
             return FORM_BODY
-        token = await self._tokens.identify(headers.get(b"authorization", b"").decode("latin-1"))
+        try:
+            given = headers.get(b"authorization", b"").decode("latin-1")
+            token = await self._tokens.identify(given)
+        except sa.exc.SQLAlchemyError as error:
+            raise unavailable(type(error.__cause__ or error).__name__) from error
         if scope["method"] in SAFE:
             return FORM_BODY
         return self._limits.model_body if _adds_model(scope, token) else self._limits.body

@@ -85,7 +85,7 @@ def _prune_sets(database: Database, pruned: Pruned) -> None:
         some = c.model.in_(models), c.id.in_(ids)
         with database.transaction() as connection:
             begin = time.monotonic()
-            connection.execute(sa.select(c.id).where(*some).with_for_update())
+            connection.execute(sa.select(c.id).where(*some).order_by(c.id).with_for_update())
             gone = candidates.delete().where(*some, unused)
             pruned.num_sets += connection.execute(gone).rowcount
         time.sleep(time.monotonic() - begin)
