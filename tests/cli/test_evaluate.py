@@ -36,13 +36,14 @@ def test_a_prior_is_scored_beside_a_gaussian_and_a_mixture(
     dp.GaussianPrior(np.zeros(2), np.eye(2)).save(namesake)
     printed = run("evaluate", prior, logs, *OPTIONS, "--against", namesake, "--json", out)
     assert "160 tasks, 640 rows, 2 features" in printed
-    assert "over Gaussian" in printed and "after rows" in printed
+    assert printed.index("over cold start") < printed.index("over Gaussian")
+    assert "after rows" in printed
     found = json.loads(out.read_text(encoding="utf-8"))
     table = found["log_evidence"]
     assert table["baseline"] == "Gaussian"
     assert list(table["priors"])[-2:] == [str(prior), str(namesake)]
     mine = table["priors"][str(prior)]
-    assert mine["difference"] > 5 * mine["difference_standard_error"] > 0
+    assert mine["over_cold_start"] > mine["difference"] > 5 * mine["difference_standard_error"] > 0
     direct = dp.evaluate.log_evidence(
         MIXTURE,
         dp.Logs.read(logs, task="campaign", reward="paid", features="x*", intercept=False),

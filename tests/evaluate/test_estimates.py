@@ -10,7 +10,14 @@ from scipy import integrate, special, stats
 
 import diffprior as dp
 from diffprior.denoisers.network import CorrectedDenoiser
-from diffprior.evaluate import Tasks, compare, estimate_log_evidence, log_evidence
+from diffprior.evaluate import (
+    Tasks,
+    cold_start,
+    compare,
+    estimate_log_evidence,
+    first_rewards,
+    log_evidence,
+)
 from diffprior.evaluate.comparison import log_mean
 from diffprior.mixture import GaussianMixture
 from foreign import TwelveLines
@@ -138,18 +145,50 @@ def test_differences_are_paired() -> None:
     assert "over Gaussian" in str(table) and table.to_dict()["num_tasks"] == 120
 
 
-def test_lengths_are_told_apart() -> None:
-    table = compare({"a": GAUSSIAN, "b": PRIOR}, tasks_of(dp.Linear(0.5), num_tasks=60))
-    groups = table.by_length()
-    assert [(low, high) for low, high, _ in groups] == [(0, 1), (2, 3), (4, 5)]
-    every = np.mean([differences["b"][0] for _, _, differences in groups])
-    assert every == pytest.approx(table.difference("b")[0])
+def test_the_cold_start_has_the_scale_of_the_tasks_and_comes_first() -> None:
+    """Of many long tasks its variance is the second moment, in their units."""
+    truth = dp.GaussianPrior([3.0, -1.0], np.diag([1.0, 0.5]))
+    tasks = Tasks.simulate(truth, dp.Linear(0.1), num_tasks=200, num_observations=40)
+    scale = float(cold_start(tasks).cov[0, 0])
+    expected = np.mean(tasks.true_parameters() ** 2)
+    assert scale == pytest.approx(expected, rel=0.1)
+    units = Tasks.from_arrays(
+        tasks.logs.row_tasks, tasks.logs.features, 1e3 * tasks.logs.rewards, dp.Linear(100.0)
+    )
+    assert float(cold_start(units).cov[1, 1]) == pytest.approx(1e6 * scale, rel=0.05)
+    table = compare({"truth": truth}, tasks)
+    assert table.names == ("cold start", "truth") and table.baseline == "truth"
+    numbers: dict = table.to_dict()["priors"]["truth"]  # type: ignore[index]
+    gain, error = table.difference("truth", "cold start")
+    assert gain == numbers["over_cold_start"] > 5 * error
+    assert f"{gain:+.2f} ± {error:.2f}" in str(table)
+    assert str(table).index("over cold start") < str(table).index("reward of first choices")
+
+
+def test_first_choices_earn_the_rewards_that_were_logged() -> None:
+    """By hand for a point mass; rows that are equally good count equally; attributes move it."""
+    logs = dp.Logs([0, 0, 0, 1, 1], [[1.0], [2.0], [2.0], [-1.0], [1.0]], [5.0, 1, 2, 3, 7])
+    point = dp.GaussianPrior([1.0], [[1e-12]])
+    np.testing.assert_allclose(first_rewards(point, logs, dp.Linear(1.0)), [1.5, 7.0])
+    mirrored = dp.GaussianPrior([-1.0], [[1e-12]])
+    np.testing.assert_allclose(first_rewards(mirrored, logs, dp.Linear(1.0)), [5.0, 3.0])
+    given = dp.Logs(
+        [0, 0, 1, 1], [[1.0], [2.0], [-1.0], [1.0]], [5.0, 1, 3, 7], attributes=[[0.0], [-2.0]]
+    )
+    prior = dp.ConditionalPrior(point, np.ones((1, 1)), np.zeros(1))
+    np.testing.assert_allclose(first_rewards(prior, given, dp.Linear(1.0)), [1.0, 3.0])
+    tasks = Tasks.simulate(PRIOR, dp.Linear(0.5), num_tasks=400, num_observations=5)
+    table = compare({"truth": PRIOR, "opposite": dp.GaussianPrior([-3.0], [[1.0]])}, tasks)
+    gain, error = table.reward_difference("truth")
+    assert gain > 5 * error
+    loss, error = table.reward_difference("opposite")
+    assert loss < -5 * error
 
 
 def test_samples_add_a_gaussian_and_the_best_mixture() -> None:
     samples = np.asarray(PRIOR.sample(jax.random.key(0), 400))
     table = compare({"own": PRIOR}, tasks_of(dp.Linear(0.5)), samples=samples)
-    assert table.names[:2] == ("Gaussian", "mixture, K chosen")
+    assert table.names[:3] == ("cold start", "Gaussian", "mixture, K chosen")
 
 
 def test_logs_need_a_likelihood_and_the_right_width() -> None:

@@ -14,13 +14,15 @@ from scipy.stats import multivariate_normal
 from starlette.testclient import TestClient
 
 import diffprior as dp
+from diffprior.evaluate import compare
 from diffprior.service.auth import create_token
 from diffprior.service.dashboard import model_page
 from diffprior.service.dashboard.charts import Plot, round_ticks
-from diffprior.service.dashboard.prior_gain import PriorGain, prior_gain
+from diffprior.service.dashboard.prior_gain import PriorGain, prior_gain, sample_tasks
 from diffprior.service.dashboard.statistics import (
     CACHE_SECONDS,
     FIELDS,
+    Mean,
     Window,
     age_groups,
     age_label,
@@ -208,7 +210,9 @@ def test_answers_follow_the_numbers() -> None:
     assert model_page.health(right, False).status == "bad"
     gains = {"Yes": 0.5, "It costs": -0.5, "No difference so far": 0.1}
     for expected, gain in gains.items():
-        assert model_page.prior_pays({1: PriorGain(gain, 0.1, 9, 99)}).short == expected
+        over_cold = Mean(gain, 0.1, 9)
+        found = model_page.prior_pays({1: PriorGain(over_cold, num_rows=99)})
+        assert found.short == expected and f"{gain:+.2f} ± 0.10 nats" in found.why
     assert model_page.prior_pays({1: None}).short == "Not known yet"
 
 
@@ -237,21 +241,29 @@ def test_the_gain_of_a_prior_is_its_closed_form(database: Database) -> None:
         parts = [log_density(m, c) for m, c in zip(PRIOR.means, PRIOR.covs, strict=True)]
         gains.append(logsumexp(parts) - np.log(2) - log_density(moments.mean, moments.cov))
     found = prior_gain(database, version)
-    np.testing.assert_allclose(found.gain, np.mean(gains), atol=1e-10)
-    np.testing.assert_allclose(found.error, np.std(gains, ddof=1) / np.sqrt(3), atol=1e-10)
-    assert (found.num_tasks, found.num_rows) == (3, 9)
+    gaussian = found.over_gaussian
+    np.testing.assert_allclose(gaussian.value, np.mean(gains), atol=1e-10)
+    np.testing.assert_allclose(gaussian.error, np.std(gains, ddof=1) / np.sqrt(3), atol=1e-10)
+    assert (gaussian.count, found.num_rows) == (3, 9)
+    own = sample_tasks(database, version)
+    assert own is not None
+    table = compare({"prior": PRIOR}, own)
+    values = (found.over_cold.value, found.over_cold.error)
+    np.testing.assert_allclose(values, table.difference("prior", "cold start"))
+    np.testing.assert_allclose(found.reward.value, table.reward_difference("prior")[0])
+    assert f"{found.over_cold:+}" in str(found) and str(found) in found.in_words
+    own_gaussian = dp.GaussianPrior(np.asarray(moments.mean), np.asarray(moments.cov))
+    version = Catalog(database).put("shop", Settings(**LINEAR), own_gaussian, 1.0)
+    again = prior_gain(database, version)
+    assert again.over_gaussian.value == 0.0 and "nothing over a Gaussian" in again.in_words
+    expected = found.over_cold.value - found.over_gaussian.value
+    np.testing.assert_allclose(again.over_cold.value, expected, atol=1e-8)
 
 
 def with_parents(connection: sa.Connection, task: int, size: int) -> None:
     """Decisions that observations refer to."""
     for i in range(size):
         insert(connection, i, id=f"{task}-{i}", task_id=task)
-
-
-def test_a_gaussian_prior_has_nothing_to_gain(database: Database) -> None:
-    prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
-    version = Catalog(database).put("shop", Settings(**LINEAR), prior, 1.0)
-    assert "Gaussian" in prior_gain(database, version).problem
 
 
 def test_pages_show_their_numbers_and_escape_names(service: TestClient) -> None:

@@ -67,8 +67,9 @@ def evaluate_prior(
 ) -> None:
     """Evaluate a prior on the logs of tasks that it has not seen.
 
-    Prints held-out log evidence beside a Gaussian and a mixture fitted to draws from the prior, and
-    how well the next reward is predicted, by length of history.
+    Prints held-out log evidence and rewards of first choices beside a cold start, and a Gaussian
+    and a mixture fitted to draws from the prior; and how well the next reward is predicted, by
+    length of history.
     """
     with friendly_errors():
         check_output("json", json_file, prior, logs)

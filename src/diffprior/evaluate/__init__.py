@@ -16,7 +16,15 @@ from .calibration import (
     predictive_check,
     rank_uniformity,
 )
-from .comparison import Comparison, LogEvidence, compare, estimate_log_evidence, log_evidence
+from .comparison import (
+    Comparison,
+    LogEvidence,
+    cold_start,
+    compare,
+    estimate_log_evidence,
+    first_rewards,
+    log_evidence,
+)
 from .distances import (
     Distance,
     distance_over_floor,
@@ -38,11 +46,13 @@ __all__ = [
     "PredictiveRow",
     "RankUniformity",
     "Tasks",
+    "cold_start",
     "compare",
     "coverage",
     "distance_over_floor",
     "earth_movers_distance",
     "estimate_log_evidence",
+    "first_rewards",
     "log_evidence",
     "off_policy",
     "predictive_check",

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 AT_ONCE = 256  # tasks side by side, which bounds the memory
 NUM_POINTS = 256  # of importance sampling, for each task
 MAX_NUMBERS = 2**22  # of points and components, side by side
+COLD = "cold start"  # its name in a comparison
+COLD_TASKS, COLD_ROWS = 256, 64  # tasks that its variance is chosen on, and first rows of each
+LOG_VARIANCES = np.linspace(-14.0, 18.0, 9)  # where the best is looked for first
+NUM_CHOICES = 128  # draws from a prior, each of which chooses once in every task
 
 
 @dataclass(frozen=True, repr=False)
@@ -205,23 +209,96 @@ def _closed_forms(prior: AbstractClosedFormPrior, evidence: AbstractEvidence) ->
     return found
 
 
+def cold_start(
+    tasks: Tasks | Logs, likelihood: AbstractLikelihood | None = None, *, seed: int = 0
+) -> GaussianPrior:
+    """N(0, s I), the prior of who has learned nothing from past tasks but the scale of parameters.
+
+    Args:
+        tasks: `Tasks` or `Logs`; the first 64 rows of at most 256 of them are used.
+        likelihood: How rewards arise; needed with logs, by default the tasks' own.
+        seed: Of estimates.
+
+    Returns:
+        The prior with the s under which the tasks are most probable.
+    """
+    from scipy.optimize import minimize_scalar
+
+    tasks = as_tasks(tasks, likelihood)
+    few = tasks.select(np.unique(np.linspace(0, len(tasks) - 1, COLD_TASKS).astype(int)))
+    few = few.first_rows(COLD_ROWS)
+
+    def prior(log_variance: float) -> GaussianPrior:
+        return GaussianPrior(np.zeros(tasks.dim), np.exp(log_variance) * np.eye(tasks.dim))
+
+    def loss(log_variance: float) -> float:
+        return -estimate_log_evidence(prior(log_variance), few, seed=seed).mean
+
+    best, step = min(LOG_VARIANCES, key=loss), LOG_VARIANCES[1] - LOG_VARIANCES[0]
+    bounds = (best - step, best + step)
+    found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 0.02})
+    return prior(float(found.x))
+
+
+def first_rewards(
+    prior: object,
+    tasks: Tasks | Logs,
+    likelihood: AbstractLikelihood | None = None,
+    *,
+    seed: int = 0,
+) -> Float[np.ndarray, " n"]:
+    """Reward that a prior's first choice earns in every task, replayed on its logged rows.
+
+    Each draw from the prior chooses the row with the highest predicted reward; what counts are the
+    rewards that were observed, the mean over rows that are equally good, and over draws. Of rows
+    chosen at random this is their mean reward, whatever the prior.
+
+    Arguments are as of `cold_start`.
+
+    Returns:
+        One number per task (n,); NaN of tasks without rows.
+    """
+    prior, tasks = residuals(as_prior(prior), as_tasks(tasks, likelihood))
+    logs = tasks.logs
+    known = np.flatnonzero(logs.counts)
+    starts, rows = logs.starts[known], np.repeat(np.arange(len(known)), logs.counts[known])
+    draws = _exact(prior.sample(jax.random.key(seed), NUM_CHOICES))
+    along = 0.0 if tasks.offsets is None else _row_dots(logs, tasks.offsets)
+    earned, values = np.zeros(len(known)), np.full(len(tasks), np.nan)
+    for theta in draws if len(known) else ():
+        predicted = logs.features @ theta + along
+        best = predicted >= np.maximum.reduceat(predicted, starts)[rows]
+        counts = np.add.reduceat(best.astype(float), starts)
+        earned += np.add.reduceat(best * logs.rewards, starts) / counts
+    values[known] = earned / NUM_CHOICES
+    return values
+
+
+def _row_dots(logs: Logs, vectors: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " r"]:
+    """Inner product of each row's features with the vector of its task."""
+    dots: np.ndarray = np.sum(logs.features * vectors[logs.row_tasks], axis=1)
+    return dots
+
+
 @dataclass(frozen=True, repr=False)
 class Comparison(AbstractResult):
-    """Log evidence of the same tasks under several priors.
+    """The same tasks under several priors: their log evidence, and rewards of first choices.
 
     Args:
         log_evidence: Of every prior, by name.
-        baseline: The prior that the others are compared with.
+        first_rewards: Reward of the first choice in each task (n,), by name.
+        baseline: The prior that the others are compared with, after the cold start.
         num_observations: Rows of each task (n,).
     """
 
     log_evidence: dict[str, LogEvidence]
+    first_rewards: dict[str, Float[np.ndarray, " n"]]
     baseline: str
     num_observations: np.ndarray
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the priors, in the order given."""
+        """Names of the priors: the cold start, then in the order given."""
         return tuple(self.log_evidence)
 
     @property
@@ -234,24 +311,19 @@ class Comparison(AbstractResult):
 
         With its standard error over the tasks, which are the same for both: paired.
         """
-        differences = self._differences(name, other)
+        differences = self._of(name).values - self._of(other or self.baseline).values
         return float(np.mean(differences)), standard_error(differences)
 
-    def by_length(self) -> list[tuple[int, int, dict[str, tuple[float, float]]]]:
-        """Differences from the baseline in tasks of similar length.
+    def reward_difference(self, name: str, other: str = COLD) -> tuple[float, float]:
+        """Mean reward of first choices under a prior `name` minus that under `other`.
 
-        Returns:
-            For each third of the tasks, short to long: least and most rows of a task, and the mean
-            difference of every prior with its standard error.
+        With its standard error over the tasks of at least two rows.
         """
-        order = np.argsort(self.num_observations, kind="stable")
-        found = []
-        for some in np.array_split(order, min(3, len(order))):
-            sizes = self.num_observations[some]
-            rows = {name: self._differences(name)[some] for name in self.names}
-            table = {name: (float(np.mean(d)), standard_error(d)) for name, d in rows.items()}
-            found.append((int(sizes.min()), int(sizes.max()), table))
-        return found
+        self._of(name), self._of(other)
+        several = self.num_observations >= 2
+        differences = (self.first_rewards[name] - self.first_rewards[other])[several]
+        mean = float(np.mean(differences)) if len(differences) else float("nan")
+        return mean, standard_error(differences)
 
     def to_dict(self) -> dict[str, object]:
         """The table as plain numbers."""
@@ -262,32 +334,34 @@ class Comparison(AbstractResult):
         }
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Plot differences from the baseline in nats per task, with two standard errors, in `ax`,
+        """Plot gains over the cold start in nats per task, with two standard errors, in `ax`,
         by default a new figure.
         """
-        names = [name for name in self.names if name != self.baseline]
-        found = np.array([self.difference(name) for name in names]).reshape(-1, 2)
+        names = [name for name in self.names if name != COLD]
+        found = np.array([self.difference(name, COLD) for name in names]).reshape(-1, 2)
         ends = found[:, :1] + 2 * found[:, 1:] * np.array([-1.0, 1.0])
-        along = f"nats per task over {self.baseline}"
-        return plot_intervals(ax, names, found[:, 0], ends, along, 0.0)
+        return plot_intervals(ax, names, found[:, 0], ends, f"nats per task over a {COLD}", 0.0)
 
     def table(self) -> Table:
-        """Log evidence, one row for each prior."""
+        """Log evidence and rewards of first choices, one row for each prior."""
+        others = dict.fromkeys((COLD, self.baseline))
         rows = [
             (
                 name,
                 plus_minus(found.mean, found.standard_error),
-                "" if name == self.baseline else plus_minus(*self.difference(name)),
+                *(
+                    "" if name == other else plus_minus(*self.difference(name, other), signed=True)
+                    for other in others
+                ),
+                "" if name == COLD else plus_minus(*self.reward_difference(name), signed=True),
                 str(found.failed),
             )
             for name, found in self.log_evidence.items()
         ]
-        columns = ("prior", "log evidence per task", f"over {self.baseline}", "failed")
-        return Table(columns, rows, f"{len(self.num_observations)} tasks")
-
-    def _differences(self, name: str, other: str | None = None) -> Float[np.ndarray, " n"]:
-        values: np.ndarray = self._of(name).values - self._of(other or self.baseline).values
-        return values
+        over = (f"over {other}" for other in others)
+        columns = ("prior", "log evidence per task", *over, "reward of first choices", "failed")
+        caption = f"{len(self.num_observations)} tasks; rewards over those of the {COLD}"
+        return Table(columns, rows, caption)
 
     def _of(self, name: str) -> LogEvidence:
         if name not in self.log_evidence:
@@ -296,15 +370,21 @@ class Comparison(AbstractResult):
         return self.log_evidence[name]
 
     def _plain(self, name: str) -> dict[str, object]:
-        found, (difference, error) = self._of(name), self.difference(name)
-        return {
+        found = self._of(name)
+        differences = {
+            "over_cold_start": self.difference(name, COLD),
+            "difference": self.difference(name),
+            "first_reward_over_cold_start": self.reward_difference(name),
+        }
+        numbers: dict[str, object] = {
             "log_evidence": found.mean,
             "standard_error": found.standard_error,
             "estimation_error": found.estimation_error,
-            "difference": difference,
-            "difference_standard_error": error,
             "failed": found.failed,
         }
+        for key, (difference, error) in differences.items():
+            numbers |= {key: difference, f"{key}_standard_error": error}
+        return numbers
 
 
 def compare(
@@ -317,7 +397,11 @@ def compare(
     num_estimates: int = 8,
     seed: int = 0,
 ) -> Comparison:
-    """Compare priors by the log evidence of tasks that none of them has seen.
+    """Compare priors on tasks that none of them has seen, first of all with starting cold.
+
+    The table begins with "cold start", N(0, s I) with the best s: what past tasks are worth is the
+    gain over it, in nats and in the rewards of first choices. Whether more than a Gaussian is worth
+    it is the gain over the baseline, if that is one.
 
     Args:
         priors: Priors by name, in a dictionary.
@@ -326,7 +410,8 @@ def compare(
         samples: Parameters of past tasks (n, d). With them, "Gaussian" and "mixture, K chosen", the
             number of components chosen by held-out samples, are added to the table: where a
             mixture does as well as a learned prior, it is enough, and faster.
-        baseline: The prior to compare the others with; by default the first of the table.
+        baseline: The prior to compare the others with besides the cold start; by default the first
+            of the others.
         num_estimates: Independent estimates of each number, where it has no closed form.
         seed: Of the estimates.
 
@@ -344,14 +429,16 @@ def compare(
     tasks = as_tasks(tasks, likelihood)
     everyone: dict[str, object] = {**_baselines(samples, seed), **priors}
     baseline = baseline or next(iter(everyone), None)
-    if baseline not in everyone:
+    if baseline not in {COLD: None, **everyone} or not everyone:
         listed = ", ".join(map(repr, everyone)) or "at least one prior"
         raise ValueError(f"`baseline`: expected {listed}, got {baseline!r}; name one of the priors")
+    everyone = {COLD: cold_start(tasks, seed=seed), **everyone}
     found = {
         name: estimate_log_evidence(prior, tasks, num_estimates=num_estimates, seed=seed)
         for name, prior in everyone.items()
     }
-    return Comparison(found, baseline, tasks.num_observations)
+    rewards = {name: first_rewards(prior, tasks, seed=seed) for name, prior in everyone.items()}
+    return Comparison(found, rewards, str(baseline), tasks.num_observations)
 
 
 def _baselines(samples: ArrayLike | None, seed: int) -> dict[str, object]:

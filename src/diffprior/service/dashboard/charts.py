@@ -15,7 +15,6 @@ from ...reporting.tables import Table
 from .prior_gain import PriorGain
 from .statistics import (
     Bin,
-    Mean,
     Window,
     age_groups,
     age_label,
@@ -403,14 +402,14 @@ def propensities(window: Window) -> Chart:
 
 
 def gains_chart(gains: Mapping[int, PriorGain | None]) -> Chart:
-    """Log evidence of every version's prior over a Gaussian of the same moments."""
-    title = "Benefit of the prior: log evidence over its Gaussian"
+    """Log evidence of every version's prior over a cold start."""
+    title = "Benefit of the prior: log evidence over starting cold"
     known = {v: g for v, g in gains.items() if g is not None and not g.problem}
     words = {v: str(g) if g else "being computed" for v, g in gains.items()}
     listed = "; ".join(f"version {version}: {text}" for version, text in words.items())
     if not known:
         return Chart(title, f"{listed}." if listed else "No version serves.")
-    means = [Mean(g.gain, g.error, g.num_tasks) for g in known.values()]
+    means = [gain.over_cold for gain in known.values()]
     ends = padded([0.0, *(end for m in means for end in m.ends)], 0.08)
     names = [f"version {v}" for v in known]
     x_title = "nats per task; right of the dashed line the prior pays"
@@ -421,8 +420,7 @@ def gains_chart(gains: Mapping[int, PriorGain | None]) -> Chart:
         plot.line(mean.ends, [-i, -i], "c1")
     return Chart(
         title,
-        f"Over a Gaussian of the same moments, {listed}. One nat makes the rewards e = 2.7 times "
-        "as probable.",
+        f"Over starting cold, {listed}. One nat makes the rewards e = 2.7 times as probable.",
         plot,
         [{"version": str(version), "gain": text} for version, text in words.items()],
         (("c0", "mean over tasks"), ("c1", "two standard errors")),

@@ -156,7 +156,7 @@ def _versions_table(
                 "with a reward": f"{len(earned):,}",
                 "mean reward": str(task_mean(earned.reward, earned.task)),
                 "exploration": str(task_mean(1 - drawn.propensity, drawn.task)),
-                "over its Gaussian": str(gains.get(version.version) or ""),
+                "over a cold start": str(gains.get(version.version) or ""),
             }
         )
     return Table.of(records, "Versions of the model, newest first")
@@ -188,7 +188,7 @@ def health(window: Window, database_answers: bool, broken: Iterable[str] = ()) -
 
 
 def prior_pays(gains: Mapping[int, PriorGain | None]) -> Answer:
-    """Whether the newest prior with a known gain beats its Gaussian."""
+    """Whether the newest prior with a known gain beats a cold start."""
     known = {v: g for v, g in gains.items() if g is not None and not g.problem}
     if not known:
         reasons = [f"Version {v}: {g.problem}." for v, g in gains.items() if g is not None]
@@ -196,13 +196,10 @@ def prior_pays(gains: Mapping[int, PriorGain | None]) -> Answer:
             reasons = ["It is being computed; reload the page."]
         return Answer("Not known yet", " ".join(reasons))
     version, gain = next(iter(known.items()))
-    why = (
-        f"Version {version}: {gain} over a Gaussian of the same moments, on {gain.num_tasks} tasks "
-        f"with {gain.num_rows:,} rewards."
-    )
-    if abs(gain.gain) <= 2 * gain.error:
+    why = f"Version {version}: {gain.in_words}."
+    if abs(gain.over_cold.value) <= 2 * gain.over_cold.error:
         return Answer("No difference so far", why)
-    short, status = ("Yes", "good") if gain.gain > 0 else ("It costs", "bad")
+    short, status = ("Yes", "good") if gain.over_cold.value > 0 else ("It costs", "bad")
     return Answer(short, why, status)
 
 

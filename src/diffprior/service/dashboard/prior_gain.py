@@ -1,4 +1,4 @@
-"""Benefit of a prior: log evidence of tasks under it, against a Gaussian of the same moments."""
+"""Benefit of a prior on the tasks served, against a cold start and against its Gaussian."""
 
 import logging
 import threading
@@ -12,10 +12,10 @@ import numpy as np
 import sqlalchemy as sa
 
 from ...priors.gaussian import GaussianPrior
-from ...reporting.tables import plus_minus
 from ..models import Version
 from ..settings import check_rewards
 from ..store import Database, Row, observations, read_rows, tasks
+from .statistics import Mean
 
 if TYPE_CHECKING:
     from ...evaluate.tasks import Tasks
@@ -23,30 +23,50 @@ if TYPE_CHECKING:
 MAX_TASKS, MAX_ROWS = 128, 64  # tasks, and first observations of each
 NUM_ESTIMATES = 4  # for priors without a closed form
 CACHE_SECONDS = 30.0
+NOTHING = Mean(0.0, float("nan"), 0)
 REST = 100.0  # times as long as the last computation took: at most one percent of a core
 log = logging.getLogger("diffprior.service")
 
 
 @dataclass(frozen=True)
 class PriorGain:
-    """Nats per task by which a prior explains tasks better than a Gaussian of its moments."""
+    """What a prior gains on tasks, against N(0, s I) and against a Gaussian of its moments.
 
-    gain: float = 0.0
-    error: float = float("nan")
-    num_tasks: int = 0
+    Attributes:
+        over_cold: Nats per task over the best N(0, s I).
+        over_gaussian: Nats per task over a Gaussian of the same moments.
+        reward: What first choices among a task's logged rows earn over those of the cold start.
+        num_rows: Rewards of the tasks.
+        seconds: How long it took to compute.
+        problem: Why there are no numbers, if so.
+    """
+
+    over_cold: Mean = NOTHING
+    over_gaussian: Mean = NOTHING
+    reward: Mean = NOTHING
     num_rows: int = 0
     seconds: float = 0.0
     problem: str = ""
 
     def __str__(self) -> str:
-        return self.problem or f"{plus_minus(self.gain, self.error, signed=True)} nats per task"
+        return self.problem or f"{self.over_cold:+} nats per task"
+
+    @property
+    def in_words(self) -> str:
+        """Both comparisons in one sentence."""
+        if self.problem:
+            return self.problem
+        reward = f", and {self.reward:+} per first choice" if self.reward.error > 0 else ""
+        gaussian = f"{self.over_gaussian:+} nats" if self.over_gaussian.error > 0 else "nothing"
+        return (
+            f"{self} over starting cold{reward}; {gaussian} over a Gaussian of the same moments; "
+            f"on {self.over_cold.count} tasks with {self.num_rows:,} rewards"
+        )
 
 
 def prior_gain(database: Database, version: Version) -> PriorGain:
     """Compute the gain of a version's prior, on a sample of tasks not older than the version."""
-    if isinstance(version.prior, GaussianPrior):
-        return PriorGain(problem="the prior is Gaussian")
-    from ...evaluate.comparison import compare  # SciPy, which would delay the start of the service
+    from ...evaluate.comparison import COLD, compare  # SciPy, which would delay the service's start
 
     begin = time.perf_counter()
     found = sample_tasks(database, version)
@@ -55,12 +75,16 @@ def prior_gain(database: Database, version: Version) -> PriorGain:
     moments = version.moments
     gaussian = GaussianPrior(np.asarray(moments.mean), np.asarray(moments.cov))
     priors = {"Gaussian": gaussian, "prior": version.prior}
+    if isinstance(version.prior, GaussianPrior):
+        priors["Gaussian"] = version.prior
     table = compare(priors, found, baseline="Gaussian", num_estimates=NUM_ESTIMATES)
-    gain, error = table.difference("prior")
     seconds = time.perf_counter() - begin
-    if not np.isfinite(gain):
+    differences = (table.difference("prior", COLD), table.difference("prior"))
+    if not np.all(np.isfinite(differences)):
         return PriorGain(seconds=seconds, problem="the log evidence could not be estimated")
-    return PriorGain(gain, error, len(found), int(found.num_observations.sum()), seconds)
+    over_cold, over_gaussian = (Mean(*pair, len(found)) for pair in differences)
+    reward = Mean(*table.reward_difference("prior"), len(found))
+    return PriorGain(over_cold, over_gaussian, reward, int(found.num_observations.sum()), seconds)
 
 
 def sample_tasks(database: Database, version: Version, seed: int = 0) -> "Tasks | None":

@@ -112,7 +112,12 @@ class Mean:
     count: int
 
     def __str__(self) -> str:
-        return plus_minus(self.value, self.error) if self.count else "none yet"
+        return format(self)
+
+    def __format__(self, sign: str) -> str:
+        """With a sign where the format is "+"."""
+        signed = sign == "+"
+        return plus_minus(self.value, self.error, signed=signed) if self.count else "none yet"
 
     @property
     def ends(self) -> tuple[float, float]:
