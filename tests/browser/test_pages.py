@@ -13,7 +13,7 @@ from service.shop import Shop, add_models
 
 SETTINGS = Settings(likelihood="linear", likelihood_options={"noise_std": 0.5}, propensity_draws=4)
 NUM_TASKS, NUM_DECISIONS = 3, 60
-NUM_CHARTS = {"/": 8, "/tasks/shop/campaign-000": 3}
+NUM_CHARTS = {"/": 11, "/tasks/shop/campaign-000": 3}
 
 
 @pytest.fixture(scope="module")

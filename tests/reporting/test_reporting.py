@@ -58,7 +58,7 @@ def test_a_page_is_whole_and_escaped() -> None:
     ):
         assert words in reader.text
     assert '<a href="/?&#34;a">' in text
-    assert '<td class="best">15 ± 1</td>' in text and '<td class="best">19' not in text
+    assert '<td class="best number">15 ± 1</td>' in text and 'best number">19' not in text
     assert "prefers-color-scheme: dark" in text and "http" not in text
 
 

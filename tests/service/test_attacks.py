@@ -382,8 +382,8 @@ def test_many_readers_of_the_dashboard_cost_as_much_as_one(
     """8."""
     decide(service)
     made = []
-    inner = ModelPage._content
-    monkeypatch.setattr(ModelPage, "_content", lambda *a: made.append(1) or inner(*a))
+    inner = ModelPage.content
+    monkeypatch.setattr(ModelPage, "content", lambda *a: made.append(1) or inner(*a))
     with ThreadPoolExecutor(8) as readers:
         pages = list(readers.map(lambda _: service.get("/").text, range(8)))
     assert len(set(pages)) == 1 and len(made) == 1

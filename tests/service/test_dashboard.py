@@ -2,7 +2,9 @@
 
 import re
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,14 @@ from starlette.testclient import TestClient
 
 import diffprior as dp
 from diffprior.evaluate import compare
+from diffprior.reporting.tables import Table
 from diffprior.service.auth import create_token
 from diffprior.service.dashboard import model_page
+from diffprior.service.dashboard.arms import best_probability
 from diffprior.service.dashboard.charts import Plot, round_ticks
+from diffprior.service.dashboard.pages import CACHE_SECONDS, Address, Snapshots, sortable
 from diffprior.service.dashboard.prior_gain import PriorGain, prior_gain, sample_tasks
 from diffprior.service.dashboard.statistics import (
-    CACHE_SECONDS,
     FIELDS,
     Mean,
     Window,
@@ -28,7 +32,7 @@ from diffprior.service.dashboard.statistics import (
     age_label,
     binned,
     outcomes,
-    read_window,
+    read_sample,
     task_mean,
 )
 from diffprior.service.models import Catalog, Version
@@ -78,8 +82,9 @@ def fill(database: Database) -> None:
             connection.execute(tasks.insert().values(about))
         insert(connection, 0, reward=1.0)
         insert(connection, 1, reward=0.0, version=2)
-        insert(connection, 2, reward=2.0, propensity=None)
-        insert(connection, 3, reward=0.0, source="default", version=2, propensity=0.25)
+        insert(connection, 2, reward=2.0, propensity=None, names='["a", "b"]', taken=1)
+        named = {"names": '["<c>", "\\u00e4"]', "propensity": 0.25}
+        insert(connection, 3, reward=0.0, source="default", version=2, **named)
         insert(connection, 4)
         insert(connection, 5, settled=True, reward=3.0, late=True)
         insert(connection, 6, status="deferred")
@@ -89,8 +94,12 @@ def fill(database: Database) -> None:
 def check_window(database: Database) -> None:
     fill(database)
     with database.reading() as connection:
-        window, last = read_window(connection), read_window(connection, 3)
-    assert window.created.tolist() == list(range(8)) and last.created.tolist() == [5, 6, 7]
+        (window, total), last = read_sample(connection, 0.0), read_sample(connection, 5.0)
+        some = read_sample(connection, 0.0, 4)
+    assert window.created.tolist() == list(range(8)) and total == 8
+    assert last.window.created.tolist() == [5, 6, 7] and last.total == 3
+    assert window.arm.tolist() == ["action 0"] * 2 + ["b", "<c>"] + ["action 0"] * 4
+    assert some.total == 8 and len(some.window) <= 4
     assert window.task.tolist() == [1, 2] * 4 and set(window.model) == {"shop"}
     np.testing.assert_array_equal(window.reward, [1, 0, 2, 0, *[np.nan] * 4])
     np.testing.assert_array_equal(window.propensity[:4], [0.75, 0.75, np.nan, 0.25])
@@ -164,9 +173,10 @@ def test_ticks_are_round() -> None:
 
 def test_marks_are_where_their_numbers_are() -> None:
     plot = Plot((0.0, 10.0), (0.0, 4.0), x_title="x", height=148.0, left=20.0, right=0.0)
-    plot.bars([0.0, 5.0, 10.0], [4.0, 1.0], "c0")
-    plot.dots([5.0], [2.0], "c1")
+    plot.bars([0.0, 5.0, 10.0], [4.0, 1.0], "reward", ["first", "second"])
+    plot.dots([5.0], [2.0], "model", [HARMFUL])
     drawn = plot.svg(HARMFUL)
+    assert "<title>second</title>" in drawn and "<title>&lt;script&gt;" in drawn
     places = re.findall(r'<rect [^>]*x="(.*?)" y="(.*?)" width="(.*?)" height="(.*?)"', drawn)
     assert places == [("20.5", "10.0", "199.0", "100.0"), ("220.5", "85.0", "199.0", "25.0")]
     assert 'cx="220.0" cy="60.0"' in drawn
@@ -274,16 +284,17 @@ def test_pages_show_their_numbers_and_escape_names(service: TestClient) -> None:
         assert 'class="mark' in picture
     reward(service, identity, 0.125)
     task = service.get("/tasks/shop/a").text
-    shares = re.findall(r"<td>(?:red|blue)</td><td>[^<]*</td><td>[^<]*</td><td>([^<]*)</td>", task)
-    assert sum(map(float, shares[:2])) == pytest.approx(1.0, abs=2e-3)
-    assert "<td>0.125</td>" in task and "1 decisions and 1 rewards" in task
+    title = "next-decision-if-the-last-actions-were-offered-again"
+    actions = service.get("/tasks/shop/a", params={"table": f"{title}.json"}).json()
+    assert {row["action"] for row in actions} == {"red", "blue"}
+    assert sum(row["propensity"] for row in actions) == pytest.approx(1.0, abs=2e-3)
+    assert ">0.125</td>" in task and "1 decisions and 1 rewards" in task
     assert task.count("<svg") == 3 and "θ2" in task
     for i in range(3):
         body = {"actions": {HARMFUL: [1.0, 0.0], "b/c": [0.0, 1.0]}, "task": f"{HARMFUL}/{i}"}
         reply = service.post("/v1/models/shop/decisions", json={"decisions": [body]}).json()
         reward(service, reply["decisions"][0]["decision_id"], 1.0)
-    time.sleep(CACHE_SECONDS + 0.1)
-    page = service.get("/")
+    page = service.get("/?range=24h")
     addresses = re.findall(r'href="(/tasks/[^"]*)"', page.text)
     assert len(addresses) == 4 and HARMFUL not in page.text and "<script" not in page.text
     for address in set(addresses) - {"/tasks/shop/a"}:
@@ -303,11 +314,121 @@ def test_the_page_shows_items_once_there_are_choices(service: TestClient) -> Non
     assert "<h2>Items</h2>" not in service.get("/").text
     for i in range(20):
         reward(service, choose(service, items=["a"] if i < 16 else None)["decision_id"], 1.0)
-    time.sleep(CACHE_SECONDS + 0.1)
-    page = service.get("/").text
+    page = service.get("/?range=24h").text
     assert "<h2>Items</h2>" in page and "1 of the 2 newest items have 16 rewards" in page
-    assert page.count("Share of impressions over time") > 0 and "<script" not in page
+    assert page.count("Probability of being best") > 0 and "<script" not in page
     assert "No decisions among actions yet" in service.get("/tasks/shop/a").text
+
+
+def test_probabilities_of_being_best() -> None:
+    """Of two arms each decision shows both: a has (0.9 + 0.7 + 0.4 + 0.2) / 4."""
+    window = window_of({1: [0.0] * 4})
+    window.arm, window.propensity = ["a", "a", "b", "b"], [0.9, 0.7, 0.6, 0.8]
+    np.testing.assert_allclose(best_probability(window, ["a", "b", "c"]), [0.55, 0.45, 0.0])
+    window.arm = ["a", "a", "b", "c"]
+    found = best_probability(window, ["a", "b", "c"])
+    to_a = 0.5 * (0.4 + 0.2) / 0.75
+    to_b = 0.25 * ((0.1 + 0.3) / 0.5 + 0.2 / 0.75)
+    np.testing.assert_allclose(found[:2], [(1.6 + to_a) / 4, (0.6 + to_b) / 4])
+    assert found.sum() == pytest.approx(1.0)
+
+
+def test_tables_are_sorted_and_saved_as_files(service: TestClient) -> None:
+    for i in range(3):
+        for _ in range(3 - i):
+            found = decide(service, f"=t{i}")
+            reward(service, found["decision_id"], float(i))
+    assert service.get("/?table=tasks.csv").text.splitlines()[1] == "'=t2,1.0,1.0,2.0"
+    assert [row["rewards"] for row in service.get("/?table=tasks.json").json()] == [1, 2, 3]
+    page = service.get("/", params={"sort": "tasks.-3"}).text
+    places = [page.rindex(f">=t{i}</a>") for i in range(3)]
+    assert places == sorted(places) and 'aria-sort="descending"' in page
+    versions = service.get("/?table=versions.json").json()
+    assert versions[0]["share of tasks"] == 1.0 and "mean reward, standard error" in versions[0]
+    names = set(re.findall(r"table=([a-z0-9-]+)\.csv", service.get("/").text))
+    assert names > {"versions", "actions", "tasks", "actions-share-of-traffic"}
+    for name in names:
+        for kind in ("csv", "json"):
+            reply = service.get("/", params={"table": f"{name}.{kind}"})
+            assert reply.status_code == 200, name
+            assert "attachment" in reply.headers["content-disposition"]
+    assert service.get("/?table=none.csv").status_code == 404
+    assert service.get("/?sort=tasks.99").status_code == 200
+
+
+def test_columns_link_to_both_orders() -> None:
+    table = Table(("name", "mean"), [("b", "none yet"), ("a", "1.5 ± 0.5"), ("c", "12 %")])
+    address = Address("/", {"range": "7d"})
+    first = sortable(table, "t", address, "")
+    assert [title.address for title in first.columns] == [
+        "/?range=7d&sort=t.1#t",
+        "/?range=7d&sort=t.-2#t",
+    ]
+    found = sortable(table, "t", address, "t.-2")
+    assert [row[0] for row in found.rows] == ["a", "c", "b"]
+    assert found.columns[1].address == "/?range=7d&sort=t.2#t"
+    found = sortable(table, "t", address, "t.2")
+    assert [row[0] for row in found.rows] == ["c", "a", "b"] and found.order == (1, "ascending")
+    assert table.records()[1] == {"name": "a", "mean": 1.5, "mean, standard error": 0.5}
+
+
+def test_ranges_and_reloading(service: TestClient, database: Database) -> None:
+    reward(service, decide(service)["decision_id"], 1.0)
+    with database.transaction() as connection:
+        connection.execute(decisions.update().values(created=decisions.c.created - 5 * 86400))
+    reply = service.get("/?refresh=60&range=7d")
+    assert reply.headers["refresh"] == "60" and "Based on all 1 decisions" in reply.text
+    assert "No decision in this time" in service.get("/?range=24h").text
+    assert "refresh" not in service.get("/?range=all").headers
+    assert service.get("/?range=1y").status_code == 422
+
+
+def test_traffic_changes_only_with_a_token_that_may(
+    make_service: MakeService, database: Database
+) -> None:
+    client = make_service(required=True, **LINEAR)
+    catalog = client.engine.catalog
+    catalog.put("shop", Settings(**LINEAR, temperature=0.5), PRIOR, 0.5)
+    reader = create_token(database, ("read",))
+    client.post("/sign-in", data={"token": reader})
+    page = client.get("/").text
+    assert "/traffic?model=shop&amp;version=2&amp;share=50" in page and "Roll back to" in page
+    ask = {"model": "shop", "version": 2, "share": 25}
+    page = client.get("/traffic", params=ask).text
+    assert "serve 25 % of the tasks" in page and 'type="password"' in page
+    assert client.get("/traffic", params=ask | {"share": 101}).status_code == 422
+    other = create_token(database, ("admin",), model="other")
+    for token in ("", "dp_ü", reader, other):
+        assert client.post("/traffic", data=ask | {"token": token}).status_code == 403
+    assert client.post("/traffic", data={"token": reader}).status_code == 422
+    assert [v.share for v in catalog.versions_of("shop")] == [0.5, 0.5]
+    token = create_token(database, ("admin",))
+    reply = client.post("/traffic", data=ask | {"token": token}, follow_redirects=False)
+    assert reply.status_code == 303 and reply.headers["location"] == "/?model=shop"
+    assert [v.share for v in catalog.versions_of("shop")] == [0.25, 0.75]
+    evil = {"Origin": "http://evil.example"}
+    assert client.post("/traffic", data=ask | {"token": token}, headers=evil).status_code == 403
+
+
+def test_readers_see_the_last_snapshot_while_the_next_one_is_made() -> None:
+    snapshots: Snapshots[int] = Snapshots()
+    begun, go_on, made = threading.Event(), threading.Event(), iter(range(9))
+
+    def slow() -> int:
+        begun.set()
+        assert go_on.wait(60)
+        return next(made)
+
+    assert snapshots.get("a", lambda: next(made)) == 0
+    assert snapshots.get("a", slow) == 0  # its time is not over
+    time.sleep(CACHE_SECONDS)
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(snapshots.get, "a", slow)
+        assert begun.wait(60) and snapshots.get("a", slow) == 0
+        go_on.set()
+        assert future.result(60) == 1 == snapshots.get("a", slow)
+    snapshots.clear()
+    assert snapshots.get("a", slow) == 2
 
 
 def test_pages_require_the_right_to_read(make_service: MakeService, database: Database) -> None:

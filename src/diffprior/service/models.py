@@ -509,6 +509,16 @@ class Catalog:
         """Give a version this share of the tasks; the others share the rest proportionally, but for
         controls, which keep theirs. `reason` is why another version is rolled back by itself.
         """
+        new = self.shares_after(model, number, share)
+        with self._database.transaction() as connection:
+            _write_shares(connection, model, new)
+            if reason is not None:
+                own = _is(model, reason[0])
+                connection.execute(versions.update().where(own).values(rolled_back=reason[1]))
+        self.refresh()
+
+    def shares_after(self, model: str, number: int, share: float) -> dict[int, float]:
+        """The shares of all versions but controls, once this one has this share."""
         self.version(model, number)
         held = self._held(model, number)
         left = 1.0 - sum(held.values())
@@ -522,12 +532,7 @@ class Catalog:
         for other in others:
             part = other.share / rest if rest > 0 else float(other.version == latest)
             new[other.version] = (left - share) * part
-        with self._database.transaction() as connection:
-            _write_shares(connection, model, new)
-            if reason is not None:
-                own = _is(model, reason[0])
-                connection.execute(versions.update().where(own).values(rolled_back=reason[1]))
-        self.refresh()
+        return new
 
     def retire(self, model: str, number: int) -> None:
         """Take a version out of service for good, also one that cannot be loaded; others share
@@ -550,12 +555,16 @@ class Catalog:
 
     def roll_back(self, model: str) -> None:
         """Return all tasks to the version before the newest one that serves any."""
+        before = self.before(model)
+        if before is None:
+            raise ServiceError(409, f"`model`: {model!r} has no earlier version to go back to")
+        self.set_share(model, before.version, 1.0)
+
+    def before(self, model: str) -> Version | None:
+        """The version before the newest one that serves any tasks, if there is one."""
         found, serving = self.versions_of(model), self.serving(model)
         older = [v for v in found if serving and v.version < serving[0].version]
-        before = [v for v in older if not v.is_control]
-        if not before:
-            raise ServiceError(409, f"`model`: {model!r} has no earlier version to go back to")
-        self.set_share(model, before[0].version, 1.0)
+        return next((v for v in older if not v.is_control), None)
 
 
 def _is(model: str, number: int) -> sa.ColumnElement[bool]:

@@ -2,7 +2,7 @@
 
 import datetime
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,7 +11,9 @@ from jaxtyping import Float
 from markupsafe import Markup, escape
 from numpy.typing import ArrayLike
 
+from ...reporting.page import templates
 from ...reporting.tables import Table
+from .pages import TEMPLATES, Address, downloadable, slug
 from .prior_gain import PriorGain
 from .statistics import (
     Bin,
@@ -29,11 +31,14 @@ from .statistics import (
 
 WIDTH, HEIGHT, TOP, BOTTOM = 420.0, 230.0, 10.0, 38.0
 MAX_SPOKEN = 12  # rows of the table that the label of a chart names
-COLORS = ("c0", "c1", "c2", "c3", "c4")  # classes, in the order of a legend
+# Classes of colors, each with one meaning. The newest version is the model of today.
+VERSIONS = ("model", "older1", "older2", "older3")
+REWARD, PREDICTED, LOST, OTHER = "reward", "predicted", "lost", "other"
+ARMS = ("arm1", "arm2", "arm3", "arm4", "arm5")
 TIME_BARS, TIME_POINTS, CALIBRATION_BINS, PROPENSITY_BINS = 40, 12, 10, 10
 Range = tuple[float, float]
 Tick = tuple[float, str]
-Bins = Mapping[int, Sequence[Bin]]  # by version
+Bins = Mapping[str, Sequence[Bin]]  # by version or arm
 
 
 class Plot:
@@ -70,32 +75,40 @@ class Plot:
         """Add text at the right edge."""
         self._text(WIDTH - 6, _place(y, *self._y) + 4, text, "end", "name")
 
-    def bar(self, x: Range, y: Range, color: str) -> None:
-        """Add a rectangle, unless it is empty."""
+    def bar(self, x: Range, y: Range, color: str, text: str) -> None:
+        """Add a rectangle, unless it is empty; a pointer on it shows the text."""
         (left, right), (bottom, top) = _place(x, *self._x), _place(y, *self._y)
         if bottom > top and x[1] > x[0]:
             size = {"width": max(right - left - 1.0, 1.0), "height": bottom - top}
-            self._mark("rect", f"mark fill {color}", x=left + 0.5, y=top, **size)
+            self._mark("rect", f"mark fill {color}", hover(text), x=left + 0.5, y=top, **size)
 
-    def bars(self, edges: ArrayLike, heights: ArrayLike, color: str) -> None:
+    def bars(self, edges: ArrayLike, heights: ArrayLike, color: str, texts: Iterable[str]) -> None:
         """Add a histogram."""
         sides, tops = np.asarray(edges, float), np.asarray(heights, float)
-        for low, high, top in zip(sides[:-1], sides[1:], tops, strict=True):
-            self.bar((low, high), (0.0, top), color)
+        for low, high, top, text in zip(sides[:-1], sides[1:], tops, texts, strict=True):
+            self.bar((low, high), (0.0, top), color, text)
 
     def line(self, xs: ArrayLike, ys: ArrayLike, kind: str) -> None:
         """Add a line through points, of a color, or of the class `guide` for a dashed one."""
-        self._mark("path", f"mark line {kind}" if kind in COLORS else kind, d=self._path(xs, ys))
+        drawn = kind if kind == "guide" else f"mark line {kind}"
+        self._mark("path", drawn, d=self._path(xs, ys))
 
     def band(self, xs: ArrayLike, lows: ArrayLike, highs: ArrayLike, color: str) -> None:
         """Add the area between two lines."""
         around = np.append(xs, np.flip(xs)), np.append(highs, np.flip(lows))
         self._mark("path", f"mark band {color}", d=self._path(*around) + "Z")
 
-    def dots(self, xs: ArrayLike, ys: ArrayLike, color: str, radius: float = 3.2) -> None:
-        """Add points."""
-        for x, y in zip(_place(xs, *self._x), _place(ys, *self._y), strict=True):
-            self._mark("circle", f"mark fill {color}", cx=x, cy=y, r=radius)
+    def dots(
+        self,
+        xs: ArrayLike,
+        ys: ArrayLike,
+        color: str,
+        texts: Iterable[str],
+        radius: float = 3.2,
+    ) -> None:
+        """Add points; a pointer close to one shows its text."""
+        for x, y, text in zip(_place(xs, *self._x), _place(ys, *self._y), texts, strict=True):
+            self._mark("circle", f"mark fill dot {color}", hover(text), cx=x, cy=y, r=radius)
 
     def svg(self, label: str) -> Markup:
         """Return the picture; `label` says what it shows to those who cannot see it."""
@@ -104,16 +117,21 @@ class Plot:
         return Markup(opening + "".join(self._marks) + "</svg>")
 
     def _text(self, x: float, y: float, text: str, anchor: str, kind: str = "tick") -> None:
-        self._mark("text", kind, text, x=x, y=y, text_anchor=anchor)
+        self._mark("text", kind, escape(text), x=x, y=y, text_anchor=anchor)
 
     def _path(self, xs: ArrayLike, ys: ArrayLike) -> str:
         points = zip(_place(xs, *self._x), _place(ys, *self._y), strict=True)
         return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
-    def _mark(self, tag: str, kind: str, text: str = "", **where: float | str) -> None:
+    def _mark(self, tag: str, kind: str, inside: str = "", **where: float | str) -> None:
         places = {k: v if isinstance(v, str) else f"{v:.1f}" for k, v in where.items()}
         listed = " ".join(f'{k.replace("_", "-")}="{v}"' for k, v in places.items())
-        self._marks.append(f'<{tag} class="{kind}" {listed}>{escape(text)}</{tag}>')
+        self._marks.append(f'<{tag} class="{kind}" {listed}>{inside}</{tag}>')
+
+
+def hover(text: str) -> Markup:
+    """What a browser shows when the pointer is on a mark."""
+    return Markup("<title>{}</title>").format(text)
 
 
 def _place(values: ArrayLike, limits: Range, ends: Range) -> Any:
@@ -174,6 +192,20 @@ class Chart:
         return Markup("") if self.plot is None else self.plot.svg(label)
 
 
+def drawn(
+    charts: Sequence[Chart], address: Address, prefix: str = ""
+) -> tuple[Markup, dict[str, Table]]:
+    """Charts as HTML, drawn once for all readers, and their tables by name."""
+    tables: dict[str, Table] = {}
+    cards = []
+    for chart in charts:
+        name = prefix + slug(chart.title)
+        tables |= {name: chart.table} if chart.rows else {}
+        cards.append((chart, downloadable(chart.table, name, address)))
+    macros: Any = templates(TEMPLATES).get_template("charts.html").module
+    return macros.cards(cards), tables
+
+
 def padded(values: Sequence[float], share: float = 0.06) -> Range:
     """A range that holds all values, with some room on both sides."""
     low, high = min(values), max(values)
@@ -197,19 +229,26 @@ def rows_plot(
 
 
 def model_charts(
-    window: Window, predicted: Window, gains: Mapping[int, PriorGain | None]
+    window: Window, predicted: Window, gains: Mapping[int, PriorGain | None], scale: float
 ) -> list[Chart]:
     """All charts of a model."""
+    colors = version_colors({*versions_in(window), *gains})
     return [
-        reward_by_age(window),
-        reward_over_time(window),
-        gains_chart(gains),
+        reward_by_age(window, colors),
+        reward_over_time(window, colors),
+        gains_chart(gains, colors),
         calibration(predicted),
-        decisions_over_time(window),
+        decisions_over_time(window, scale),
         outcomes_chart(window),
-        exploration(window),
+        exploration(window, colors),
         propensities(window),
     ]
+
+
+def version_colors(versions: Iterable[int]) -> dict[str, str]:
+    """Color of each version by its name; the newest is the model of today."""
+    ordered = sorted(versions, reverse=True)
+    return {f"version {v}": VERSIONS[min(i, len(VERSIONS) - 1)] for i, v in enumerate(ordered)}
 
 
 class Axis(NamedTuple):
@@ -255,23 +294,34 @@ class Axis(NamedTuple):
     def by_version(self, window: Window, values: Float[np.ndarray, " n"]) -> Bins:
         """Bins of every version along this axis."""
         keys, masks = self.keys(window), {v: window.version == v for v in versions_in(window)}
-        return {v: binned(keys[m], values[m], window.task[m], self.edges) for v, m in masks.items()}
+        return {
+            f"version {v}": binned(keys[m], values[m], window.task[m], self.edges)
+            for v, m in masks.items()
+        }
 
     def chart(
-        self, title: str, summary: str, found: Bins, value: str, y: Range | None = None
+        self,
+        title: str,
+        summary: str,
+        found: Bins,
+        value: str,
+        y: Range | None = None,
+        *,
+        colors: Mapping[str, str],
+        group: str = "version",
     ) -> Chart:
-        """A line in a band of two standard errors per version, the newest in front."""
+        """A line in a band of two standard errors per version or arm, the first one in front."""
         plot = self.plot(_range(found) if y is None else y)
-        legend = [(COLORS[min(i, 4)], f"version {v}") for i, v in enumerate(found)]
-        for (kind, _), bins in reversed(list(zip(legend, found.values(), strict=True))):
+        legend = [(colors[name], name) for name in found]
+        for (kind, name), bins in reversed(list(zip(legend, found.values(), strict=True))):
             xs, ys = [b.key for b in bins], [b.mean.value for b in bins]
             lows, highs = zip(*(b.mean.ends for b in bins), strict=True)
             plot.band(xs, lows, highs, kind)
             plot.line(xs, ys, kind)
-            plot.dots(xs, ys, kind, 2.4)
+            plot.dots(xs, ys, kind, [f"{name}, {self.label(b)}: {b.mean}" for b in bins], 2.4)
         rows = [
-            {self.title: self.label(b), "version": str(version), value: str(b.mean)}
-            for version, bins in found.items()
+            {self.title: self.label(b), group: name.removeprefix("version "), value: str(b.mean)}
+            for name, bins in found.items()
             for b in bins
         ]
         return Chart(title, summary, plot, rows, legend)
@@ -284,50 +334,58 @@ def _range(found: Bins) -> Range:
     return padded([*(m.value for m in means), *(end for m in sure for end in m.ends)])
 
 
-def decisions_over_time(window: Window) -> Chart:
-    """Decisions over time, with and without rewards."""
+def decisions_over_time(window: Window, scale: float = 1.0) -> Chart:
+    """Decisions over time, with and without rewards; each stands for `scale` of them."""
     axis, known = Axis.time(window, TIME_BARS), rewarded(window)
-    counts, with_reward = (np.histogram(w.created, axis.edges)[0] for w in (window, known))
+    counts, with_reward = (
+        np.rint(scale * np.histogram(w.created, axis.edges)[0]) for w in (window, known)
+    )
     plot = axis.plot((0.0, 1.08 * float(max(counts.max(), 1))))
-    plot.bars(axis.edges, counts, "c3")
-    plot.bars(axis.edges, with_reward, "c0")
-    listed = zip(axis.edges, counts, with_reward, strict=False)
+    listed = list(zip(axis.edges.tolist(), counts, with_reward, strict=False))
+    texts = [f"from {utc(t)}: {n:,.0f} decisions, {r:,.0f} with a reward" for t, n, r in listed]
+    plot.bars(axis.edges, counts, OTHER, texts)
+    plot.bars(axis.edges, with_reward, REWARD, texts)
+    about = "About " if scale > 1 else ""
     return Chart(
         "Decisions and rewards over time",
-        f"{len(window):,} decisions since {utc(axis.edges[0])} UTC; "
+        f"{about}{scale * len(window):,.0f} decisions since {utc(axis.edges[0])} UTC; "
         f"{len(known) / len(window):.1%} have a reward.",
         plot,
-        [{axis.title: utc(t), "decisions": str(n), "with a reward": str(r)} for t, n, r in listed],
-        (("c0", "with a reward"), ("c3", "without one so far")),
+        [
+            {axis.title: utc(t), "decisions": f"{n:.0f}", "with a reward": f"{r:.0f}"}
+            for t, n, r in listed
+        ],
+        ((REWARD, "with a reward"), (OTHER, "without one so far")),
     )
 
 
-def reward_over_time(window: Window) -> Chart:
+def reward_over_time(window: Window, colors: Mapping[str, str]) -> Chart:
     """Mean reward of every version over time."""
     known, title = rewarded(window), "Mean reward over time"
     if not len(known):
         return Chart(title, "No rewards yet.")
     mean, axis = task_mean(known.reward, known.task), Axis.time(window, TIME_POINTS)
     summary = f"{mean} per decision; bands are two standard errors over tasks."
-    return axis.chart(title, summary, axis.by_version(known, known.reward), "mean reward")
+    found = axis.by_version(known, known.reward)
+    return axis.chart(title, summary, found, "mean reward", colors=colors)
 
 
-def reward_by_age(window: Window) -> Chart:
+def reward_by_age(window: Window, colors: Mapping[str, str]) -> Chart:
     """Mean reward of every version by age of the task: cold start."""
     known, title = rewarded(window), "Cold start: mean reward by age of the task"
     if not len(known):
         return Chart(title, "No rewards yet.")
     found = (axis := Axis.age(window)).by_version(known, known.reward)
     trends = [
-        f"version {v} from {bins[0].mean.value:.3g} at the first decision to "
+        f"{name} from {bins[0].mean.value:.3g} at the first decision to "
         f"{bins[-1].mean.value:.3g} at {age_label(bins[-1].key)}"
-        for v, bins in found.items()
+        for name, bins in found.items()
     ]
     summary = f"How quickly tasks earn: {'; '.join(trends[:2])}."
-    return axis.chart(title, summary, found, "mean reward")
+    return axis.chart(title, summary, found, "mean reward", colors=colors)
 
 
-def exploration(window: Window) -> Chart:
+def exploration(window: Window, colors: Mapping[str, str]) -> Chart:
     """Effective exploration, mean of 1 - propensity, by age of the task."""
     known, title = explored(window), "Effective exploration"
     if not len(known):
@@ -337,7 +395,7 @@ def exploration(window: Window) -> Chart:
         "the time (mean of 1 - propensity); it should fall as tasks learn."
     )
     found = (axis := Axis.age(known)).by_version(known, 1 - known.propensity)
-    return axis.chart(title, summary, found, "mean of 1 - propensity", (0.0, 1.0))
+    return axis.chart(title, summary, found, "mean of 1 - propensity", (0.0, 1.0), colors=colors)
 
 
 def calibration(window: Window) -> Chart:
@@ -351,8 +409,9 @@ def calibration(window: Window) -> Chart:
     plot = Plot(ends, ends, x_title="predicted reward")
     plot.line(ends, ends, "guide")
     for b in bins:
-        plot.line([b.key] * 2, b.mean.ends, "c0")
-        plot.dots([b.key], [b.mean.value], "c0")
+        text = f"predicted {b.key:.3g}, obtained {b.mean} in {b.mean.count:,} decisions"
+        plot.line([b.key] * 2, b.mean.ends, REWARD)
+        plot.dots([b.key], [b.mean.value], REWARD, [text])
     return Chart(
         title,
         f"Obtained minus predicted: {task_mean(known.reward - known.predicted, known.task)}. "
@@ -369,9 +428,10 @@ def outcomes_chart(window: Window) -> Chart:
     """Number of decisions by outcome."""
     counts = {name: int(np.sum(own)) for name, own in outcomes(window).items()}
     plot = rows_plot((0.0, float(len(window))), list(counts), "decisions", height=HEIGHT)
-    colors = {"rewarded": "c0", "default reward": "c0", "never rewarded": "c1"}
+    colors = {"rewarded": REWARD, "default reward": REWARD, "never rewarded": LOST}
     for i, (name, count) in enumerate(counts.items()):
-        plot.bar((0.0, float(count)), (-i - 0.32, -i + 0.32), colors.get(name, "c3"))
+        ends, color = (-i - 0.32, -i + 0.32), colors.get(name, OTHER)
+        plot.bar((0.0, float(count)), ends, color, f"{name}: {count:,}")
     listed = counts | {"late rewards": int(window.late.sum())}
     return Chart(
         "Outcomes of decisions",
@@ -390,18 +450,18 @@ def propensities(window: Window) -> Chart:
         return Chart("Propensities", "Propensities are off: `propensity_draws` is 0.")
     counts, edges = np.histogram(known, np.linspace(0, 1, PROPENSITY_BINS + 1))
     plot = Plot((0.0, 1.0), (0.0, 1.08 * float(counts.max())), x_title="propensity")
-    plot.bars(edges, counts, "c0")
-    listed = zip(edges, counts, strict=False)
+    listed = [(f"{a:.1f} to {a + 0.1:.1f}", n) for a, n in zip(edges, counts, strict=False)]
+    plot.bars(edges, counts, OTHER, [f"{interval}: {n:,} decisions" for interval, n in listed])
     return Chart(
         "Propensities of the actions taken",
         f"Median {np.median(known):.2f}; {np.mean(known < 0.1):.1%} below 0.1, which get large "
         "weights in off-policy estimates.",
         plot,
-        [{"propensity": f"{a:.1f} to {a + 0.1:.1f}", "decisions": str(n)} for a, n in listed],
+        [{"propensity": interval, "decisions": str(n)} for interval, n in listed],
     )
 
 
-def gains_chart(gains: Mapping[int, PriorGain | None]) -> Chart:
+def gains_chart(gains: Mapping[int, PriorGain | None], colors: Mapping[str, str]) -> Chart:
     """Log evidence of every version's prior over a cold start."""
     title = "Benefit of the prior: log evidence over starting cold"
     known = {v: g for v, g in gains.items() if g is not None and not g.problem}
@@ -415,13 +475,14 @@ def gains_chart(gains: Mapping[int, PriorGain | None]) -> Chart:
     x_title = "nats per task; right of the dashed line the prior pays"
     plot = rows_plot(ends, names, x_title, height=90.0 + 36.0 * len(known), left=70.0)
     plot.line([0.0, 0.0], [0.5, 0.5 - len(known)], "guide")
-    for i, mean in enumerate(means):
-        plot.bar((min(0.0, mean.value), max(0.0, mean.value)), (-i - 0.25, -i + 0.25), "c0")
-        plot.line(mean.ends, [-i, -i], "c1")
+    for i, (name, mean) in enumerate(zip(names, means, strict=True)):
+        ends = (min(0.0, mean.value), max(0.0, mean.value))
+        plot.bar(ends, (-i - 0.25, -i + 0.25), colors[name], f"{name}: {mean} nats per task")
+        plot.line(mean.ends, [-i, -i], "axis")
     return Chart(
         title,
         f"Over starting cold, {listed}. One nat makes the rewards e = 2.7 times as probable.",
         plot,
         [{"version": str(version), "gain": text} for version, text in words.items()],
-        (("c0", "mean over tasks"), ("c1", "two standard errors")),
+        (("axis", "two standard errors over tasks"),),
     )

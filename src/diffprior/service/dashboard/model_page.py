@@ -1,10 +1,8 @@
 """Page of a model: is the service healthy, does the prior pay, which version is better."""
 
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import numpy as np
 import sqlalchemy as sa
@@ -12,16 +10,16 @@ import sqlalchemy as sa
 from ...reporting.tables import Link, Table
 from ..guard import Guard
 from ..models import Catalog, Version
-from ..store import Database, tasks
-from .charts import model_charts
-from .items import duration, item_charts, most_shown, newest_items
+from ..store import Database, decisions, tasks
+from .arms import arm_charts, arms_table, duration, newest_items
+from .charts import drawn, model_charts
+from .pages import RANGES, Page, model_address, task_address
 from .prior_gain import PriorGain, PriorGains
 from .statistics import (
-    CACHE_SECONDS,
-    WINDOW_SIZE,
     Mean,
+    Sample,
+    SampleReader,
     Window,
-    WindowReader,
     explored,
     of_version,
     outcomes,
@@ -30,8 +28,8 @@ from .statistics import (
     versions_in,
 )
 
-Content = tuple[str, dict[str, Any]]  # the name of a template, and its variables
 MAX_TASKS = 12  # in the list of recent tasks
+NUM_LAST = 200  # decisions among which a model is looked for that decided last
 MAX_GAINS = 4  # versions whose prior is evaluated
 MAX_LATE, MAX_FAILED, MAX_UNREWARDED = 0.05, 0.01, 0.5  # shares of a healthy service
 
@@ -49,93 +47,87 @@ class ModelPage:
 
     def __init__(self, database: Database, catalog: Catalog, guard: Guard) -> None:
         self._database, self._catalog, self._guard = database, catalog, guard
-        self._windows, self._gains = WindowReader(database), PriorGains(database)
-        self._making, self._made = threading.Lock(), dict[object, tuple[float, Content]]()
+        self._samples, self._gains = SampleReader(database), PriorGains(database)
 
-    def content(
-        self, model: str | None, allowed: Sequence[str] | None, database_answers: bool
-    ) -> Content:
-        """The page, made once every `CACHE_SECONDS`, however many readers there are."""
-        key = (model, allowed, database_answers)
-        with self._making:
-            made, found = self._made.get(key, (-CACHE_SECONDS, None))
-            if found is None or time.monotonic() - made > CACHE_SECONDS:
-                found = self._content(model, allowed, database_answers)
-                self._made[key] = time.monotonic(), found
-            return found
+    def newest(self, names: Sequence[str]) -> str | None:
+        """Of these models the one that decided last; None if there are none."""
+        d, t = decisions.c, tasks.c
+        last = sa.select(d.task_id).order_by(d.created.desc()).limit(NUM_LAST).subquery()
+        query = sa.select(t.model).join(last, last.c.task_id == t.id)
+        with self._database.reading() as connection:
+            found = connection.execute(query).scalars().all()
+        return next((name for name in [*found, *names] if name in names), None)
 
-    def _content(
-        self, model: str | None, allowed: Sequence[str] | None, database_answers: bool
-    ) -> Content:
-        names = [n for n in self._catalog.names() if allowed is None or n in allowed]
-        window = self._windows.read()
-        if model is None:
-            seen = [n for n in dict.fromkeys(window.model[::-1].tolist()) if n in names]
-            model = next(iter(seen or names), None)
-        if model is None:
-            return "no_model.html", {"title": "No model yet"}
-        versions, window = self._catalog.versions_of(model), window[window.model == model]
+    def content(self, model: str, time_range: str, database_answers: bool) -> Page:
+        """The page of a model."""
+        sample, versions = self._samples.read(time_range), self._catalog.versions_of(model)
+        window = sample.window[sample.window.model == model]
         evaluated = [v for v in versions if v.share > 0 or v.version in versions_in(window)]
         gains = self._gains.get(evaluated[:MAX_GAINS]) if len(window) else {}
         at_random = [version.version for version in versions if version.at_random]
         predicted = window[~np.isin(window.version, at_random)]
-        content = {
+        tables = {"versions": _versions_table(versions, window, gains)}
+        context: dict[str, Any] = {
             "title": f"Model {model}",
-            "links": [Link(name, model_address(name)) for name in names],
-            "current": model_address(model),
             "model": model,
             "dim": versions[0].dim,
-            "shown": len(window),
-            "window_size": WINDOW_SIZE,
-            "versions": _versions_table(versions, window, gains),
+            "basis": basis(len(window), sample, time_range),
+            "has_decided": len(window) > 0 or self._has_decided(model),
+            "answers": {},
         }
         if len(window):
-            answers = {
+            context["answers"] = {
                 "Is it healthy?": health(window, database_answers, self._catalog.broken.values()),
                 "Does the prior pay?": prior_pays(gains),
                 "Which version is better?": better_version(window, versions),
                 "Are predictions right?": calibrated(predicted),
             }
             if guarded := self._guard.about(model):
-                answers["Is the new version guarded?"] = Answer(*guarded)
-            content["answers"] = answers
-            content["charts"] = model_charts(window, predicted, gains)
-            content["tasks"] = self._tasks_table(model, window)
-            content |= self._items(model, window[window.choice])
-        return "model.html", content
+                context["answers"]["Is the new version guarded?"] = Answer(*guarded)
+            scale, address = sample.total / len(sample.window), model_address(model, time_range)
+            context["charts"], more = drawn(model_charts(window, predicted, gains, scale), address)
+            tables |= more
+            for name, kind in (("actions", ~window.choice), ("items", window.choice)):
+                if np.any(kind):
+                    own = predicted[predicted.choice == (name == "items")]
+                    found = arm_charts(window[kind], own)
+                    context[name], more = drawn(found, address, f"{name}-")
+                    tables |= {name: arms_table(model, window[kind], own)} | more
+            with self._database.reading() as connection:
+                tables["tasks"] = _tasks_table(connection, model, window)
+                if "items" in context:
+                    newest = newest_items(connection, model, window[window.choice])
+                    tables["newest"], context["learning"] = newest
+        return Page("model.html", context, tables)
 
-    def _items(self, model: str, window: Window) -> dict[str, Any]:
-        """What the page says of items, if there were choices among them."""
-        if not len(window):
-            return {}
+    def _has_decided(self, model: str) -> bool:
+        query = sa.select(tasks.c.id).where(tasks.c.model == model, tasks.c.num_decisions > 0)
         with self._database.reading() as connection:
-            names = most_shown(connection, window)
-            newest = newest_items(connection, model, window, lambda n: task_address(model, n))
-        table, words = newest
-        return {"item_charts": item_charts(window, names), "items": table, "learning": words}
-
-    def _tasks_table(self, model: str, window: Window) -> Table:
-        newest = list(dict.fromkeys(window.task[::-1].tolist()))[:MAX_TASKS]
-        with self._database.reading() as connection:
-            found = connection.execute(sa.select(tasks).where(tasks.c.id.in_(newest))).all()
-        rows = []
-        for row in sorted(found, key=lambda row: newest.index(row.id)):
-            rewards = window.reward[(window.task == row.id) & np.isfinite(window.reward)]
-            mean = f"{rewards.mean():.3g}" if len(rewards) else "none yet"
-            name = Link(row.name, task_address(model, row.name))
-            rows.append((name, str(row.num_decisions), str(row.num_learned), mean))
-        columns = ("task", "decisions", "rewards", "recent mean reward")
-        return Table(columns, rows, "Most recent tasks")
+            return connection.execute(query.limit(1)).first() is not None
 
 
-def model_address(model: str) -> str:
-    """The address of a model's page."""
-    return f"/?model={quote(model, safe='')}"
+def basis(shown: int, sample: Sample, time_range: str) -> str:
+    """Which decisions a page is based on."""
+    when = "" if time_range == "all" else f" of the last {RANGES[time_range]}"
+    if sample.total <= len(sample.window):
+        return f"Based on all {shown:,} decisions{when}."
+    return (
+        f"Based on {shown:,} decisions of this model, a sample: {len(sample.window):,} of "
+        f"{sample.total:,} decisions of all models{when}, spread evenly over them."
+    )
 
 
-def task_address(model: str, task: str) -> str:
-    """The address of a task's page."""
-    return f"/tasks/{quote(model, safe='')}/{quote(task, safe='')}"
+def _tasks_table(connection: sa.Connection, model: str, window: Window) -> Table:
+    newest = list(dict.fromkeys(window.task[::-1].tolist()))[:MAX_TASKS]
+    found = connection.execute(sa.select(tasks).where(tasks.c.id.in_(newest))).all()
+    rows = []
+    for row in sorted(found, key=lambda row: newest.index(row.id)):
+        earned = rewarded(window[window.task == row.id]).reward
+        mean = f"{earned.mean():.3g}" if len(earned) else "none yet"
+        name = Link(row.name, task_address(model, row.name)())
+        rows.append((name, str(row.num_decisions), str(row.num_learned), mean))
+    columns = ("task", "decisions", "rewards", "recent mean reward")
+    return Table(columns, rows, "Most recent tasks")
 
 
 def _versions_table(

@@ -1,22 +1,26 @@
-"""Statistics of the newest decisions: outcomes, means with standard errors over tasks, bins."""
+"""Statistics of decisions: outcomes, means with standard errors over tasks, bins."""
 
-import threading
+import math
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
 from jaxtyping import Bool, Float, Int
+from sqlalchemy.dialects import postgresql
 
 from ...reporting.tables import plus_minus
 from ..store import Database, decisions, observations, rewards, tasks
+from .pages import SECONDS, Snapshots
 
 WINDOW_SIZE = 10_000  # decisions that the dashboard looks at, however many there are
-CACHE_SECONDS = 2.0  # so that many readers cost no more than one
-Window = np.recarray  # some of the newest decisions, oldest first, with these fields
+NUM_SLICES = 50  # of time, from each of which they are, if there are more
+Window = np.recarray  # decisions, oldest first, with these fields
 FIELDS = [
     ("model", object),
     ("task", int),  # id
+    ("arm", object),  # name of the action, or of the item, that was taken
     ("number", int),  # decisions of the task before
     ("version", int),
     ("created", float),  # Unix time
@@ -32,22 +36,78 @@ FIELDS = [
 ]
 
 
-def read_window(connection: sa.Connection, size: int = WINDOW_SIZE) -> Window:
-    """Read the newest decisions of all models."""
+class Sample(NamedTuple):
+    """Decisions of a range of time, of `total` that it has."""
+
+    window: Window
+    total: int
+
+
+def read_sample(connection: sa.Connection, since: float, size: int = WINDOW_SIZE) -> Sample:
+    """Read decisions of all models; if there are more than `size`, from every slice of the time
+    since then the newest ones, in proportion to how many it has.
+    """
+    created = decisions.c.created
+    ends = sa.select(sa.func.min(created), sa.func.max(created), sa.func.count())
+    first, last, total = connection.execute(ends.where(created >= since)).one()
+    if total <= size:
+        return Sample(read_window(connection, since, math.inf, size), total)
+    edges = np.linspace(first, np.nextafter(last, np.inf), NUM_SLICES + 1)
+    edges[-1] = np.inf
+    parts = []
+    for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        inside = sa.select(sa.func.count()).where(created >= begin, created < end)
+        count = connection.execute(inside).scalar_one()
+        parts.append(read_window(connection, begin, end, round(size * count / total)))
+    return Sample(np.concatenate(parts).view(np.recarray), total)
+
+
+def read_window(connection: sa.Connection, begin: float, end: float, size: int) -> Window:
+    """Read the newest decisions between two times."""
     d, o, r = decisions.c, observations.c, rewards.c
-    newest = sa.select(decisions).order_by(d.created.desc()).limit(size).subquery().c
-    late = sa.select(sa.func.count()).where(r.decision_id == newest.id, r.late).scalar_subquery()
+    newest = sa.select(decisions).where(d.created >= begin)
+    if end < math.inf:
+        newest = newest.where(d.created < end)
+    new = newest.order_by(d.created.desc()).limit(size).subquery().c
+    late = sa.select(sa.func.count()).where(r.decision_id == new.id, r.late).scalar_subquery()
+    place = sa.cast(new.taken, sa.Text)
+    arm = sa.case(
+        (new.candidates.isnot(None), tasks.c.name),
+        (new.names.is_(None), "action " + place),
+        else_=sa.func.json_extract(new.names, "$[" + place + "]")
+        if connection.dialect.name == "sqlite"
+        else sa.cast(new.names, postgresql.JSON).op("->>")(new.taken),
+    )
     query = (
-        sa.select(tasks.c.model, newest.task_id, newest.number, newest.version, newest.created)
-        .add_columns(newest.propensity, newest.predicted, newest.failed, newest.settled)
-        .add_columns(newest.status, o.reward, o.source == "default", late)
-        .add_columns(newest.candidates.isnot(None))
-        .join(tasks, tasks.c.id == newest.task_id)
-        .outerjoin(observations, o.decision_id == newest.id)
-        .order_by(newest.created)
+        sa.select(tasks.c.model, new.task_id, arm, new.number, new.version, new.created)
+        .add_columns(new.propensity, new.predicted, new.failed, new.settled)
+        .add_columns(new.status, o.reward, o.source == "default", late)
+        .add_columns(new.candidates.isnot(None))
+        .join(tasks, tasks.c.id == new.task_id)
+        .outerjoin(observations, o.decision_id == new.id)
+        .order_by(new.created)
     )
     rows = [tuple(row) for row in connection.execute(query)]
     return np.array(rows, FIELDS).view(np.recarray)
+
+
+class SampleReader:
+    """Reads samples of a database, once for all readers."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._samples: Snapshots[Sample] = Snapshots()
+
+    def read(self, time_range: str) -> Sample:
+        """Return decisions of one of `RANGES`."""
+
+        def read() -> Sample:
+            seconds = SECONDS.get(time_range)
+            since = 0.0 if seconds is None else time.time() - seconds
+            with self._database.reading() as connection:
+                return read_sample(connection, since)
+
+        return self._samples.get(time_range, read)
 
 
 def of_version(window: Window, version: int) -> Window:
@@ -68,25 +128,6 @@ def explored(window: Window) -> Window:
 def versions_in(window: Window) -> list[int]:
     """Versions that made the decisions, newest first."""
     return sorted(set(window.version.tolist()), reverse=True)
-
-
-class WindowReader:
-    """Reads the window of a database, at most once every `CACHE_SECONDS`."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._lock = threading.Lock()
-        self._expires = 0.0
-        self._window: Window | None = None
-
-    def read(self) -> Window:
-        """Return the newest decisions of all models, at most some seconds old."""
-        with self._lock:
-            if self._window is None or time.monotonic() > self._expires:
-                with self._database.reading() as connection:
-                    self._window = read_window(connection)
-                self._expires = time.monotonic() + CACHE_SECONDS
-            return self._window
 
 
 def outcomes(window: Window) -> dict[str, Bool[np.ndarray, " n"]]:

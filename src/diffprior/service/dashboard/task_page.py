@@ -13,8 +13,19 @@ from ..models import Version
 from ..reading import Reader
 from ..store import Database, Row, decisions, observations, read_rows
 from ..tasks import TaskState
-from .charts import Chart, Plot, padded, rows_plot, utc
-from .model_page import Content, model_address
+from .charts import (
+    OTHER,
+    PREDICTED,
+    REWARD,
+    VERSIONS,
+    Chart,
+    Plot,
+    drawn,
+    padded,
+    rows_plot,
+    utc,
+)
+from .pages import Page, model_address, task_address
 
 MIN_DRAWS = 256  # from prior and posterior
 MAX_HISTORY, MAX_LISTED = 200, 25  # decisions in the chart and in the table
@@ -26,25 +37,28 @@ HALF = 0.42  # height of the highest density, in rows
 NEXT_DECISION = "Next decision, if the last actions were offered again"
 
 
-def task_content(database: Database, reader: Reader, model: str, name: str) -> Content:
-    """Template and variables of the page of a task."""
+def task_page(database: Database, reader: Reader, model: str, name: str) -> Page:
+    """The page of a task."""
     row, state = reader.task_state(model, name)
     version = state.version
     prior = TaskState.empty(row, version).posterior_draws(row, MIN_DRAWS)
     posterior = state.posterior_draws(row, MIN_DRAWS)
     history, last = _history(database, row["id"])
-    return "task.html", {
+    found = [
+        next_decision_chart(version, posterior, last),
+        parameters_chart(prior, posterior, state.num_learned, version.feature_names),
+        history_chart(history),
+    ]
+    charts, tables = drawn(found, task_address(model, name))
+    context = {
         "title": f"Task {name}",
-        "links": [Link(f"Model {model}", model_address(model))],
+        "links": [Link(f"Model {model}", model_address(model)())],
         "about": f"{row['num_decisions']:,} decisions and {row['num_learned']:,} rewards since "
         f"{utc(row['created'])} UTC. Version {version.version} of the model serves it.",
-        "charts": [
-            next_decision_chart(version, posterior, last),
-            parameters_chart(prior, posterior, state.num_learned, version.feature_names),
-            history_chart(history),
-        ],
-        "history": _history_table(history[: -MAX_LISTED - 1 : -1]),
+        "charts": charts,
     }
+    history_table = _history_table(history[: -MAX_LISTED - 1 : -1])
+    return Page("task.html", context, {"history": history_table, **tables})
 
 
 def _history(database: Database, task_id: int) -> tuple[list[Row], Row | None]:
@@ -119,9 +133,10 @@ def next_decision_chart(
     x_title, height = "mean reward: mean and 90 % interval", 56.0 + 26.0 * len(shown)
     plot = rows_plot(ends, names, x_title, height=height, right=48.0)
     for i, action in enumerate(shown):
-        kind = "c0" if i == 0 else "c3"
+        kind = VERSIONS[0] if i == 0 else OTHER
+        text = f"{action.name}: {action.mean:.3g}, {action.low:.3g} to {action.high:.3g}"
         plot.line([action.low, action.high], [-i, -i], kind)
-        plot.dots([action.mean], [-i], kind, 4.0)
+        plot.dots([action.mean], [-i], kind, [f"{text}; best in {action.propensity:.1%}"], 4.0)
         plot.note(-float(i), f"{action.propensity:.0%}")
     return Chart(
         NEXT_DECISION,
@@ -136,7 +151,10 @@ def next_decision_chart(
             }
             for a in actions
         ],
-        (("c0", "chosen most often"), ("c3", "others; on the right, how often each is chosen")),
+        (
+            (VERSIONS[0], "chosen most often"),
+            (OTHER, "others; on the right, how often each is chosen"),
+        ),
     )
 
 
@@ -174,11 +192,12 @@ def parameters_chart(
     labels = [name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…" for name in names]
     plot = rows_plot(ends, labels[:shown], title, height=height, left=left)
     for i in range(shown):
-        _half_density(plot, prior[:, i], -i, 1.0, "c3")
-        _half_density(plot, posterior[:, i], -i, -1.0, "c0")
-        plot.line(before[::2, i], [0.05 - i] * 2, "c3")
-        plot.line(after[::2, i], [-0.05 - i] * 2, "c0")
-        plot.dots([after[1, i]], [-0.05 - i], "c0", 3.4)
+        _half_density(plot, prior[:, i], -i, 1.0, OTHER)
+        _half_density(plot, posterior[:, i], -i, -1.0, VERSIONS[0])
+        plot.line(before[::2, i], [0.05 - i] * 2, OTHER)
+        plot.line(after[::2, i], [-0.05 - i] * 2, VERSIONS[0])
+        text = f"{names[i]}: {after[1, i]:.3g} ({after[0, i]:.3g} to {after[2, i]:.3g})"
+        plot.dots([after[1, i]], [-0.05 - i], VERSIONS[0], [text], 3.4)
     widths = (after[2] - after[0]) / np.maximum(before[2] - before[0], 1e-300)
     intervals = [[f"{m:.3g} ({a:.3g} to {b:.3g})" for a, m, b in q.T] for q in (before, after)]
     columns = ("parameter", "prior: median and 90 % interval", "posterior")
@@ -188,7 +207,7 @@ def parameters_chart(
         "the prior's (median over parameters).",
         plot,
         [dict(zip(columns, row, strict=True)) for row in zip(names, *intervals, strict=True)],
-        (("c3", "prior"), ("c0", "posterior: density, 90 % interval, median")),
+        ((OTHER, "prior"), (VERSIONS[0], "posterior: density, 90 % interval, median")),
     )
 
 
@@ -216,9 +235,12 @@ def history_chart(history: Sequence[Row]) -> Chart:
     rewards = [float(row["reward"]) for row in rewarded]
     ends = (numbers[0] - 0.5, max(numbers[-1], numbers[0] + 1) + 0.5)
     plot = Plot(ends, padded([*predicted, *rewards], 0.08), x_title="decision of the task")
-    plot.line(numbers, predicted, "c1")
-    plot.dots(numbers, predicted, "c1", 1.5)
-    plot.dots([row["number"] + 1.0 for row in rewarded], rewards, "c0", 3.0)
+    pairs = zip(numbers, predicted, strict=True)
+    texts = {n: f"decision {n}: predicted {p:.3g}" for n, p in pairs}
+    earned = [f"{texts[row['number'] + 1]}, obtained {row['reward']:.3g}" for row in rewarded]
+    plot.line(numbers, predicted, PREDICTED)
+    plot.dots(numbers, predicted, PREDICTED, texts.values(), 1.5)
+    plot.dots([row["number"] + 1.0 for row in rewarded], rewards, REWARD, earned, 3.0)
     mean = f"{np.mean(rewards):.3g}" if rewards else "none yet"
     return Chart(
         title,
@@ -229,7 +251,7 @@ def history_chart(history: Sequence[Row]) -> Chart:
             {"decision": str(n), "predicted": f"{p:.3g}", "obtained": _outcome(row)}
             for n, p, row in zip(numbers, predicted, history, strict=True)
         ],
-        (("c0", "obtained reward"), ("c1", "predicted")),
+        ((REWARD, "obtained reward"), (PREDICTED, "predicted")),
     )
 
 
