@@ -1,6 +1,9 @@
 """Choices among items over HTTP: Thompson sampling exactly, logged once, learned by the item."""
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -148,6 +151,24 @@ def test_who_may_be_chosen(service: TestClient) -> None:
     assert "`item_taken`" in choose(service, 422, item_taken="c", exclude=["c"])["error"]
     deferred = choose(service, deferred=True)
     assert deferred["status"] == "deferred" and deferred["expires"] is None
+
+
+def test_choices_do_not_wait_long_for_the_first_draws(
+    service: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are asked to try again, so that they are not all the requests that may be under way."""
+    put(service, *ITEMS)
+    may_draw, fill = threading.Event(), Panels._fill
+    monkeypatch.setattr(Panels, "_fill", lambda *a: may_draw.wait(60) and fill(*a))
+    with ThreadPoolExecutor(8) as callers:
+        found = list(callers.map(lambda _: choose(service, 503), range(8)))
+    assert all("being drawn" in each["error"] for each in found)
+    decide(service)
+    may_draw.set()
+    end = time.monotonic() + 60
+    while service.engine.panels.missing("shop") and time.monotonic() < end:
+        time.sleep(0.05)
+    assert choose(service)["item"] in ITEMS
 
 
 def test_rejected_choices_say_why(make_service: MakeService) -> None:

@@ -37,6 +37,7 @@ from .store import (
     observations,
     read_rows,
     rewards,
+    rows_with,
     tasks,
     tokens,
 )
@@ -164,8 +165,7 @@ class Batch:
     def _rows(self, column: sa.Column[Any], values: Iterable[object]) -> list[Row]:
         """Rows of the table in which this column has one of these values."""
         listed = list(values)
-        query = sa.select(column.table).where(column.in_(listed))
-        return read_rows(self._connection, query) if listed else []
+        return read_rows(self._connection, rows_with(column), listed) if listed else []
 
     def _create_tasks(self, requests: Sequence[TaskRequest]) -> dict[TaskName, Row]:
         """Rows of the tasks of these requests; new tasks are created, but not to be retired."""
@@ -185,8 +185,9 @@ class Batch:
             by_model[model].append(name)
         found: dict[TaskName, Row] = {}
         for model, names in by_model.items():
-            query = sa.select(tasks).where(tasks.c.model == model, tasks.c.name.in_(names))
-            found |= {(model, row["name"]): row for row in read_rows(self._connection, query)}
+            query = rows_with(tasks.c.name).where(tasks.c.model == model)
+            rows = read_rows(self._connection, query, names)
+            found |= {(model, row["name"]): row for row in rows}
         return found
 
     def _new_task(self, request: TaskRequest) -> Row:
@@ -256,8 +257,8 @@ class Batch:
         self._tasks = named if self._database.is_sqlite else {}  # which has one writer at a time
         ids = sorted((named.keys() | owners) - self._tasks.keys())
         if ids:
-            query = sa.select(tasks).where(tasks.c.id.in_(ids)).order_by(tasks.c.id)
-            found = read_rows(self._connection, query.with_for_update())
+            query = rows_with(tasks.c.id).order_by(tasks.c.id).with_for_update()
+            found = read_rows(self._connection, query, ids)
             self._tasks = self._tasks | {row["id"]: row for row in found}
 
     def _read_rewards(self) -> None:

@@ -107,8 +107,7 @@ class Engine:
 
     def prepare_items(self, model: str) -> None:
         """Draw for the items of a model that chooses for the first time."""
-        if self.panels.missing(model):
-            self.panels.build(model)
+        if self.panels.build(model):
             _freeze()
 
     def submit(self, request: Request) -> Future[object]:

@@ -6,6 +6,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+MAX_OVERHEAD = 8  # bytes received for one of a body that comes in small chunks
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -13,8 +15,8 @@ class Limits:
 
     body: int = 2 * 2**20
     model_body: int = 64 * 2**20  # where an administrator adds a model
-    seconds: float = 30.0  # for reading the body, and for the engine to answer
-    head_bytes: int = 64 * 1024  # of the request line and headers
+    seconds: float = 30.0  # for reading the body, for the engine to answer, and to take a reply
+    head_bytes: int = 64 * 1024  # of the request line, headers and trailers
     head_seconds: float = 20.0  # for reading them
     requests: int = 512  # under way
     bodies: int = 256 * 2**20  # bytes of all bodies under way
@@ -26,12 +28,14 @@ class Limits:
 
 
 class _TimedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which alone waits forever for the rest of a head of any length."""
+    """uvicorn's protocol, which alone waits forever for the rest of a head of any length, and for
+    clients that do not read their replies, and queues any number of requests on one connection.
+    """
 
     limits: Limits
     _timer: asyncio.TimerHandle | None = None
-    _in_head = True
-    _head_bytes = 0
+    _write_timer: asyncio.TimerHandle | None = None
+    _extra_bytes = 0  # of the request beside its body: head, sizes of chunks, trailers
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -41,25 +45,51 @@ class _TimedProtocol(HttpToolsProtocol):
             self._start()
 
     def data_received(self, data: bytes) -> None:
-        if self.cycle is None or self.cycle.response_complete:
+        if not self._is_answering:
             self._start()  # for empty lines too, of which the parser does not tell
-        self._head_bytes += len(data) if self._in_head else 0
+        self._extra_bytes += len(data)
         super().data_received(data)
-        if self._head_bytes > self.limits.head_bytes and not self.transport.is_closing():
+        if self._extra_bytes > self.limits.head_bytes and not self.transport.is_closing():
             self.send_400_response("The head of the request is too long.")
 
+    def send_400_response(self, msg: str) -> None:
+        if self._is_answering:  # that request alone, and nothing after it
+            self.cycle.keep_alive = False
+            self.flow.pause_reading()
+        else:
+            super().send_400_response(msg)
+
+    @property
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
     def on_message_begin(self) -> None:
+        if self._is_answering:
+            raise ValueError("expected one request at a time")
         super().on_message_begin()
-        self._in_head = True
+        self._extra_bytes = 0
         self._start()
 
     def on_headers_complete(self) -> None:
         self._stop()
-        self._in_head, self._head_bytes = False, 0
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._extra_bytes -= MAX_OVERHEAD * len(body)
+        super().on_body(body)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._write_timer is None:
+            self._write_timer = self.loop.call_later(self.limits.seconds, self._abort)
+
+    def resume_writing(self) -> None:
+        self._stop_writing()
+        super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
+        self._stop_writing()
         super().connection_lost(exc)
 
     def _start(self) -> None:
@@ -70,3 +100,13 @@ class _TimedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _abort(self) -> None:
+        if self._is_answering:
+            self.cycle.disconnected = True
+        self.transport.abort()
+
+    def _stop_writing(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None

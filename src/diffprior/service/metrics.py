@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from .requests import Choose, Decide, Request, Reward, ServiceError
 
 LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
-METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT")
+METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT")
 PROPENSITY = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 
 

@@ -259,7 +259,8 @@ class ItemPanel:
             return (request.top_k or 1) / count, 0.0, 0, np.zeros(1)
         others = number + 1 + np.arange(self.num_draws - 1)
         x = request.features[0]
-        draws = np.stack([self._panel.draws[m % self.num_draws][taken] for m in others.tolist()])
+        draws = [self._panel.draws[m % self.num_draws][taken] for m in others.tolist()]
+        predictors = np.concatenate([*draws, x[:0]]).reshape(-1, len(x)) @ x
         place = taken if rows is None else int(np.flatnonzero(rows == taken)[0])
         hits = used = 0
         for member in others[: self.version.settings.propensity_draws].tolist():
@@ -268,9 +269,9 @@ class ItemPanel:
             if hits == WINS:
                 break
         if not used:
-            return None, None, 0, draws @ x
+            return None, None, 0, predictors
         share, error = propensity(np.array([hits]), used, np.array([hits == WINS]))
-        return float(share[0]), float(error[0]), used, draws @ x
+        return float(share[0]), float(error[0]), used, predictors
 
 
 class Panels:
@@ -300,13 +301,15 @@ class Panels:
         able = [version for version in serving if version.can_choose]
         return [version for version in able if (model, version.version) not in self._panels]
 
-    def build(self, model: str) -> None:
-        """Draw for all items of a model, in the thread that calls."""
+    def build(self, model: str) -> bool:
+        """Draw for all items of a model, in the thread that calls; whether there were any to."""
         with self._building:
-            for version in self.missing(model):
+            missing = self.missing(model)
+            for version in missing:
                 panel = ItemPanel(version, self._seed + version.version)
                 self._fill(panel)
                 self._panels = self._panels | {(model, version.version): panel}
+        return bool(missing)
 
     def build_used(self) -> None:
         """Draw for the items of all models that have chosen before."""

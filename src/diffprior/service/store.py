@@ -6,8 +6,9 @@ recreates.
 """
 
 import contextlib
+import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -186,9 +187,19 @@ def num_bytes(decision: Row) -> int:
     return ROW_BYTES + sum(len(decision[name] or "") for name in SIZED)
 
 
-def read_rows(connection: sa.Connection, query: sa.Executable) -> list[Row]:
-    """Rows that may be changed before they are written back."""
-    return [dict(row) for row in connection.execute(query).mappings()]
+def read_rows(
+    connection: sa.Connection, query: sa.Executable, values: Sequence[object] | None = None
+) -> list[Row]:
+    """Rows that may be changed before they are written back; of `rows_with`, those of values."""
+    given = None if values is None else {"values": values}
+    return [dict(row) for row in connection.execute(query, given).mappings()]
+
+
+@functools.cache
+def rows_with(column: sa.Column[Any]) -> sa.Select[Any]:
+    """Rows of its table in which a column has one of some values; made once, as it takes long."""
+    wanted = sa.bindparam("values", expanding=True, type_=column.type)
+    return sa.select(column.table).where(column.in_(wanted))
 
 
 def _add_moments(connection: sa.Connection) -> None:
