@@ -152,7 +152,7 @@ class Engine:
         if time.monotonic() < self._draw_again:
             return False
         try:
-            return self.panels.work(self.clock.now())
+            return self.panels.work(self.clock.now(), not self._queue.empty())
         except sa.exc.SQLAlchemyError as error:
             log.error("database failed: %s", type(error.__cause__ or error).__name__)
         except Exception:

@@ -30,6 +30,7 @@ from .tasks import UNUSED_NUMBER, TaskCache, TaskState, current_states
 PAGE = 512  # tasks that are read at once
 CHUNK = 8  # items that are drawn at once between two transactions
 TURN_SECONDS = 0.002  # for drawing changed items between two transactions
+REST_SECONDS = 0.02  # between turns of few items, while requests wait
 SPARE = 0.1  # share of the time for drawing items anew that have not changed
 SCAN_SECONDS, SCAN_SHARE = 1.0, 0.02  # between searches for what other processes changed
 DRAWN_FROM = ("num_learned", "attributes")  # what the draws of an item depend on
@@ -69,7 +70,7 @@ class ItemPanel:
         self._num_choices, self._first = self._rng.integers([2**40, 2**30]).tolist()
         self._num_redraws = 0
         self._among: CandidateSet | None = None  # all items
-        self.scanned, self.scan_seconds = -math.inf, 0.0
+        self.scanned, self.scan_seconds, self.turned = -math.inf, 0.0, -math.inf
 
     def __contains__(self, name: str) -> bool:
         return name in self._rows
@@ -360,8 +361,11 @@ class Panels:
                 if model == item["model"]:
                     panel.drop([item["name"]])
 
-    def work(self, now: float) -> bool:
-        """Draw anew for a short time between two transactions; whether more items wait for it."""
+    def work(self, now: float, hurried: bool) -> bool:
+        """Draw anew for a short time between two transactions; whether more items wait for it.
+
+        If requests wait, few items do so too, as a program takes about as long for one as for many.
+        """
         if not all(self._catalog.loaded(*key) for key in self._panels):
             self._panels = {k: p for k, p in self._panels.items() if self._catalog.loaded(*k)}
         for panel in self._panels.values():
@@ -369,11 +373,13 @@ class Panels:
             if not self._database.is_sqlite and time.monotonic() - panel.scanned > waits:
                 with self._database.reading() as connection:
                     panel.scan(connection)
-            self._draw(panel, now)
+            few = len(panel.due) < CHUNK and time.monotonic() - panel.turned < REST_SECONDS
+            if not (hurried and few):
+                self._draw(panel, now)
         return any(panel.due for panel in self._panels.values())
 
     def _draw(self, panel: ItemPanel, now: float) -> None:
-        begin = time.monotonic()
+        panel.turned = begin = time.monotonic()
         while (start := time.monotonic()) - begin < TURN_SECONDS:
             changed = bool(panel.due)
             items = panel.waiting() if changed or start > self._resume else []

@@ -196,7 +196,7 @@ def read_rows(
 
 
 @functools.cache
-def rows_with(column: sa.Column[Any]) -> sa.Select[Any]:
+def rows_with(column: sa.Column[object]) -> sa.Select[object]:
     """Rows of its table in which a column has one of some values; made once, as it takes long."""
     wanted = sa.bindparam("values", expanding=True, type_=column.type)
     return sa.select(column.table).where(column.in_(wanted))
