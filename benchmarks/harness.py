@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,10 +18,12 @@ from diffprior.cli.options import friendly_errors, say, say_table
 from diffprior.files.atomic import write_atomic
 from diffprior.files.cache import Checkpoints, array_digest
 from diffprior.progress import progress
+from diffprior.reporting.page import Callout, Code, page
 from diffprior.reporting.tables import Table
 
 NUM_SAMPLES = 10_000  # past tasks that priors are learned from
-LAST_RUN = "last.json"
+LAST_RUN, REPORT = "last.json", "report.html"
+AGAIN = Code("make bench  # again: the last column shows what has changed")
 NOISE = 0.1  # a smaller relative change is not one
 
 
@@ -138,13 +140,23 @@ def run(bench: Bench, sections: Mapping[str, Section]) -> dict[str, list[Measure
             shown.describe(name)
             found[name] = section(bench)
             shown.advance()
-    for name, rows in found.items():
-        say_table(
-            table(" ".join((sections[name].__doc__ or name).split()), rows, last.get(name, []))
-        )
+    titles = {name: " ".join((sections[name].__doc__ or name).split()) for name in found}
+    tables = [table(titles[name], rows, last.get(name, [])) for name, rows in found.items()]
+    for shown_table in tables:
+        say_table(shown_table)
+    write_atomic(bench.folder / REPORT, page("Benchmarks", verdict(tables), tables, AGAIN))
     numbers = {name: as_numbers(rows) for name, rows in {**last, **found}.items()}
     write_atomic(bench.folder / LAST_RUN, json.dumps(numbers, indent=1))
     return found
+
+
+def verdict(tables: Sequence[Table]) -> Callout:
+    """How many headlines have changed since the last run."""
+    changes = [row[-1] for each in tables for row in each.rows if "since" in each.columns[-1]]
+    changed = [change for change in changes if change not in ("", "same")]
+    if not changes:
+        return Callout(f"{sum(len(each.rows) for each in tables)} cases, measured the first time.")
+    return Callout(f"{len(changed)} of {len(changes)} cases changed by over {NOISE:.0%}.")
 
 
 def table(title: str, rows: list[Measurement], last: Iterable[Measurement] = ()) -> Table:

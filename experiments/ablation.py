@@ -13,7 +13,7 @@ import typer
 
 import diffprior as dp
 from diffprior.progress import Progress, progress
-from diffprior.reporting.page import Block, Heading, SideBySide, Text
+from diffprior.reporting.page import Block, Callout, Heading, SideBySide, Text
 from diffprior.reporting.tables import Table, plus_minus
 
 from .agents import CHOSEN, LearnedPriors, true_prior
@@ -143,8 +143,17 @@ def run_ablation(
         SideBySide([samples_table(result), stages_table(result)]),
         _table(result.by_stages, "stages", lambda r: _time(r, effort.num_runs), _TIME),
     ]
-    write_report(out, "Ablation on cross", blocks, result.settings, cache)
+    write_report(out, "Ablation on cross", _verdict(result), blocks, result.settings, cache)
     return result
+
+
+def _verdict(result: AblationResult) -> Callout:
+    """The lowest regret with most samples."""
+    most, by_name = max(result.by_samples.items())
+    best = min(by_name, key=lambda name: by_name[name].mean)
+    rest = ", ".join(f"{name} {_regret(row)}" for name, row in by_name.items() if name != best)
+    found = f"{best} has the lowest regret, {_regret(by_name[best])}"
+    return Callout(f"With {most:,} samples, {found}; {rest}.")
 
 
 def samples_table(result: AblationResult) -> Table:

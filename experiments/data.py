@@ -32,10 +32,10 @@ from .report import (
     cost_table,
     equal_temperature_table,
     findings_table,
-    next_steps,
     picture,
     regret_table,
     temperature_table,
+    verdict,
     write_report,
 )
 
@@ -323,7 +323,7 @@ def run_data(
     settings = {**data.facts, **in_words(effort), **in_words(measures), "seed": str(seed)}
     result = DataResult(data.title, settings, rewards, experiment.distances())
     blocks = data_blocks(out, data.name, data.introduction, result, experiment.planes())
-    write_report(out, data.title, blocks, settings, cache)
+    write_report(out, data.title, verdict(result.problems), blocks, settings, cache)
     return result
 
 
@@ -353,7 +353,6 @@ def data_blocks(
         SideBySide([log_evidence_table(rewards) for rewards in result.rewards]),
         Heading("Regret, and the agents"),
         SideBySide([regret_table(result.problems), agents_table(agents)]),
-        *next_steps(),
         Heading("Temperatures"),
         equal_temperature_table(result.problems),
         SideBySide([temperature_table(problem) for problem in result.problems]),

@@ -17,8 +17,8 @@ from scipy import sparse
 
 import diffprior as dp
 from diffprior.progress import progress
-from diffprior.reporting.page import Text
-from diffprior.reporting.tables import Table
+from diffprior.reporting.page import Callout, Text
+from diffprior.reporting.tables import Table, plus_minus
 
 from .cache import ResultCache
 from .command import Folder, Fresh, Json, Out, Quick, Runs, Seed, conduct
@@ -437,6 +437,16 @@ def table(name: str, found: CatalogResult) -> Table:
     return Table(columns, rows, f"{name}, {found.num_items:,} items: regret.")
 
 
+def _verdict(result: ItemsResult) -> Callout:
+    """The lowest regret on each catalog."""
+    parts = []
+    for name, found in result.catalogs.items():
+        best = min(found.regret, key=lambda agent: found.regret[agent][-1])
+        regret = plus_minus(found.regret[best][-1], found.error[best][-1])
+        parts.append(f"{name}: {best}, {regret}")
+    return Callout(f"Lowest regret: {'; '.join(parts)}.")
+
+
 def run_items(
     out: Path,
     cache: ResultCache,
@@ -480,9 +490,8 @@ def run_items(
             shown.advance()
     settings = {"splits": str(splits), "runs": str(runs), "seed": str(seed)}
     result = ItemsResult(settings, found)
-    write_report(
-        out, "Cold start of items", [Text(_INTRODUCTION), *result.summary], settings, cache
-    )
+    blocks = [Text(_INTRODUCTION), *result.summary]
+    write_report(out, "Cold start of items", _verdict(result), blocks, settings, cache)
     return result
 
 

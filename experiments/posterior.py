@@ -16,7 +16,7 @@ import diffprior as dp
 from diffprior.evaluate import Distance, Tasks, distance_over_floor
 from diffprior.evaluate.tasks import draw_posteriors
 from diffprior.progress import Progress, progress
-from diffprior.reporting.page import Block, Heading, SideBySide, Text
+from diffprior.reporting.page import Block, Callout, Heading, SideBySide, Text
 from diffprior.reporting.tables import Table, plus_minus
 
 from .agents import LearnedPriors, agent_specs
@@ -102,9 +102,8 @@ def run_posterior(
         "seed": str(seed),
     }
     found = PosteriorResult(settings, results)
-    write_report(
-        out, "Posteriors of Gaussian mixtures", _blocks(out, found, learned), settings, cache
-    )
+    title, blocks = "Posteriors of Gaussian mixtures", _blocks(out, found, learned)
+    write_report(out, title, _verdict(found), blocks, settings, cache)
     return found
 
 
@@ -207,6 +206,17 @@ def _blocks(out: Path, result: PosteriorResult, learned: dict[str, LearnedPriors
     shown = picture(out, "posterior", _CAPTION, lambda: panels_figure(panels, clouds))
     tables = [SideBySide([ratio_table(found), trace_table(found)]) for found in result.mixtures]
     return [Text(_INTRODUCTION), shown, Heading("Distance and width"), *tables]
+
+
+def _verdict(result: PosteriorResult) -> Callout:
+    """The sampler nearest to each true posterior after most actions."""
+    parts = []
+    for found in result.mixtures:
+        name, best = min(found.samplers.items(), key=lambda each: each[1].ratio[-1])
+        ratio = plus_minus(best.ratio[-1], best.ratio_error[-1])
+        parts.append(f"{found.name}: {name}, at {ratio} times the distance of exact draws")
+    size = result.mixtures[0].sizes[-1]
+    return Callout(f"Nearest to the true posterior after {size} actions: {'; '.join(parts)}.")
 
 
 def _clouds(name: str, priors: LearnedPriors) -> Clouds:

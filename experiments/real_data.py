@@ -122,7 +122,10 @@ def run_real_data(
             bar.advance()
     result = RealDataResult(results)
     settings = {"turns": str(NUM_TURNS), "networks": str(network), "seed": str(seed)}
-    write_report(out, "Does a learned prior pay on real tasks?", _blocks(result), settings, cache)
+    lost = worse(result)
+    verdict = Callout(f"{'; '.join(lost)}.", "bad") if lost else Callout(_NOWHERE_WORSE, "good")
+    title = "Does a learned prior pay on real tasks?"
+    write_report(out, title, verdict, _blocks(result), settings, cache)
     return result
 
 
@@ -319,9 +322,7 @@ def worse(result: RealDataResult) -> list[str]:
 
 def _blocks(result: RealDataResult) -> list[Block]:
     """Contents of the page."""
-    lost = worse(result)
-    verdicts = [Callout(line, "bad") for line in lost] or [Callout(_NOWHERE_WORSE)]
-    blocks: list[Block] = [Text(_INTRODUCTION), *verdicts, wins_table(result.data_sets)]
+    blocks: list[Block] = [Text(_INTRODUCTION), wins_table(result.data_sets)]
     for of in result.data_sets:
         blocks += [Heading(of.name), scores_table(of)]
     return blocks

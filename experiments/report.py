@@ -9,7 +9,7 @@ from typing import Any
 import diffprior as dp
 from diffprior.files.atomic import write_atomic
 from diffprior.reporting.figures import render
-from diffprior.reporting.page import Block, Code, Heading, Picture, SideBySide, Text, page
+from diffprior.reporting.page import Block, Callout, Code, Heading, Picture, SideBySide, page
 from diffprior.reporting.tables import Table, plus_minus
 
 from .cache import Entry, ResultCache
@@ -30,6 +30,7 @@ def picture(out: Path, name: str, caption: str, draw: Callable[[], Any]) -> Pict
 def write_report(
     out: Path,
     title: str,
+    verdict: Callout,
     blocks: Sequence[Block],
     settings: Mapping[str, str],
     cache: ResultCache,
@@ -37,7 +38,8 @@ def write_report(
     """Write the report, with settings, machine and times at its end; where it is."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / REPORT
-    write_atomic(path, page(title, [*blocks, *closing(settings, cache.entries)]))
+    shown = [*blocks, *closing(settings, cache.entries)]
+    write_atomic(path, page(title, verdict, shown, Code(_COMMANDS)))
     return path
 
 
@@ -63,7 +65,7 @@ def closing(settings: Mapping[str, str], entries: Sequence[Entry]) -> list[Block
 
 
 _COMMANDS = """\
-# past tasks' parameters, a row each, columns with names:
+# parameters of your own past tasks, a row each, columns with names:
 diffprior fit tasks.csv -o tasks.dprior
 
 # and decide in a new task, in Python:
@@ -71,15 +73,6 @@ import diffprior as dp
 bandit = dp.Bandit(dp.DiffusionPrior.load("tasks.dprior"), dp.Linear(noise_std=1.0))
 decision = bandit.decide(features)                   # features: (K, d), one row for each action
 bandit.update(features[decision.action], reward)"""
-
-
-def next_steps() -> list[Block]:
-    """The last part of a report."""
-    text = (
-        "Write down the parameters of tasks that you have solved, and look at the picture of what "
-        "is learned from them. Where a mixture does as well above, it will on data like these."
-    )
-    return [Heading("With data of your own"), Text(text), Code(_COMMANDS)]
 
 
 OURS = "EvidenceDPS"  # the default of the package
@@ -91,6 +84,17 @@ BASELINES = (
     "EpsilonGreedy",
     "DPS",
 )  # of the paper, and the mixture to beat
+
+
+def verdict(results: Sequence[ProblemResult]) -> Callout:
+    """On how many problems the learned prior is ahead of others, and behind, beyond chance."""
+    parts = []
+    for name in LEARNED_BASELINES:
+        gains = [gain for r in results if (gain := _gain(r, OURS, name)) is not None]
+        clear = [gain[0] > 0 for gain in gains if beyond_chance(*gain)]
+        if gains:
+            parts.append(f"{name} on {sum(clear)} of {len(gains)} (behind on {clear.count(False)})")
+    return Callout(f"Beyond chance, {OURS} has less regret than {', '.join(parts)}.")
 
 
 def findings_table(results: Sequence[ProblemResult]) -> Table:

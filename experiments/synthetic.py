@@ -27,11 +27,11 @@ from .report import (
     cost_table,
     equal_temperature_table,
     findings_table,
-    next_steps,
     picture,
     posterior_table,
     regret_table,
     temperature_table,
+    verdict,
     write_report,
 )
 
@@ -72,7 +72,8 @@ def run_synthetic(
     settings = {"rewards": rewards, **in_words(effort), "seed": str(seed)}
     result = SyntheticResult(rewards, settings, problems)
     blocks = _blocks(out, experiments, result)
-    write_report(out, f"Synthetic problems, {rewards} rewards", blocks, settings, cache)
+    title = f"Synthetic problems, {rewards} rewards"
+    write_report(out, title, verdict(result.problems), blocks, settings, cache)
     return result
 
 
@@ -111,7 +112,6 @@ def _blocks(out: Path, experiments: list[Experiment], result: SyntheticResult) -
         Heading("Regret, and the agents"),
         SideBySide([regret_table(problems), agents_table(agents)]),
         Text(_EXACT),
-        *next_steps(),
         Heading("Posteriors"),
         Text(_POSTERIORS),
         SideBySide([posterior_table(problem) for problem in problems]),

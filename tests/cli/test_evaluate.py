@@ -34,7 +34,11 @@ def test_a_prior_is_scored_beside_a_gaussian_and_a_mixture(
     namesake = tmp_path / "other" / prior.name
     namesake.parent.mkdir()
     dp.GaussianPrior(np.zeros(2), np.eye(2)).save(namesake)
-    printed = run("evaluate", prior, logs, *OPTIONS, "--against", namesake, "--json", out)
+    page = tmp_path / "page.html"
+    more = ("--against", namesake, "--json", out, "--report", page)
+    printed = run("evaluate", prior, logs, *OPTIONS, *more)
+    shown = page.read_text(encoding="utf-8")
+    assert shown.index("pays: +") < shown.index("after rows") < shown.index("diffprior serve")
     assert "160 tasks, 640 rows, 2 features" in printed
     assert printed.index("over cold start") < printed.index("over Gaussian")
     assert "after rows" in printed

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from diffprior.reporting.page import Text
+from diffprior.reporting.page import Callout, Text
 from experiments.cache import Entry, ResultCache
 from experiments.experiment import paired
 from experiments.report import (
@@ -120,7 +120,7 @@ def test_a_report_tells_the_machine_and_not_whose(tmp_path: Path) -> None:
     entries = [Entry("prior, cross", 60.0, False), Entry("regret", 1.5, True)]
     cache = ResultCache(tmp_path / "kept")
     cache.entries += entries
-    path = write_report(tmp_path / "new", "Title", [Text("a")], {"seed": "7"}, cache)
+    path = write_report(tmp_path / "new", "Title", Callout("b"), [Text("a")], {"seed": "7"}, cache)
     assert path == tmp_path / "new" / REPORT
     text = re.sub(r"<style>.*</style>", "", path.read_text(encoding="utf-8"), flags=re.S)
     assert "62 s in all. 1 of 2 were cached by" in text and "<td>seed</td><td>7</td>" in text

@@ -43,7 +43,7 @@ def test_a_page_is_whole_and_escaped() -> None:
         SideBySide([TABLE, Table((), [("words", Link("of <any> kind", '/?"a'))], words=True)]),
         Picture(b"light", b"dark", "a <caption>"),
     ]
-    text = page("A & B", blocks)
+    text = page("A & B", Callout("yes"), blocks, Code("next"))
     reader = Balance()
     reader.feed(text)
     assert not reader.open
@@ -57,6 +57,7 @@ def test_a_page_is_whole_and_escaped() -> None:
         "look <here>",
     ):
         assert words in reader.text
+    assert text.index(">yes<") < text.index("What &lt;it&gt;") < text.index("Next step")
     assert '<a href="/?&#34;a">' in text
     assert '<td class="best number">15 ± 1</td>' in text and 'best number">19' not in text
     assert "prefers-color-scheme: dark" in text and "http" not in text

@@ -3,7 +3,6 @@
 import time
 
 import numpy as np
-import sqlalchemy as sa
 
 import diffprior as dp
 from diffprior.service.engine import Engine
@@ -13,6 +12,7 @@ from diffprior.service.store import decisions, observations, rewards, tasks, ver
 
 BANNERS = ("photo", "price", "video", "review", "new")
 KINDS = np.array([[1.6, -1.2, 0.4, -0.6], [-1.4, 1.5, -0.4, -0.6], [-0.6, -0.8, 1.4, 1.2]])
+STYLE = np.outer(np.linspace(-0.8, 0.8, len(BANNERS)), [0.0, 0.0, 1.0, 0.0])  # of the banners
 DIM, AT_ONCE, WAIT = KINDS.shape[1], 100, 3600.0
 TRUTH = dp.MixturePrior([0.4, 0.35, 0.25], KINDS, np.tile(0.15 * np.eye(DIM), (3, 1, 1)))
 SETTINGS = Settings(likelihood="logistic", reward_wait=WAIT, propensity_draws=16)
@@ -42,21 +42,24 @@ class Shop:
         self._theta = KINDS[kinds] + np.sqrt(0.15) * noise
         self.clicks: list[tuple[str, float]] = []
 
-    def run(self, num_decisions: int, unrewarded: float = 0.04) -> None:
-        """So many decisions, all but a share of them rewarded."""
+    def run(self, num_decisions: int, unrewarded: float = 0.04, visitors: float = 0.0) -> None:
+        """So many decisions, all but a share of them rewarded, and visitors for each of them."""
         num_tasks, done = len(self._theta), 0
         while done < num_decisions:
             begun = int(np.ceil(num_tasks * min(1.0, 0.1 + done / num_decisions)))
             size = min(AT_ONCE, num_decisions - done, begun)
             self._customers(self._rng.choice(begun, size, replace=False), unrewarded)
+            if visitors:
+                self.visitors(round(visitors * size))
             done += size
 
     def visitors(self, count: int) -> None:
         """Visitors who are each shown one campaign of all, a few at a time, and click or not."""
         self._engine.panels.build("shop")
-        for _ in range(0, count, AT_ONCE):
+        for start in range(0, count, AT_ONCE):
             asked = [
-                Choose("shop", self._rng.standard_normal((1, DIM)).round(3)) for _ in range(AT_ONCE)
+                Choose("shop", self._rng.standard_normal((1, DIM)).round(3))
+                for _ in range(min(AT_ONCE, count - start))
             ]
             futures = [self._engine.submit(request) for request in asked]
             for request, future in zip(asked, futures, strict=True):
@@ -67,7 +70,8 @@ class Shop:
 
     def _customers(self, campaigns: np.ndarray, unrewarded: float) -> None:
         """One customer at each campaign."""
-        offered = self._rng.standard_normal((len(campaigns), len(BANNERS), DIM)).round(3)
+        noise = self._rng.standard_normal((len(campaigns), len(BANNERS), DIM))
+        offered = (STYLE + noise).round(3)
         asked = [
             Decide("shop", f"campaign-{c:03d}", features, list(BANNERS))
             for c, features in zip(campaigns, offered, strict=True)
@@ -85,12 +89,11 @@ class Shop:
             future.result(60)
 
 
-def stretch_time(engine: Engine, days: float) -> None:
-    """Let everything in the log have happened over so many days, up to now."""
+def stretch_time(engine: Engine, days: float, since: float) -> None:
+    """Let everything in the log since then have happened over so many days, up to now."""
     with engine.database.transaction() as connection:
-        first = connection.execute(sa.select(sa.func.min(decisions.c.created))).scalar_one()
         now = time.time()
-        factor = days * 86400 / (now - first)
+        factor = days * 86400 / (now - since)
         for column in (
             versions.c.created,
             tasks.c.created,

@@ -381,6 +381,12 @@ def test_ranges_and_reloading(service: TestClient, database: Database) -> None:
     assert "No decision in this time" in service.get("/?range=24h").text
     assert "refresh" not in service.get("/?range=all").headers
     assert service.get("/?range=1y").status_code == 422
+    for i in range(6):
+        decide(service, actions={f"a{i}": [1.0, 0.0]})
+    page = service.get("/?range=30d&top=5&sort=actions.1").text
+    assert ">a4</td>" in page and ">a5</td>" not in page and len(page) > 0
+    assert ">a5</td>" in service.get("/?range=30d&top=20&sort=actions.1").text
+    assert len(service.get("/?range=30d&table=actions.json").json()) == 7
 
 
 def test_traffic_changes_only_with_a_token_that_may(

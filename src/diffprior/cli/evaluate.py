@@ -1,7 +1,8 @@
 """`diffprior evaluate`: a prior evaluated on a user's own tasks, or on the service's log."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -17,6 +18,7 @@ from .options import (
     Seed,
     Task,
     Time,
+    check_ending,
     check_output,
     friendly_errors,
     load_model,
@@ -25,6 +27,10 @@ from .options import (
     split_names,
     write_json,
 )
+
+if TYPE_CHECKING:
+    from ..evaluate.calibration import PredictiveCheck
+    from ..evaluate.comparison import Comparison
 
 NUM_SAMPLES = 5000  # of the prior, to which the Gaussian and the mixture beside it are fitted
 
@@ -62,6 +68,7 @@ def evaluate_prior(
     max_tasks: Annotated[
         int, typer.Option(min=2, help="Use at most this many tasks, chosen at random.")
     ] = 500,
+    report: Annotated[Path | None, typer.Option(help="Also write the report as .html")] = None,
     json_file: Json = None,
     seed: Seed = 0,
 ) -> None:
@@ -73,10 +80,17 @@ def evaluate_prior(
     """
     with friendly_errors():
         check_output("json", json_file, prior, logs)
+        check_output("report", report, prior, logs)
+        if report is not None:
+            check_ending("report", report, (".html", ".htm"))
+            from ..checks import require
+
+            require("plot", "jinja2")
         import jax
         import numpy as np
 
         from ..evaluate import compare, predictive_check
+        from ..files.atomic import write_atomic
         from ..logs.logs import Logs
         from ..priors.conditional import ConditionalPrior
         from ..progress import progress
@@ -117,8 +131,30 @@ def evaluate_prior(
             check = predictive_check(evaluated, table, model.likelihood, seed=seed)
             shown.advance()
         typer.echo(f"{comparison}\n\nnext reward under {name}\n{check}")
+        if report is not None:
+            write_atomic(report, _page(prior, name, comparison, check))
+            say(f"wrote {report}")
         results = {"log_evidence": comparison.to_dict(), "next_reward": check.to_dict()}
         write_json(json_file, results)
+
+
+def _page(prior: Path, name: str, comparison: "Comparison", check: "PredictiveCheck") -> str:
+    """The report of an evaluation."""
+    from ..evaluate.comparison import COLD
+    from ..reporting.page import Callout, Code, page
+    from ..reporting.tables import plus_minus
+
+    gain, error = comparison.difference(name, COLD)
+    about = f"{plus_minus(gain, error, signed=True)} nats per task over starting cold"
+    clear = abs(gain) > 2 * error
+    short = f"{name} {'pays' if gain > 0 else 'costs'}" if clear else f"{name} makes no difference"
+    verdict = Callout(f"{short}: {about}.", "" if not clear else "good" if gain > 0 else "bad")
+    tables = [
+        replace(comparison.table(), caption=f"Priors on {len(comparison.num_observations)} tasks"),
+        replace(check.table(), caption=f"Predictions of the next reward under {name}"),
+    ]
+    step = Code(f"diffprior serve --model {name}={prior}")
+    return page(f"Does {name} pay on new tasks?", verdict, tables, step)
 
 
 @app.command("off-policy")

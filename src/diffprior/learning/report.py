@@ -15,7 +15,7 @@ from ..checks import require
 from ..files.atomic import write_atomic
 from ..files.base import Serializable
 from ..reporting.figures import html, legend_below, new_figure, picture, plot_intervals
-from ..reporting.page import Block, Callout, Heading, Text, page
+from ..reporting.page import Block, Callout, Code, Heading, Text, page
 from ..reporting.tables import Table, plus_minus
 from .attributes import AttributeReport
 from .diagnostics import NextRewards, Simulation
@@ -180,7 +180,11 @@ class LearningReport(Serializable):
             ImportError: Matplotlib or Jinja2 is missing.
         """
         require("plot", "matplotlib", "jinja2")
-        write_atomic(path, page("Does a learned prior pay on these tasks?", _blocks(self)))
+        title, verdict = (
+            "Does a learned prior pay on these tasks?",
+            Callout(f"{_capitalized(self.sentence)}."),
+        )
+        write_atomic(path, page(title, verdict, _blocks(self), Code(_NEXT_STEP)))
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot what each family gains over the Gaussian in nats per task, with two standard errors.
@@ -324,6 +328,17 @@ def _gain(gain: Gain) -> str:
     return plus_minus(gain.mean, gain.error, signed=True)
 
 
+_NEXT_STEP = """\
+# decide over HTTP, with a log and a dashboard
+diffprior serve --model tasks=tasks.model
+
+# or in Python
+import diffprior as dp
+bandit = dp.load("tasks.model").bandit()
+decision = bandit.decide(features)  # a row per action, (K, d)
+bandit.update(features[decision.action], reward)"""
+
+
 def _blocks(report: LearningReport) -> list[Block]:
     """Contents of the page."""
     families = dataclasses.replace(
@@ -332,9 +347,8 @@ def _blocks(report: LearningReport) -> list[Block]:
         "learned from; differences from the Gaussian with paired standard errors.",
     )
     blocks: list[Block] = [
-        Callout(f"{_capitalized(report.sentence)}."),
-        *(Text(f"{_capitalized(line)}.") for line in _about_logs(report).splitlines()),
         *(Callout(text, "bad") for text in report.warnings),
+        *(Text(f"{_capitalized(line)}.") for line in _about_logs(report).splitlines()),
         Heading("Families side by side"),
         families,
     ]

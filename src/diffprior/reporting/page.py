@@ -84,6 +84,7 @@ def fragment(blocks: Sequence[Block]) -> str:
     return "".join(macros.show(block) for block in blocks)
 
 
-def page(title: str, blocks: Sequence[Block]) -> str:
-    """Render a report."""
-    return templates().get_template("base.html").render(title=title, blocks=blocks)
+def page(title: str, verdict: Callout, blocks: Sequence[Block], next_step: Code) -> str:
+    """Render a report: first what it finds, at the end what to type next."""
+    shown = (verdict, *blocks, Heading("Next step"), next_step)
+    return templates().get_template("base.html").render(title=title, blocks=shown)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import sqlalchemy as sa
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ...reporting.tables import Link, Table
 from ..store import observations, tasks
@@ -12,7 +12,7 @@ from .charts import ARMS, TIME_POINTS, Axis, Bins, Chart, utc
 from .pages import task_address
 from .statistics import Bin, Mean, Window, binned, explored, rewarded, task_mean
 
-MAX_LISTED = 50  # arms in the table
+MAX_LISTED = 100  # arms in the files
 MAX_NEWEST = 12  # in the table
 NUM_NEW, NUM_REWARDS = 200, 16  # how long the newest items took to have so many rewards
 
@@ -26,21 +26,20 @@ def most_taken(window: Window, most: int) -> list[str]:
 def arm_charts(window: Window, predicted: Window) -> list[Chart]:
     """Shares of traffic, mean rewards and probabilities of being best of the most taken arms."""
     top, known = most_taken(window, len(ARMS)), rewarded(window)
-    axis, colors = Axis.time(window, TIME_POINTS), dict(zip(ARMS, top, strict=False))
-    colors = {name: color for color, name in colors.items()}
+    axis, colors = Axis.time(window, TIME_POINTS), dict(zip(top, ARMS, strict=False))
     shares, earned = {}, {}
     for name in top:
         taken, own = window.arm == name, known[known.arm == name]
-        shares[name] = binned(window.created, taken * 1.0, window.task, axis.edges)
+        shares[name] = binned(window.created, taken * 1.0, units(window), axis.edges)
         if len(own):
-            earned[name] = binned(own.created, own.reward, own.task, axis.edges)
+            earned[name] = binned(own.created, own.reward, units(own), axis.edges)
     best = best_over_time(explored(predicted), top, axis.edges)
     total = np.mean(np.isin(window.arm, top))
     most = f"The {len(top)} arms taken most have {total:.0%} of {len(window):,} decisions"
     wins = "Posterior probability, estimated from the propensities of the actions taken"
     described: list[tuple[str, str, Bins, str]] = [
         ("Share of traffic", f"{most}.", shares, "share"),
-        ("Mean reward of arms", f"{most}; bands are two standard errors.", earned, "mean reward"),
+        ("Mean reward of arms", f"{most}.", earned, "mean reward"),
         ("Probability of being best", f"{wins}.", best, "probability"),
     ]
     none = {"mean reward": "No rewards yet.", "probability": "Propensities are off."}
@@ -50,6 +49,11 @@ def arm_charts(window: Window, predicted: Window) -> list[Chart]:
         else Chart(title, none[value])
         for title, summary, found, value in described
     ]
+
+
+def units(window: Window) -> Int[np.ndarray, " n"]:
+    """What counts as independent: tasks, but decisions of items, each of which is one task."""
+    return np.arange(len(window)) if len(window) and window.choice.all() else window.task
 
 
 def best_probability(window: Window, names: Sequence[str]) -> Float[np.ndarray, " k"]:
@@ -88,20 +92,20 @@ def arms_table(model: str, window: Window, predicted: Window) -> Table:
     records = []
     for name, probability in zip(names, best, strict=True):
         taken = window.arm == name
-        own, share = rewarded(window[taken]), task_mean(taken * 1.0, window.task)
+        own = rewarded(window[taken])
         is_item = bool(window.choice[taken].any())
         records.append(
             {
                 "arm": Link(name, task_address(model, name)()) if is_item else name,
                 "decisions": f"{taken.sum():,}",
-                "share of traffic": f"{share.value:.1%}",
+                "share of traffic": f"{np.mean(taken):.1%}",
                 "rewards": f"{len(own):,}",
-                "mean reward": str(task_mean(own.reward, own.task)),
+                "mean reward": str(task_mean(own.reward, units(own))),
                 "probability of being best": f"{probability:.3f}",
                 "last taken, UTC": utc(float(window.created[taken].max())),
             }
         )
-    return Table.of(records, f"Arms, at most {MAX_LISTED}, the most taken first")
+    return Table.of(records, "Arms, the most taken first")
 
 
 def newest_items(connection: sa.Connection, model: str, window: Window) -> tuple[Table, str]:

@@ -310,13 +310,16 @@ class Axis(NamedTuple):
         colors: Mapping[str, str],
         group: str = "version",
     ) -> Chart:
-        """A line in a band of two standard errors per version or arm, the first one in front."""
+        """A line per version or arm, the first one in front; of versions, which are few, in a band
+        of two standard errors.
+        """
         plot = self.plot(_range(found) if y is None else y)
         legend = [(colors[name], name) for name in found]
         for (kind, name), bins in reversed(list(zip(legend, found.values(), strict=True))):
             xs, ys = [b.key for b in bins], [b.mean.value for b in bins]
             lows, highs = zip(*(b.mean.ends for b in bins), strict=True)
-            plot.band(xs, lows, highs, kind)
+            if group == "version":
+                plot.band(xs, lows, highs, kind)
             plot.line(xs, ys, kind)
             plot.dots(xs, ys, kind, [f"{name}, {self.label(b)}: {b.mean}" for b in bins], 2.4)
         rows = [

@@ -18,6 +18,7 @@ MAX_SNAPSHOTS = 64
 RANGES = {"24h": "24 hours", "7d": "7 days", "30d": "30 days", "all": "all"}
 SECONDS = {"24h": 86400.0, "7d": 7 * 86400.0, "30d": 30 * 86400.0}
 DEFAULT_RANGE = "7d"
+TOP = {"5": "5", "20": "20", "100": "100"}  # arms in a table
 REFRESH = {"off": "off", "10": "10 s", "60": "1 min"}
 T = TypeVar("T")
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
@@ -28,6 +29,7 @@ from .pages import (
     RANGES,
     REFRESH,
     TEMPLATES,
+    TOP,
     Address,
     Page,
     Snapshots,
@@ -40,6 +42,7 @@ from .task_page import task_page
 
 COOKIE = "diffprior_session"
 MAX_FIELDS = 8  # of a form
+LONG = ("actions", "items")  # tables of which a page shows the top rows, and files all
 log = logging.getLogger("diffprior.service")
 
 # Browsers apply this stylesheet only, load nothing, run no script, and show pages in no frame.
@@ -58,6 +61,7 @@ HEADERS = {
 Model = Annotated[str | None, fastapi.Query(max_length=200)]
 Range = Annotated[str, fastapi.Query(pattern=f"^({'|'.join(RANGES)})$")]
 Refresh = Annotated[str, fastapi.Query(pattern=f"^({'|'.join(REFRESH)})$")]
+Top = Annotated[str, fastapi.Query(pattern=f"^({'|'.join(TOP)})$")]
 Sort = Annotated[str, fastapi.Query(pattern=r"^([a-z]{1,20}\.-?\d{1,3})?$")]
 File = Annotated[str, fastapi.Query(pattern=r"^([a-z0-9-]{1,100}\.(csv|json))?$")]
 Percent = Annotated[float, fastapi.Query(ge=0, le=100)]
@@ -88,6 +92,7 @@ def dashboard_router(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.
         model: Model = None,
         range: Range = DEFAULT_RANGE,
         refresh: Refresh = "off",
+        top: Top = "5",
         sort: Sort = "",
         table: File = "",
     ) -> Response:
@@ -101,7 +106,8 @@ def dashboard_router(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.
             healthy = engine.healthy
             key = (name, range, healthy)
             found = snapshots.get(key, lambda: models.content(name, range, healthy))
-            address = Address("/", {"model": name, "range": range, "refresh": refresh})
+            chosen = {"model": name, "range": range, "refresh": refresh, "top": top}
+            address = Address("/", chosen)
             links = [Link(n, model_address(n, range)()) for n in names]
             more = {
                 "links": links,
@@ -189,7 +195,11 @@ def dashboard_router(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.
 
 def _choices(address: Address, sort: str) -> dict[str, list[tuple[Link, bool]]]:
     """Links to other ranges of time and other times between reloads, and which one is current."""
-    options = {"Range": ("range", RANGES), "Refresh": ("refresh", REFRESH)}
+    options = {
+        "Range": ("range", RANGES),
+        "Arms": ("top", TOP),
+        "Refresh": ("refresh", REFRESH),
+    }
     return {
         label: [
             (Link(text, address(**{name: value}, sort=sort)), address.query[name] == value)
@@ -261,10 +271,12 @@ def _show(
     # Metrics are only for those who need no token, because browsers send them none.
     links = [Link("API", "/docs"), *([] if found.id else [Link("Metrics", "/metrics")])]
     context = {**context, "links": [*context.get("links", ()), *links]}
-    shown = {
-        name: downloadable(sortable(table, name, address, sort), name, address)
-        for name, table in tables.items()
-    }
+    most = int(address.query.get("top", "5"))
+    shown = {}
+    for name, table in tables.items():
+        ordered = sortable(table, name, address, sort)
+        rows = ordered.rows[:most] if name in LONG else ordered.rows
+        shown[name] = downloadable(replace(ordered, rows=rows), name, address)
     reply = _page(template, 200, **context, tables=shown, sign_out=cookie is not None)
     if (seconds := address.query.get("refresh", "off")) != "off":
         reply.headers["Refresh"] = seconds
