@@ -13,7 +13,7 @@ from ...reporting.tables import Link, Table
 
 TEMPLATES = Path(__file__).parent / "templates"
 CACHE_SECONDS = 2.0  # that a snapshot is shown, or longer:
-REST = 20.0  # times as long as it took, so that pages take at most a twentieth of a core
+REST = 20.0  # times the processor time it took, so that pages take a twentieth of a core
 MAX_SNAPSHOTS = 64
 RANGES = {"24h": "24 hours", "7d": "7 days", "30d": "30 days", "all": "all"}
 SECONDS = {"24h": 86400.0, "7d": 7 * 86400.0, "30d": 30 * 86400.0}
@@ -52,10 +52,10 @@ class Snapshots(Generic[T]):
             newer = self._made.get(key)
             if newer is not None and newer is not known:
                 return newer[2]
-            begin = time.monotonic()
+            begin = time.thread_time()
             found = make()
-            now = time.monotonic()
-            rest = max(CACHE_SECONDS, REST * (now - begin))
+            seconds, now = time.thread_time() - begin, time.monotonic()
+            rest = max(CACHE_SECONDS, REST * seconds)
             self._made[key] = (now + rest, now + 4 * rest, found)
             while len(self._made) > MAX_SNAPSHOTS:
                 self._made.popitem(last=False)
