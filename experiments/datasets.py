@@ -4,6 +4,7 @@ import csv
 import gzip
 import hashlib
 import io
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +18,7 @@ class DataFile(NamedTuple):
     dataset: str  # also the name of the folder that it may be in
     address: str  # of the packed form
     checksums: dict[str, str]  # SHA-256 by file name, the packed form first
-    member: str = ""  # to read of an archive
+    member: str = ""  # to read of an archive; after a colon, of an archive in there
 
 
 INSTEVAL = DataFile(
@@ -79,6 +80,13 @@ def find_data(file: DataFile, folder: str | Path) -> Path | None:
 
 
 def _unpacked(name: str, data: bytes, member: str) -> bytes:
+    if name.endswith(".tar.gz"):
+        for part in member.split(":"):
+            with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+                found = archive.extractfile(part)
+                assert found is not None
+                data = found.read()
+        return data
     if name.endswith(".gz"):
         return gzip.decompress(data)
     if name.endswith(".zip"):

@@ -107,11 +107,12 @@ def mnist(folder: str | Path | None, *, seed: int = 0) -> dp.RowProblem:
 
 def load_digits(folder: str | Path | None) -> tuple[Digits, Digits]:
     """The 60,000 digits of MNIST to train on and the 10,000 to test on (LeCun and Cortes)."""
-    arrays = [parse_idx(read_data(_data_file(name), folder)) for name in CHECKSUMS]
+    arrays = [parse_idx(read_data(digit_file(name), folder)) for name in CHECKSUMS]
     return Digits(arrays[0], arrays[1]), Digits(arrays[2], arrays[3])
 
 
-def _data_file(name: str) -> DataFile:
+def digit_file(name: str) -> DataFile:
+    """One of the four files."""
     packed, unpacked = CHECKSUMS[name]
     checksums = {f"{name}.gz": packed, name: unpacked}
     return DataFile("mnist", f"{ADDRESS}/{name}.gz", checksums)

