@@ -243,8 +243,8 @@ def mnist_turns(folder: Path, seed: int) -> Iterator[Turn]:
     """Digits of one label are to be told from others, twenty digits a task; rewards are 0 and 1."""
     embedding, rng = embed_digits(*load_digits(folder), seed=seed), np.random.default_rng(seed)
     rows, rewards = draw_tasks(rng, embedding.labels, NUM_DIGIT_TASKS)
-    rows = rng.permuted(np.stack([rows, np.broadcast_to(rewards > 0, rows.shape)], 2), axis=1)
-    rows, won = np.moveaxis(rows, 2, 0)
+    order = rng.permuted(np.tile(np.arange(rows.shape[1]), (len(rows), 1)), axis=1)
+    rows, won = np.take_along_axis(rows, order, axis=1), (rewards > 0)[order]
     labels = np.repeat(np.arange(NUM_DIGIT_TASKS), rows.shape[1])
     fold = fold_of(labels, seed)
     for turn in range(NUM_TURNS):
