@@ -16,11 +16,10 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from scipy.optimize import minimize_scalar
 
 import diffprior as dp
 from diffprior.checks import choice
-from diffprior.evaluate import estimate_log_evidence, predictive_check
+from diffprior.evaluate import cold_start, estimate_log_evidence, predictive_check
 from diffprior.files.cache import array_digest
 from diffprior.fitting.em import fit_gaussian
 from diffprior.fitting.rows import linear_blocks
@@ -57,7 +56,6 @@ from .real_scores import (
 from .real_tasks import DATA_SETS, NUM_TURNS, ORACLES, DataSet, Turn
 from .report import picture, write_report
 
-LOG_SCALES, NUM_SCALED = (-7.0, 14.0), 200  # of priors without pooling, and tasks to choose by
 WIDE, NARROW = 1e6, 1e-12  # variances of a prior that says nothing, and of one that says all
 LENGTHS = (0, 1, 5, 20)  # rows after which the next reward is predicted
 NUM_DRAWS = 99  # of a predictive interval
@@ -235,7 +233,7 @@ def run_turn(
         found |= learn(plain, families=["diffusion"]).families
     rewards, gaussian = model.likelihood, without.families[GAUSSIAN]
     priors = {
-        NO_POOLING: (no_pooling(plain, rewards), rewards),
+        NO_POOLING: (cold_start(plain, rewards, seed=seed), rewards),
         POOLED: complete_pooling(plain, rewards),
         GAUSSIAN: (gaussian, rewards),
         MIXTURE: (next((p for n, p in found.items() if n.startswith(MIXTURE)), gaussian), rewards),
@@ -271,20 +269,6 @@ def without_attributes(logs: dp.Logs) -> dp.Logs:
     plain = copy.copy(logs)
     plain.attributes, plain.attribute_encoder, plain.attribute_names = None, None, ()
     return plain
-
-
-def no_pooling(logs: dp.Logs, likelihood: dp.AbstractLikelihood) -> dp.GaussianPrior:
-    """N(0, s I), with the s that explains the tasks seen best."""
-    few = logs.select(np.arange(min(logs.num_tasks, NUM_SCALED)))
-
-    def prior(log_scale: float) -> dp.GaussianPrior:
-        return dp.GaussianPrior(np.zeros(logs.dim), np.exp(log_scale) * np.eye(logs.dim))
-
-    def loss(log_scale: float) -> float:
-        return -estimate_log_evidence(prior(log_scale), few, likelihood).mean
-
-    found = minimize_scalar(loss, bounds=LOG_SCALES, method="bounded", options={"xatol": 0.05})
-    return prior(found.x)
 
 
 def complete_pooling(

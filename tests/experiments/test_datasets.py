@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import io
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -33,6 +34,23 @@ TOY = DataFile(
     checksums={name: hashlib.sha256(data).hexdigest() for name, data in FORMS.items()},
     member="toy/table.dat",
 )
+
+
+def test_file_is_read_of_an_archive_in_an_archive(tmp_path: Path) -> None:
+    inner = tarred("table.dat", CONTENT)
+    checksum = hashlib.sha256(outer := tarred("deep/inner.tar.gz", inner)).hexdigest()
+    put(tmp_path / "toy.tar.gz", outer)
+    file = DataFile("toy", ADDRESS, {"toy.tar.gz": checksum}, "deep/inner.tar.gz:table.dat")
+    assert read_data(file, tmp_path) == CONTENT
+
+
+def tarred(name: str, content: bytes) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        info = tarfile.TarInfo(name)
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
+    return packed.getvalue()
 
 
 def put(path: Path, data: bytes) -> Path:

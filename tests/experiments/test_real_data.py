@@ -12,8 +12,10 @@ from experiments import real_data, real_tasks
 from experiments.cache import ResultCache
 from experiments.datasets import DataFile
 from experiments.items import Ratings
-from experiments.real_data import LEARNED, run_real_data
-from experiments.real_tasks import DATA_SETS
+from experiments.mnist import Embedding
+from experiments.real_data import run_real_data
+from experiments.real_scores import LEARNED, NUM_ROWS, TurnResult, coverage, rows_saved
+from experiments.real_tasks import DATA_SETS, ORACLES
 from worlds_of_tasks import mixed_model, repeated_measures
 
 COLUMNS = {
@@ -33,7 +35,8 @@ def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
 
     def read(file: DataFile, folder: Path) -> bytes:
-        return next(files[name] for name in file.checksums if name in files)
+        names = (*file.checksums, file.member.rsplit("/")[-1])
+        return next(files[name] for name in names if name in files)
 
     monkeypatch.setattr(real_tasks, "read_data", read)
     rng = np.random.default_rng(0)
@@ -66,6 +69,27 @@ def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     files["bank_choices.csv"] = "\n".join(["id,choice,Low_Fee,Bank_B", *choices]).encode()
     files["bank_people.csv"] = "\n".join(["id,age,income,gender", *people]).encode()
     days = [f"{task},{day:g},{y}" for task, day, y in zip(*repeated_measures(), strict=True)]
+    lines = {
+        "VerbAgg.csv": "id,btype,situ,mode,Anger,Gender,r2",
+        "Train.csv": "id,choice,"
+        + ",".join(f"{name}{i}" for i in (1, 2) for name in ("price", "time", "change", "comfort")),
+        "rwm5yr.csv": "id,docvis,age,outwork,hhninc,kids,female",
+    }
+    for name, header in lines.items():
+        rows_each = 5 if name == "rwm5yr.csv" else ROWS_PER_TASK
+        cells = rng.integers(0, 4, size=(NUM_TASKS * rows_each, header.count(",")))
+        ids = np.repeat(np.arange(NUM_TASKS), rows_each)
+        table = [[str(i), *map(str, row)] for i, row in zip(ids, cells, strict=True)]
+        for row in table:
+            if name == "VerbAgg.csv":
+                row[1:4] = [f"l{int(cell) % 2}" for cell in row[1:4]]
+                row[4:] = [row[0], f"l{int(row[0]) % 2}", "YN"[int(row[6]) % 2]]
+            elif name == "Train.csv":
+                row[1] = f"choice{1 + int(row[1]) % 2}"
+            else:
+                row[6] = str(int(row[0]) % 2)
+        table += [["-1", *table[0][1:]]] if name == "rwm5yr.csv" else []  # asked in one year only
+        files[name] = "\n".join([header, *map(",".join, table)]).encode()
     files["sleepstudy.csv"] = "\n".join(["Subject,Days,Reaction", *days]).encode()
     return files
 
@@ -75,7 +99,17 @@ def value(levels: int, rng: np.random.Generator) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "dim"), [("InstEval", 7), ("Chem97", 4), ("Hsb82", 4), ("radon", 3), ("bank", 2)]
+    ("name", "dim"),
+    [
+        ("InstEval", 7),
+        ("Chem97", 4),
+        ("Hsb82", 4),
+        ("radon", 3),
+        ("bank", 2),
+        ("VerbAgg", 4),
+        ("Train", 4),
+        ("rwm5yr", 5),
+    ],
 )
 def test_every_task_is_held_out_once_with_the_encoders_of_the_others(
     files: dict[str, bytes], tmp_path: Path, name: str, dim: int
@@ -84,32 +118,71 @@ def test_every_task_is_held_out_once_with_the_encoders_of_the_others(
     labels: list[str] = []
     for seen, held_out in of.turns(tmp_path, 0):
         assert seen.dim == held_out.dim == dim
-        assert seen.attributes is not None
-        assert held_out.attributes is not None
-        assert seen.attributes.shape[1] == held_out.attributes.shape[1] > 0
+        if name != "Train":
+            assert seen.attributes is not None
+            assert held_out.attributes is not None
+            assert seen.attributes.shape[1] == held_out.attributes.shape[1] > 0
+        if name in ("VerbAgg", "Train"):
+            assert set(seen.rewards) == {0, 1}
         assert seen.num_tasks + held_out.num_tasks == NUM_TASKS
         assert not set(seen.labels) & set(held_out.labels)
         labels += [str(label) for label in held_out.labels]
     assert sorted(labels) == sorted(map(str, range(NUM_TASKS)))
 
 
-def test_log_likelihood_is_that_of_a_mixed_model_and_the_report_is_written(
-    files: dict[str, bytes], tmp_path: Path
+def test_report_agrees_with_a_mixed_model_and_with_its_own_numbers(
+    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names, cache = ["sleepstudy"], ResultCache(tmp_path)
-    result = run_real_data(tmp_path / "out", tmp_path, cache, names=names, network=False)
-    (of,) = result.data_sets
-    assert of.log_likelihood is not None
     subjects, days, rewards = repeated_measures()
     expected = mixed_model(subjects, np.column_stack([np.ones_like(days), days]), rewards)[-1]
-    assert abs(of.log_likelihood - expected) < 1e-3
+    oracle = next(one for one in ORACLES if one.name == "sleepstudy")
+    monkeypatch.setattr(real_data, "ORACLES", (oracle._replace(published=expected),))
+    monkeypatch.setattr(real_data, "find_data", lambda file, folder: tmp_path)
+    names, cache = ["sleepstudy"], ResultCache(tmp_path)
+    result = run_real_data(tmp_path / "out", tmp_path, cache, names=names, network=False)
+    own, published = result.oracles["sleepstudy"]
+    assert abs(own - published) < 1e-3
+    (of,) = result.data_sets
     assert (of.num_tasks, of.num_rows, len(of.chosen)) == (18, 180, 5)
     cold, learned = of.score("no pooling"), of.score(LEARNED)
-    assert cold.over_gaussian < -5 * cold.error
-    assert abs(learned.over_gaussian) < real_data.HEDGE  # the Gaussian with a hedge
+    assert cold is not None and learned is not None
+    assert cold.gain < -5 * cold.error
+    assert of.pays[-1].gain == pytest.approx(learned.gain - cold.gain)
+    assert abs(learned.gain) < real_data.HEDGE  # the Gaussian with a hedge
     assert not real_data.worse(result)
+    assert all(one.low <= one.equal <= one.high for one in of.saved)
+    assert of.coverage.num_predictions == 3 * 18  # after 0, 1 and 5 of ten rows
     page = (tmp_path / "out" / "report.html").read_text()
-    assert f"{expected:.2f}" in page
+    assert f"{expected:.2f}" in page and str(of.saved[0]) in page
+
+
+def turn_result(cold: np.ndarray, learned: np.ndarray) -> TurnResult:
+    """Tasks of ten rows, with the log density of each row under two priors."""
+    values = {}
+    for name, densities in (("no pooling", cold), ("Gaussian", learned), (LEARNED, learned)):
+        sums = np.cumsum(densities, axis=1)
+        values[name] = {str(n): sums[:, n - 1].tolist() for n in NUM_ROWS if n <= 10}
+        values[name]["0"] = sums[:, -1].tolist()
+    return TurnResult(values, [10] * len(cold), {}, {}, {"0": (30, 27), "5": (30, 24)})
+
+
+def test_rows_saved_are_those_after_which_the_rival_predicts_as_well() -> None:
+    noise = 0.1 * np.random.default_rng(0).standard_normal((40, 10))
+    cold = np.array([-3, -2, -1.2, -1.2, -1.2, -1, -1, -1, -1, -1]) + noise  # by NUM_ROWS
+    learned = np.full(10, -1.2) + noise  # as after 2, 3 or 4 rows
+    found = rows_saved([turn_result(cold, learned)])
+    assert found[0].num_rows == 0 and abs(found[0].equal - 3) < 0.5
+    assert found[0].low <= found[0].equal <= found[0].high
+    none = rows_saved([turn_result(cold, cold)])
+    assert [round(one.equal, 6) for one in none] == [0, 1, 3]
+    never = rows_saved([turn_result(cold, np.ones((40, 10)))])
+    assert str(never[0]) == "> 7 (> 7 to > 7)"
+
+
+def test_coverage_is_pooled_over_numbers_of_rows() -> None:
+    found = coverage([turn_result(np.zeros((5, 10)), np.zeros((5, 10)))] * 2)
+    assert (found.share, found.num_predictions) == (0.85, 120)
+    assert found.error == pytest.approx(np.sqrt(0.85 * 0.15 / 120))
 
 
 def test_the_command_names_what_is_missing(tmp_path: Path) -> None:
@@ -143,3 +216,20 @@ def test_new_movies_are_scored_by_their_attributes(monkeypatch: pytest.MonkeyPat
     assert set(held_out.counts) == {50} and len(others) == 2
     assert held_out.attributes is not None
     np.testing.assert_array_equal(held_out.attributes, ratings.attributes[15:])
+
+
+def test_digits_of_a_task_keep_their_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = np.random.default_rng(0).integers(10, size=500).astype(np.uint8)
+    embedding = Embedding(np.eye(10)[labels], labels, 1.0)
+    monkeypatch.setattr(real_tasks, "load_digits", lambda folder: (None, None))
+    monkeypatch.setattr(real_tasks, "embed_digits", lambda *digits, seed: embedding)
+    seen, held_out = next(real_tasks.mnist_turns(Path(), 0))
+    assert seen.num_tasks + held_out.num_tasks == real_tasks.NUM_DIGIT_TASKS
+    for own in range(20):
+        rows = slice(seen.starts[own], seen.starts[own + 1])
+        shown = seen.features[rows].argmax(axis=1)
+        won = seen.rewards[rows] == 1
+        assert won.sum() == 10 and len(set(shown[won])) == 1
+        assert not set(shown[won]) & set(shown[~won])
+    firsts = seen.rewards[seen.starts[:-1]]
+    assert abs(firsts.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(firsts))
