@@ -103,6 +103,21 @@ GLMS = (IDENTITY, LOGISTIC, POISSON, NEGATIVE_BINOMIAL, ZERO_INFLATED)
 LIKELIHOODS = (LINEAR, *GLMS)
 
 
+def inner_product(theta: jax.Array, x: jax.Array) -> jax.Array:
+    """The response of a generalized linear model."""
+    return x @ theta
+
+
+RESPONSES = tuple(
+    dataclasses.replace(
+        case,
+        name=f"response-{case.name}",
+        make=lambda case=case: dp.Response(inner_product, case.make(), name="inner product"),
+    )
+    for case in (LINEAR, LOGISTIC)
+)
+
+
 @dataclass(frozen=True)
 class Problem:
     """A history and a Gaussian prior."""

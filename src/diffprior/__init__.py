@@ -36,6 +36,8 @@ if TYPE_CHECKING:  # for type checkers, which read no table
     from .evidence.glm import GLMEvidence as GLMEvidence
     from .evidence.linear import Linear as Linear
     from .evidence.linear import LinearEvidence as LinearEvidence
+    from .evidence.response import Response as Response
+    from .evidence.response import ResponseEvidence as ResponseEvidence
     from .files.base import load as load
     from .files.base import load_bytes as load_bytes
     from .files.cache import keep_compiled as keep_compiled
@@ -63,6 +65,7 @@ if TYPE_CHECKING:  # for type checkers, which read no table
     from .problems.synthetic import example_mixture as example_mixture
     from .problems.synthetic import synthetic as synthetic
     from .samplers.base import AbstractSampler as AbstractSampler
+    from .samplers.base import ExpansionWarning as ExpansionWarning
     from .samplers.base import Info as Info
     from .samplers.choose import best_sampler as best_sampler
     from .samplers.evidence_dps import EvidenceDPS as EvidenceDPS
@@ -88,6 +91,7 @@ _NAMES = {
     ".evidence.families": "Identity Logistic NegativeBinomial Poisson ZeroInflated",
     ".evidence.glm": "AbstractFamily GLMEvidence",
     ".evidence.linear": "Linear LinearEvidence",
+    ".evidence.response": "Response ResponseEvidence",
     ".files.base": "load load_bytes",
     ".files.cache": "keep_compiled",
     ".fitting.config": "FitConfig",
@@ -107,7 +111,7 @@ _NAMES = {
     ".priors.mixture": "MixturePrior",
     ".problems.base": "AbstractProblem RowProblem",
     ".problems.synthetic": "ItemProblem Synthetic example_mixture synthetic",
-    ".samplers.base": "AbstractSampler Info",
+    ".samplers.base": "AbstractSampler ExpansionWarning Info",
     ".samplers.choose": "best_sampler",
     ".samplers.evidence_dps": "EvidenceDPS",
     ".samplers.exact": "Exact",

@@ -14,6 +14,7 @@ from cases import (
     DIM,
     LIKELIHOODS,
     NOISE_STD,
+    RESPONSES,
     LikelihoodCase,
     Problem,
     case_name,
@@ -22,7 +23,7 @@ from cases import (
 )
 from statistic import assert_mean
 
-pytestmark = pytest.mark.parametrize("case", LIKELIHOODS, ids=case_name)
+pytestmark = pytest.mark.parametrize("case", [*LIKELIHOODS, *RESPONSES], ids=case_name)
 both_precisions = pytest.mark.float32
 N = 30
 

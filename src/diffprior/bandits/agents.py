@@ -1,7 +1,8 @@
 """Agents turn evidence into decisions: Thompson sampling (Algorithm 3), and simple baselines."""
 
 import abc
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+import functools
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -12,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from ..checks import on_device, positive, positive_int
 from ..evidence.base import AbstractEvidence, AbstractLikelihood, Rows
+from ..evidence.response import NamedFunction, Response
 from ..files.base import Serializable
 from ..gaussian import Gaussian
 from ..priors.base import AbstractPrior, PriorDenoiser
@@ -48,6 +50,28 @@ class LinearIndex(NamedTuple):
 
     def moved(self, offset: Float[Rows, " d"]) -> "LinearIndex":
         return LinearIndex(self.theta + offset)
+
+
+@functools.cache
+def _response_index(function: NamedFunction) -> type[Any]:
+    """The class of indices of a response, fn(theta, phi); one for each function."""
+
+    class ResponseIndex(NamedTuple):
+        theta: Float[Rows, "*n d"]
+
+        def __call__(self, features: Float[Rows, "k p"]) -> Float[Rows, " k"]:
+            if isinstance(features, np.ndarray):
+                return self.of_many(features)[0]
+            return jax.vmap(function.fn, (None, 0))(jnp.asarray(self.theta), features)
+
+        def of_many(self, features: Float[np.ndarray, "k p"]) -> Float[np.ndarray, "m k"]:
+            """The index of every action under every one of several draws."""
+            return function.crossed(np.atleast_2d(self.theta), features)
+
+        def moved(self, offset: Float[Rows, " d"]) -> "ResponseIndex":
+            return ResponseIndex(self.theta + offset)
+
+    return ResponseIndex
 
 
 class UpperBound(NamedTuple):
@@ -198,9 +222,12 @@ class ThompsonSampling(AbstractAgent):
 
     def index(
         self, key: Key[Array, ""], evidence: AbstractEvidence
-    ) -> tuple[LinearIndex, Bool[Array, ""]]:
+    ) -> tuple[Index, Bool[Array, ""]]:
         theta, failed = self.draw(key, evidence)
-        return LinearIndex(theta), failed
+        kind: Any = LinearIndex
+        if isinstance(self.likelihood, Response):
+            kind = _response_index(self.likelihood.function)
+        return kind(theta), failed
 
     def draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
@@ -255,7 +282,7 @@ class LinUCB(AbstractGaussianAgent):
 
     def __init__(self, prior: object, likelihood: object, *, width: float = 2.0) -> None:
         self.prior = _checked_gaussian(prior)
-        self.likelihood = _checked_likelihood(likelihood)
+        self.likelihood = _checked_linear(likelihood)
         self.width = positive("width", width, "pass a number of standard deviations, such as 2")
 
     def validate(self) -> None:
@@ -284,7 +311,7 @@ class EpsilonGreedy(AbstractGaussianAgent):
 
     def __init__(self, prior: object, likelihood: object, *, epsilon: float = 0.05) -> None:
         self.prior = _checked_gaussian(prior)
-        self.likelihood = _checked_likelihood(likelihood)
+        self.likelihood = _checked_linear(likelihood)
         self.epsilon = positive("epsilon", epsilon, "pass a probability, such as 0.05")
         if self.epsilon > 1:
             raise ValueError(f"`epsilon`: expected a probability, got {epsilon:g}; try 0.05")
@@ -341,7 +368,9 @@ def as_agent(
             )
         return prior
     if isinstance(prior, AbstractPrior) or hasattr(prior, "denoise"):
-        prior = best_sampler(prior)
+        prior = best_sampler(
+            prior, likelihood=likelihood if isinstance(likelihood, AbstractLikelihood) else None
+        )
     if not isinstance(prior, AbstractSampler):
         raise ValueError(
             f"`prior`: expected a prior, a sampler or an agent, got {_kind_of(prior)};"
@@ -376,6 +405,16 @@ def _checked_gaussian(prior: object) -> GaussianPrior:
 def _checked_likelihood(likelihood: object) -> AbstractLikelihood:
     fix = "pass Linear(noise_std=...), Logistic() or Poisson()"
     return _checked_kind("likelihood", likelihood, AbstractLikelihood, fix)  # type: ignore[type-abstract]
+
+
+def _checked_linear(likelihood: object) -> AbstractLikelihood:
+    """A likelihood of phi' theta, whose bounds and means an agent can compute."""
+    if isinstance(likelihood, Response):
+        raise ValueError(
+            "`likelihood`: expected one that is linear in the parameters, got Response; use "
+            "Thompson sampling, which needs only draws"
+        )
+    return _checked_likelihood(likelihood)
 
 
 def _checked_kind(name: str, value: object, kind: type[Kind], fix: str) -> Kind:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from ..checks import choice, positive_int
 from ..encoders import Encoder
 from ..evidence.base import AbstractEvidence, AbstractLikelihood, capacity_for, small_room
+from ..evidence.response import response_of
 from ..files.atomic import AnyPath, write_atomic
 from ..files.base import from_bytes, from_path, kinds_in, to_bytes
 from ..priors.base import AbstractPrior
@@ -29,13 +30,14 @@ from .decisions import (
     Request,
     seed_key,
 )
-from .online import AbstractOnline, seed_or_fresh
+from .online import MAX_ROWS, AbstractOnline, seed_or_fresh
 from .updates import (
     LARGE,
     NoiseWarning,
     NoiseWatch,
     Observations,
     State,
+    feature_scales,
     ordinary,
 )
 
@@ -52,10 +54,13 @@ class Posterior(AbstractResult):
     Attributes:
         draws: Parameters, one draw per row; shape (n, d).
         names: Names of the parameters, if their features have names.
+        effective_sample_size: Of a `Response`, how many of the weighted proposals or particles a
+            draw is chosen from, effectively; the median.
     """
 
     draws: Float[np.ndarray, "n d"]
     names: tuple[str, ...] = ()
+    effective_sample_size: float | None = None
 
     @property
     def mean(self) -> Float[np.ndarray, " d"]:
@@ -150,7 +155,7 @@ class Bandit(AbstractOnline):
             leaves the sampler as it is, which for a prior is 1, Bayes' rule.
         max_rows: Rows of a generalized linear model in memory, at least 128; beyond, equal rows
             are merged and older ones folded into a Gaussian term, so that memory and time stop
-            growing. None keeps all.
+            growing. None keeps all, as a `Response` does.
         half_life: For tasks that drift: a number of decisions, or a `datetime.timedelta`, in which
             what a reward counts for halves, so that evidence fades to the prior. Age is counted
             from when the reward was learned. None, the default, forgets nothing.
@@ -173,14 +178,14 @@ class Bandit(AbstractOnline):
         *,
         seed: int | None = None,
         temperature: ArrayLike | None = None,
-        max_rows: int | None = 1024,
+        max_rows: int | None = MAX_ROWS,
         half_life: ArrayLike | datetime.timedelta | None = None,
         encoder: Encoder | None = None,
     ) -> None:
         super().__init__(prior, likelihood, seed, temperature, max_rows, half_life, encoder)
         self._policy = Policy(self._agent, self._seed)
         self._check_rewards = self.likelihood.check_rewards  # slow to be looked up in a module
-        self._stds = np.sqrt(np.diagonal(np.asarray(self._moments.cov, np.float64)))
+        self._stds = feature_scales(self.likelihood, self._moments)
         self._updating = threading.Lock()  # held while evidence is made of evidence
         self._state = State.of(
             self.likelihood.empty(self._dim, self._max_rows or 0), self._max_rows
@@ -243,7 +248,7 @@ class Bandit(AbstractOnline):
             mask,
             top_k,
             propensity_draws,
-            self._dim,
+            self._num_features,
         )
         with self._lock:
             state, number = self._state, self._num_decisions
@@ -271,9 +276,8 @@ class Bandit(AbstractOnline):
             RuntimeError: The process was forked.
         """
         check_not_forked("update")
-        new = Observations(
-            self._encoded("features", features, self._encoder), reward, self._dim, self._dtype
-        )
+        rows = self._encoded("features", features, self._encoder)
+        new = Observations(rows, reward, self._num_features, self._dtype)
         self._check_rewards(new.rewards)
         large = new.largest(self._stds) > self._limit
         with self._updating:
@@ -308,10 +312,16 @@ class Bandit(AbstractOnline):
         if not 2 <= positive_int("num_draws", num_draws) <= MAX_DRAWS:
             raise ValueError(f"`num_draws`: expected 2 to 2**24, got {num_draws}; try 1000")
         key = seed_key(seed_or_fresh(seed))
-        draws, failed = self._policy.posterior(self._present(self._state), key, num_draws)
+        if response_of(self.likelihood) is not None and isinstance(self._agent, ThompsonSampling):
+            thetas, info = self.sampler.sample_many(key, self.evidence, num_draws, throw=False)
+            draws, failed = np.asarray(thetas), np.asarray(info.failed)
+            found = Posterior(draws, (), float(np.median(info.effective_sample_size)))
+        else:
+            draws, failed = self._policy.posterior(self._present(self._state), key, num_draws)
+            found = Posterior(draws, () if self._encoder is None else self._encoder.names)
         if np.any(failed):
             raise RuntimeError(_FAILURE.format("posterior"))
-        return Posterior(draws, () if self._encoder is None else self._encoder.names)
+        return found
 
     def warm_up(
         self, num_actions: int, batch_size: int = 1, *, propensity_draws: int | None = None
@@ -329,8 +339,8 @@ class Bandit(AbstractOnline):
         """
         check_not_forked("warm_up")
         positive_int("num_actions", num_actions)
-        shape = (positive_int("batch_size", batch_size), 1, self._dim)
-        request = Request(np.zeros(shape), None, None, propensity_draws, self._dim)
+        shape = (positive_int("batch_size", batch_size), 1, self._num_features)
+        request = Request(np.zeros(shape), None, None, propensity_draws, self._num_features)
         state = self._state
         state.warm_up(self._max_rows, self._moments)
         if self._forgetting is not None:

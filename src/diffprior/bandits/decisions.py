@@ -432,6 +432,8 @@ def all_values(index: Index, features: Float[np.ndarray, "k d"]) -> Float[np.nda
     if isinstance(index, LinearIndex):
         return np.asarray(index.theta) @ features.T
     fields: Any = index
+    if hasattr(index, "of_many"):
+        return fields.of_many(features)
     return np.stack([_nth(index, i)(features) for i in range(len(fields[0]))])
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from ..evidence.response import NamedFunction
 from .agents import AbstractAgent, EpsilonGreedy, LinUCB, ThompsonSampling, Uniform
 from .decisions import best_first, propensity
 from .panel import Panel
@@ -61,6 +62,7 @@ class View(NamedTuple):
     top_k: int
     number: int
     seed: int
+    response: NamedFunction | None = None  # where eta is not linear in the parameters
 
     @property
     def num_candidates(self) -> int:
@@ -116,7 +118,10 @@ class View(NamedTuple):
 
     def _linear(self, member: int, x: Float[np.ndarray, "r d"]) -> Float[np.ndarray, " k"]:
         theta = self._chosen(self.panel.draws[member])
-        values = theta @ x[0] if len(x) == 1 else np.einsum("kd,kd->k", theta, x)
+        if self.response is not None:
+            values = self.response.paired(theta, x).copy()
+        else:
+            values = theta @ x[0] if len(x) == 1 else np.einsum("kd,kd->k", theta, x)
         return self._barred(values)
 
     def _barred(self, values: Float[np.ndarray, " k"]) -> Float[np.ndarray, " k"]:

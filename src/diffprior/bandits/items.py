@@ -23,6 +23,7 @@ from ..checks import positive_int, real_numbers
 from ..encoders import Encoder
 from ..evidence.base import AbstractLikelihood
 from ..evidence.linear import Linear
+from ..evidence.response import response_of
 from ..files.cache import SavedArrays
 from ..priors.conditional import ConditionalPrior
 from ._dispatch import check_not_forked
@@ -30,7 +31,7 @@ from .bandit import Posterior
 from .best import Mixtures, best_probabilities
 from .decisions import best_first, host_mean
 from .item_choice import ItemChoice, Name, View
-from .online import AbstractOnline, seed_or_fresh
+from .online import MAX_ROWS, AbstractOnline, seed_or_fresh
 from .panel import Panel, PanelDraws, PanelRows, pieces, side_by_side, state_kind
 from .updates import Observations, State, add_one_to_each, num_axes
 
@@ -97,7 +98,7 @@ class Items(AbstractOnline):
         num_draws: int = 64,
         seed: int | None = None,
         temperature: ArrayLike | None = None,
-        max_rows: int | None = 1024,
+        max_rows: int | None = MAX_ROWS,
         half_life: ArrayLike | datetime.timedelta | None = None,
         encoder: Encoder | None = None,
         attribute_encoder: Encoder | None = None,
@@ -111,6 +112,7 @@ class Items(AbstractOnline):
         self._num_draws = int(num_draws)
         self._unknown = one_of("unknown", unknown, ("add", "raise"))
         self._mean = host_mean(self._agent.likelihood)
+        self._response = response_of(self._agent.likelihood)
         self._empty = State.of(self.likelihood.empty(self._dim, 0), None)
         self._draws = PanelDraws(self._agent, self._seed, self._num_draws, self._dim)
         self._panel = Panel(self._draws.empty())
@@ -298,7 +300,7 @@ class Items(AbstractOnline):
             x = self._checked_context(given, axes, count)
             number, version = self._num_decisions, self._version
             self._num_decisions += len(x)
-            view = View(self._panel, rows, out, int(top_k), number, self._seed)
+            view = View(self._panel, rows, out, int(top_k), number, self._seed, self._response)
             named, places, highest = list[Any](), [], []
             for i, each in enumerate(x):
                 values = view.values(self._agent, i, each)
@@ -333,7 +335,7 @@ class Items(AbstractOnline):
         check_not_forked("update")
         names = [item] if isinstance(item, Name | np.integer) else list(item)
         given = self._encoded("context", context, self._encoder)
-        new = Observations(given, reward, self._dim, self._dtype)
+        new = Observations(given, reward, self._num_features, self._dtype)
         if len(names) not in (1, len(new)):
             raise ValueError(
                 f"`item`: expected one name, or one for each of {len(new)} rewards, got "
@@ -509,14 +511,14 @@ class Items(AbstractOnline):
         self, context: ArrayLike, axes: int, count: int
     ) -> Float[np.ndarray, "b k d"]:
         """Contexts (B, 1, d) shared by all items, or (B, K, d)."""
-        shape = ("B", "K", self._dim)[-axes:]
+        shape = ("B", "K", self._num_features)[-axes:]
         fix = "pass a number for each parameter, or a row of them for each candidate"
         x = np.asarray(real_numbers("context", context, shape, fix), self._dtype)
         x = x.reshape((1,) * (3 - axes) + x.shape)
         if x.shape[1] not in (1, count) or len(x) == 0:
             raise ValueError(
-                f"`context`: expected {self._dim} numbers, or a row of them for each of {count} "
-                f"candidates, got shape {np.shape(context)}"
+                f"`context`: expected {self._num_features} numbers, or a row of them for each of "
+                f"{count} candidates, got shape {np.shape(context)}"
             )
         return x
 

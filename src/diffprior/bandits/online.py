@@ -11,11 +11,14 @@ from numpy.typing import ArrayLike
 from ..checks import default_float
 from ..encoders import Encoder
 from ..evidence.base import AbstractLikelihood
+from ..evidence.response import Response
 from ..files.base import Serializable
 from ._dispatch import check_not_forked
 from .agents import AbstractAgent, as_agent, dim_of
 from .decisions import checked_seed, fresh_seed
 from .updates import Forgetting, State, checked_max_rows
+
+MAX_ROWS = 1024  # in memory, by default
 
 
 class AbstractOnline(Serializable):
@@ -34,14 +37,22 @@ class AbstractOnline(Serializable):
         check_not_forked(type(self).__name__)
         self._agent = as_agent(prior, likelihood, temperature)
         self._dim = dim_of(self._agent)
-        if encoder is not None and encoder.dim != self._dim:
+        self._num_features = self._agent.likelihood.num_features(self._dim)
+        if encoder is not None and encoder.dim != self._num_features:
             raise ValueError(
-                f"`encoder`: expected {self._dim} features, as many as there are parameters, got "
+                f"`encoder`: expected {self._num_features} features, those of the likelihood, got "
                 f"{encoder.dim}; pass the encoder of the logs that the prior was learned from"
             )
         self._encoder = encoder
         self._seed = seed_or_fresh(seed)
         self._max_rows = checked_max_rows(max_rows)
+        if isinstance(self._agent.likelihood, Response):
+            if max_rows not in (None, MAX_ROWS):
+                raise ValueError(
+                    f"`max_rows`: expected None, because rows of a response are not folded, got "
+                    f"{max_rows}; leave it out: all rows are kept"
+                )
+            self._max_rows = None
         self._forgetting = None if half_life is None else Forgetting.of(half_life)
         self._moments = self._agent.moments()
         self._num_decisions = 0

@@ -82,12 +82,12 @@ class Environment(eqx.Module):
         return Rounds(_decision_keys(self.decisions, numbers), features, means, rewards)
 
     def _check_features(self) -> None:
-        expected = (self.problem.num_actions, self.problem.dim)
+        expected = (self.problem.num_actions, _num_features(self.problem))
         got = jax.eval_shape(self.problem.features, self.actions[0]).shape
         if got != expected:
             raise ValueError(
-                f"`features`: expected shape (num_actions, dim) = {expected}, got {got}; "
-                "return one row of `dim` numbers for each action"
+                f"`features`: expected shape {expected}, got {got}; return one row of "
+                f"{expected[1]} numbers for each action"
             )
 
 
@@ -388,7 +388,7 @@ def _play(
     shown = shown or Progress("", 0)
     environment = Environment.of(problem, runs, seed)
     players = [
-        Player(name, agent, problem.dim, len(runs), length * num_chunks)
+        Player(name, agent, agent.dim or problem.dim, len(runs), length * num_chunks)
         for name, agent in agents.items()
     ]
     for first in range(0, length * num_chunks, length):
@@ -472,7 +472,7 @@ def _chunks(
     problem: AbstractProblem, num_runs: int, num_rounds: int, max_numbers: int = CHUNK_NUMBERS
 ) -> tuple[int, int]:
     """Length and number of chunks, all of one length; rounds beyond `num_rounds` are dropped."""
-    per_round = num_runs * problem.num_actions * (problem.dim + 2)
+    per_round = num_runs * problem.num_actions * (_num_features(problem) + 2)
     at_most = max(1, min(CHUNK_ROUNDS, max_numbers // per_round))
     num_chunks = -(-num_rounds // at_most)
     return -(-num_rounds // num_chunks), num_chunks
@@ -499,7 +499,7 @@ def _checked_agent(
     problem: AbstractProblem | ItemProblem, name: str, agent: object
 ) -> AbstractAgent:
     if isinstance(agent, AbstractPrior) or hasattr(agent, "denoise"):
-        agent = best_sampler(agent)
+        agent = best_sampler(agent, likelihood=problem.likelihood)
     if isinstance(agent, AbstractSampler):
         agent = ThompsonSampling(agent, problem.likelihood)
     if not isinstance(agent, AbstractAgent):
@@ -507,9 +507,14 @@ def _checked_agent(
             f"`agents`: expected an agent, a sampler or a prior for {name!r}, got "
             f"{type(agent).__name__}; pass a prior, or a sampler such as `Exact(prior)`"
         )
-    if agent.dim not in (None, problem.dim):
+    known = _num_features(problem)
+    if agent.dim is not None and agent.likelihood.num_features(agent.dim) != known:
         raise ValueError(
-            f"`agents`: expected {problem.dim} parameters for {name!r} as in the problem, got "
-            f"{agent.dim}; fit its prior to samples of this problem"
+            f"`agents`: expected {known} features for {name!r} as in the problem, got those of "
+            f"{agent.dim} parameters; fit its prior to samples of this problem"
         )
     return agent
+
+
+def _num_features(problem: AbstractProblem | ItemProblem) -> int:
+    return problem.likelihood.num_features(problem.dim)

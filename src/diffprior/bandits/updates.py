@@ -20,9 +20,10 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike
 
 from ..checks import on_device, positive, positive_int, real_numbers
-from ..evidence.base import AbstractEvidence
+from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..evidence.glm import GLMEvidence
 from ..evidence.linear import LinearEvidence
+from ..evidence.response import Response, ResponseEvidence
 from ..gaussian import Gaussian
 from ._dispatch import Leaf, Structure, compiled, partition
 
@@ -48,11 +49,18 @@ class RowPlaces(NamedTuple):
     @staticmethod
     def of(evidence: AbstractEvidence) -> "RowPlaces | None":
         """The places of an evidence's rows; None for evidence without rows."""
-        if not isinstance(evidence, GLMEvidence):
+        rows = rows_of(evidence)
+        if rows is None:
             return None
         first, *names = [field.name for field in dataclasses.fields(GLMEvidence)]
-        before = len(partition(getattr(evidence, first))[0])  # of the family; then one array each
+        before = len(partition(getattr(rows, first))[0])  # of the family; then one array each
         return RowPlaces(*(before + names.index(name) for name in RowPlaces._fields))
+
+
+def rows_of(evidence: AbstractEvidence) -> GLMEvidence | None:
+    """The rows of an evidence, whose arrays are the first of it; None for evidence without rows."""
+    held = evidence.rows if isinstance(evidence, ResponseEvidence) else evidence
+    return held if isinstance(held, GLMEvidence) else None
 
 
 def learning_on_host(evidence: AbstractEvidence) -> Learn | None:
@@ -157,6 +165,15 @@ class Observations:
         return f"features up to {features:.3g} and rewards up to {rewards:.3g}"
 
 
+def feature_scales(likelihood: AbstractLikelihood, moments: Gaussian) -> Float[np.ndarray, " p"]:
+    """About how much eta changes with each feature: prior standard deviations of the parameters;
+    ones where eta is not linear in them.
+    """
+    if isinstance(likelihood, Response):
+        return np.ones(likelihood.num_features(moments.mean.shape[0]))
+    return np.sqrt(np.diagonal(np.asarray(moments.cov, np.float64)))
+
+
 def ordinary(stds: Float[np.ndarray, " d"], dtype: np.dtype) -> Iterator[Observations]:
     """Observations as any task may show them: features of the prior's units, rewards of 0 and 1."""
     scales = 1.0 / np.where(stds > 0, stds, 1.0)
@@ -191,8 +208,8 @@ class State(NamedTuple):
             structure = like.structure  # the same object is found faster
         moment = 0.0 if like is None else like.moment
         room = None
-        if isinstance(evidence, GLMEvidence):
-            room = min(max_rows or evidence.capacity, evidence.capacity) - int(evidence.num_rows)
+        if (rows := rows_of(evidence)) is not None:
+            room = min(max_rows or rows.capacity, rows.capacity) - int(rows.num_rows)
         state = State(leaves, structure, room, moment, learning_on_host(evidence))
         return state.with_leaves(leaves)
 
@@ -233,21 +250,21 @@ class State(NamedTuple):
     def _with_room(self, length: int, max_rows: int | None, moments: Gaussian) -> "State":
         """The state with room for `length` rows: more of it, or rows merged and folded."""
         evidence = self.evidence
-        used = evidence.num_rows if isinstance(evidence, GLMEvidence) else 0
-        num_rows = int(used) + length
+        rows = rows_of(evidence)
+        num_rows = length + (0 if rows is None else int(rows.num_rows))
         if max_rows is not None and num_rows > max_rows:
             evidence, num_rows = evidence.bounded(max_rows - length, moments), max_rows
         return State.of(evidence.with_capacity(num_rows), max_rows, like=self)
 
     def warm_up(self, max_rows: int | None, moments: Gaussian) -> None:
         """Compile what updates need, by learning from made-up rows and forgetting them."""
-        dim, dtype = moments.mean.shape[0], np.dtype(moments.mean.dtype)
-        self.add(Observations(np.ones(dim), 0.0, dim, dtype), max_rows, moments)
+        width, dtype = self.evidence.num_features, np.dtype(moments.mean.dtype)
+        self.add(Observations(np.ones(width), 0.0, width, dtype), max_rows, moments)
         if max_rows is not None:
             self._compact_made_up_rows(max_rows, moments)
 
     def _compact_made_up_rows(self, max_rows: int, moments: Gaussian) -> None:
-        if self.room:
+        if self.room and isinstance(self.evidence, GLMEvidence):  # of others, nothing is folded
             dim, dtype = moments.mean.shape[0], np.dtype(moments.mean.dtype)
             features = np.random.default_rng(0).standard_normal((self.room, dim))
             rows = (features, np.zeros(self.room), np.ones(self.room))

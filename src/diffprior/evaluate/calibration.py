@@ -11,6 +11,7 @@ from scipy.special import logsumexp
 
 from ..checks import on_device
 from ..evidence.base import AbstractLikelihood
+from ..evidence.response import response_of
 from ..logs.logs import Logs
 from ..reporting.figures import AbstractResult, parameter_names, plot_intervals
 from ..reporting.tables import Table, plus_minus, standard_error
@@ -331,7 +332,12 @@ def _after(
     phi, y = longer.logs.features[following], longer.logs.rewards[following]
     draws = draw_posteriors(sampler, longer.first_rows(length), num_draws, seed + length)
     failed = np.isnan(draws.values[..., 0])
-    eta = np.einsum("nmd,nd->nm", np.where(failed[..., None], 0.0, draws.values), phi)
+    thetas, response = np.where(failed[..., None], 0.0, draws.values), response_of(tasks.likelihood)
+    if response is None:
+        eta = np.einsum("nmd,nd->nm", thetas, phi)
+    else:
+        rows = thetas.reshape(-1, tasks.dim), np.repeat(phi, num_draws, axis=0)
+        eta = response.paired(*rows).reshape(failed.shape)
     density = _log_density(tasks.likelihood, y, eta, failed)
     drawn = tasks.likelihood.sample(jax.random.key(seed + length), on_device(eta))
     rewards = np.where(failed, np.nan, np.asarray(drawn, np.float64))

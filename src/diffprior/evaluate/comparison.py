@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..evidence.linear import Linear
+from ..evidence.response import response_of
 from ..fitting.rows import block_order, blocks_of, row_blocks, shifted
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
@@ -22,7 +23,7 @@ from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..reporting.figures import AbstractResult, plot_intervals
 from ..reporting.tables import Table, plus_minus, standard_error
-from ..samplers.choose import as_closed_form
+from ..samplers.choose import as_closed_form, best_sampler
 from ..samplers.twisted_smc import TwistedSMC
 from .tasks import Tasks, as_tasks, draw_posteriors, residuals
 
@@ -120,8 +121,9 @@ def estimate_log_evidence(
     Closed forms are exact where rewards are linear, and so are learned priors that no network
     corrects. For other rewards, a Gaussian or a mixture is estimated by importance sampling about
     its approximate posterior, and any other closed form is Laplace's approximation. Priors without
-    a closed form are estimated by `TwistedSMC`. Estimates by sampling are unbiased for p(h), so
-    that priors of different kinds can be compared.
+    a closed form are estimated by `TwistedSMC`, and a `Response` by the sampler that serves it
+    best. Estimates by sampling are unbiased for p(h), so that priors of different kinds can be
+    compared.
 
     Args:
         prior: Any prior, or any object with its four members; one given attributes takes those of
@@ -141,6 +143,9 @@ def estimate_log_evidence(
     tasks.check_dim(prior)
     prior, tasks = residuals(prior, tasks)
     prior = as_closed_form(prior) or prior
+    if response_of(tasks.likelihood) is not None:
+        sampler = best_sampler(prior, likelihood=tasks.likelihood)
+        return log_mean(draw_posteriors(sampler, tasks, num_estimates, seed).log_evidence)
     if isinstance(prior, GaussianPrior | MixturePrior) and isinstance(
         tasks.likelihood, Linear | AbstractFamily
     ):

@@ -21,6 +21,7 @@ from ..bandits.panel import PanelDraws
 from ..bandits.updates import Observations, State
 from ..checks import default_float, positive_int
 from ..evidence.base import AbstractLikelihood
+from ..evidence.response import response_of
 from ..executors import num_cores
 from ..logs.decisions import LoggedChoices, LoggedDecisions
 from ..priors.gaussian import GaussianPrior
@@ -149,6 +150,11 @@ def off_policy(
     agent = as_agent(policy, likelihood, None)
     known = np.flatnonzero(~np.isnan(decisions.propensities))
     dim = decisions.dim
+    if response_of(agent.likelihood) is not None:
+        raise ValueError(
+            "`policy`: expected rewards linear in the parameters, got Response, whose rewards are "
+            "not modeled here; compare policies by `simulate`"
+        )
     if dim_of(agent) != dim:
         raise ValueError(
             f"`decisions`: expected {dim_of(agent)} features, as the policy has parameters, got "

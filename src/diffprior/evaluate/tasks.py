@@ -121,7 +121,7 @@ class Tasks:
         phi, y = _simulated_rows(problem, keys, thetas, int(_room_for(sizes).max()))
         used = np.arange(phi.shape[1]) < sizes[:, None]
         labels = np.arange(num_tasks, dtype=np.uint64)
-        names = tuple(f"x{i + 1}" for i in range(problem.dim))
+        names = tuple(f"x{i + 1}" for i in range(phi.shape[2]))
         rows = (np.asarray(phi, np.float64)[used], np.asarray(y, np.float64)[used])
         logs = grouped_logs(labels, sizes, *rows, np.ones(len(rows[1])), None, names)
         return Tasks(logs, problem.likelihood, np.asarray(thetas, np.float64))
@@ -133,7 +133,7 @@ class Tasks:
     @property
     def dim(self) -> int:
         """Number of parameters d."""
-        return self.logs.dim
+        return self.likelihood.num_parameters(self.logs.dim)
 
     @property
     def num_observations(self) -> Int[np.ndarray, " n"]:
@@ -171,8 +171,8 @@ class Tasks:
         """Reject a `prior` of another number of parameters than the tasks have features."""
         if prior.dim != self.dim:
             raise ValueError(
-                f"`tasks`: expected {prior.dim} features as in the prior, got {self.dim}; "
-                f"use features with {prior.dim} columns"
+                f"`tasks`: expected {prior.dim} parameters as in the prior, got {self.dim}; use "
+                f"features with {self.likelihood.num_features(prior.dim)} columns"
             )
 
     def batches(self, at_once: int) -> Iterator[tuple[Int[np.ndarray, " b"], AbstractEvidence]]:
@@ -198,7 +198,7 @@ class Tasks:
         counts = (column < size).astype(float)
         rows = first + np.minimum(column, np.maximum(size - 1, 0))
         if logs.num_rows == 0:
-            features, rewards = np.zeros((*rows.shape, self.dim)), np.zeros(rows.shape)
+            features, rewards = np.zeros((*rows.shape, logs.dim)), np.zeros(rows.shape)
         else:
             rows = np.minimum(rows, logs.num_rows - 1)
             features, rewards = logs.features[rows], logs.rewards[rows]
@@ -248,7 +248,7 @@ def _evidence_stack(
     rewards: Float[Array, "b r"],
     weights: Float[Array, "b r"],
 ) -> AbstractEvidence:
-    empty = likelihood.empty(features.shape[2], features.shape[1])
+    empty = likelihood.empty(likelihood.num_parameters(features.shape[2]), features.shape[1])
     return jax.vmap(lambda phi, y, w: empty.add(phi, y, w))(features, rewards, weights)
 
 
@@ -306,19 +306,19 @@ class _RandomActions(AbstractProblem):
     def sample_parameters(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
         return self.prior.sample(key, num_samples)
 
-    def features(self, key: Key[Array, ""]) -> Float[Array, "k d"]:
-        return uniform_in_ball(key, self.num_actions, self.dim)
+    def features(self, key: Key[Array, ""]) -> Float[Array, "k p"]:
+        return uniform_in_ball(key, self.num_actions, self.likelihood.num_features(self.dim))
 
 
 @eqx.filter_jit
 def _simulated_rows(
     problem: AbstractProblem, keys: Key[Array, " n"], thetas: Float[Array, "n d"], num_rows: int
-) -> tuple[Float[Array, "n r d"], Float[Array, "n r"]]:
+) -> tuple[Float[Array, "n r p"], Float[Array, "n r"]]:
     """Features and rewards of actions chosen at random, `num_rows` per task."""
 
     def row(
         key: Key[Array, ""], theta: Float[Array, " d"], actions_key: Key[Array, ""]
-    ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+    ) -> tuple[Float[Array, " p"], Float[Array, ""]]:
         fresh_key, noise_key, choice_key = jax.random.split(key, 3)
         features = problem.features(fresh_key if problem.fresh_actions else actions_key)
         rewards = problem.rewards(noise_key, theta, features)
@@ -327,7 +327,7 @@ def _simulated_rows(
 
     def task(
         inputs: tuple[Key[Array, ""], Float[Array, " d"]],
-    ) -> tuple[Float[Array, "r d"], Float[Array, " r"]]:
+    ) -> tuple[Float[Array, "r p"], Float[Array, " r"]]:
         key, theta = inputs
         actions_key, rows_key = jax.random.split(key)
         row_keys = jax.random.split(rows_key, num_rows)
@@ -367,9 +367,11 @@ def finite_rows(draws: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "k d"]:
     return np.asarray(draws[np.isfinite(draws).all(axis=-1)])
 
 
-def as_sampler(sampler: object) -> AbstractSampler:
+def as_sampler(sampler: object, likelihood: AbstractLikelihood) -> AbstractSampler:
     """The sampler, or the best one for a prior or an object with its four members."""
-    return sampler if isinstance(sampler, AbstractSampler) else best_sampler(sampler)
+    if isinstance(sampler, AbstractSampler):
+        return sampler
+    return best_sampler(sampler, likelihood=likelihood)
 
 
 def draw_posteriors(sampler: object, tasks: Tasks, num_draws: int, seed: int) -> PosteriorDraws:
@@ -379,7 +381,7 @@ def draw_posteriors(sampler: object, tasks: Tasks, num_draws: int, seed: int) ->
     """
     if isinstance(sampler, ConditionalPrior):
         sampler, tasks = residuals(sampler, tasks)
-    sampler, num_draws = as_sampler(sampler), positive_int("num_draws", num_draws)
+    sampler, num_draws = as_sampler(sampler, tasks.likelihood), positive_int("num_draws", num_draws)
     tasks.check_dim(sampler.prior)
     keys = jax.random.split(jax.random.key(seed), len(tasks))
     shape = (len(tasks), num_draws)

@@ -29,6 +29,11 @@ class AbstractEvidence(eqx.Module, Serializable):
     def dim(self) -> int:
         """Number of parameters d."""
 
+    @property
+    def num_features(self) -> int:
+        """Number of features of a row; as many as parameters, unless a response says otherwise."""
+        return self.dim
+
     def __repr__(self) -> str:
         family = (self.family,) if hasattr(self, "family") else ()
         return describe(self, *family, dim=self.dim, **settings(self))
@@ -133,7 +138,10 @@ class AbstractEvidence(eqx.Module, Serializable):
             ValueError: If shapes do not agree, a number is not finite or a reward impossible.
         """
         features = real_numbers(
-            "features", features, ("n", self.dim), f"one row of {self.dim} numbers per observation"
+            "features",
+            features,
+            ("n", self.num_features),
+            f"one row of {self.num_features} numbers per observation",
         )
         n = features.shape[0]
         rewards = real_numbers("rewards", rewards, (n,), "one reward for each row of `features`")
@@ -149,7 +157,9 @@ class AbstractEvidence(eqx.Module, Serializable):
         Raises:
             ValueError: If the shape is wrong, a number is not finite or the reward impossible.
         """
-        phi = real_numbers("phi", phi, (self.dim,), "drop any batch axis, or `extend` by many")
+        phi = real_numbers(
+            "phi", phi, (self.num_features,), "drop any batch axis, or `extend` by many"
+        )
         y = real_numbers("y", y, (), "pass one reward, or `extend` by many")
         weight = real_numbers("weight", weight, (), "pass one weight, or `extend` by many")
         return _extended(self, phi[None], y[None], weight[None])
@@ -184,6 +194,22 @@ class AbstractLikelihood(eqx.Module, Serializable):
     @abc.abstractmethod
     def check_rewards(self, rewards: np.ndarray) -> None:
         """Raise a ValueError for `rewards` that this likelihood cannot produce, with the fix."""
+
+    def num_features(self, dim: int) -> int:
+        """Number of features of an action, where there are `dim` parameters."""
+        return dim
+
+    def num_parameters(self, num_features: int) -> int:
+        """Number of parameters, where an action has `num_features` features."""
+        return num_features
+
+    def predictors(
+        self, theta: Float[Array, " d"], features: Float[Array, "k p"]
+    ) -> Float[Array, " k"]:
+        """Eta of actions of these `features` (k, p) under parameters `theta` (d,), in JAX: phi'
+        theta, unless a response says otherwise.
+        """
+        return features @ theta
 
     @abc.abstractmethod
     def empty(self, dim: int, capacity: int = 0) -> AbstractEvidence:
@@ -226,12 +252,14 @@ class AbstractLikelihood(eqx.Module, Serializable):
             missing = "features" if features is None else "rewards"
             raise ValueError(f"`{missing}`: expected an array, got None; pass both or neither")
         features = real_numbers("features", features, ("N", "d"), "one row for each observation")
-        if features.shape[1] == 0 or dim not in (None, features.shape[1]):
+        known = None if dim is None else self.num_features(dim)
+        if features.shape[1] == 0 or known not in (None, features.shape[1]):
             raise ValueError(
-                f"`features`: expected shape (N, {dim or 'd'}), got {features.shape}; "
+                f"`features`: expected shape (N, {known or 'd'}), got {features.shape}; "
                 "drop `dim` or pass features of that many columns"
             )
-        return self.empty(features.shape[1]).extend(features, rewards, weights)
+        empty = self.empty(self.num_parameters(features.shape[1]))
+        return empty.extend(features, rewards, weights)
 
 
 def inverse_temperature(temperature: ArrayLike) -> Float[Array, ""]:

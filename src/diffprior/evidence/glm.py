@@ -340,7 +340,7 @@ class GLMEvidence(AbstractEvidence):
             return _put(self, self._checked_room(n), new)
         used = int(self.num_rows)
         if used + n > self.capacity:
-            fewer = self._with_rows(*merged(self._rows()))
+            fewer = self.distinct()
             if 2 * (int(fewer.num_rows) + n) <= self.capacity:
                 return fewer.add(*new)
         elif n == 1:
@@ -383,10 +383,14 @@ class GLMEvidence(AbstractEvidence):
         """
         if int(self.num_rows) <= max_rows:
             return self
-        fewer = self._with_rows(*merged(self._rows()))
+        fewer = self.distinct()
         if int(fewer.num_rows) <= max_rows // 2:
             return fewer
         return fewer.fold(irls(prior, fewer).posterior.mean, max_rows // 2)
+
+    def distinct(self) -> "GLMEvidence":
+        """The same evidence with equal rows as one, of their weights."""
+        return self._with_rows(*merged(self._rows()))
 
     def fold(self, theta: Float[Array, " d"], keep: int) -> "GLMEvidence":
         """All but the newest `keep` rows replaced by their second-order expansion at `theta`."""

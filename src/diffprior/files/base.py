@@ -33,6 +33,10 @@ Bytes = bytes | bytearray | memoryview
 T = TypeVar("T")
 
 
+class NotDefinedHere(ValueError):
+    """A file names what this program has not defined."""
+
+
 class Serializable:
     """An object that can be saved; the defaults serve every dataclass and Equinox module.
 
@@ -586,6 +590,8 @@ def _make(cls: type[Serializable], version: int, fields: dict[str, Any]) -> Seri
             check_fields(cls, cls.file_hints(), fields)
         found = cls.from_fields(fields)
         found.validate()
+    except NotDefinedHere:
+        raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(f"does not describe a {cls.__name__} ({error}); save it again") from error
     return found

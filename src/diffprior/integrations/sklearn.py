@@ -77,7 +77,11 @@ class PriorRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _learned(self, evidence: AbstractEvidence) -> "PriorRegressor":
         prior = self.prior
-        sampler = prior if isinstance(prior, AbstractSampler) else best_sampler(prior)
+        sampler = (
+            prior
+            if isinstance(prior, AbstractSampler)
+            else best_sampler(prior, likelihood=self.likelihood)
+        )
         key = jax.random.key(self.random_state)
         count = positive_int("n_draws", self.n_draws)
         self.draws_ = np.asarray(sampler.sample_many(key, evidence, count)[0])
@@ -90,5 +94,6 @@ class PriorRegressor(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self.draws_
 
     def _mean_rewards(self, X: ArrayLike, draws: np.ndarray) -> Float[np.ndarray, "n m"]:
-        X = validate_data(self, X, reset=False, dtype=np.float64)
-        return np.asarray(self.likelihood.mean(on_device(X @ draws.T)))
+        X = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
+        etas = jax.vmap(self.likelihood.predictors, (0, None))(on_device(draws), on_device(X))
+        return np.asarray(self.likelihood.mean(etas)).T

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from ..bandits.bandit import Bandit
 from ..bandits.items import Items
+from ..bandits.online import MAX_ROWS
 from ..encoders import Encoder
 from ..evidence.base import AbstractLikelihood
 from ..evidence.linear import Linear
@@ -89,10 +90,10 @@ class Model(Serializable):
         if self.encoder is not None:
             names = self.encoder.names
             object.__setattr__(self, "feature_names", names)
-        dim = self.prior.dim
+        dim = self.likelihood.num_features(self.prior.dim)
         if names and len(names) != dim:
             raise ValueError(
-                f"`feature_names`: expected {dim} names, as many as the prior has parameters, got "
+                f"`feature_names`: expected {dim} names, those of the likelihood, got "
                 f"{len(names)}; pass the names, or the encoder, of the logs it was learned from"
             )
 
@@ -153,7 +154,7 @@ class Model(Serializable):
         *,
         seed: int | None = None,
         temperature: ArrayLike | None = None,
-        max_rows: int | None = 1024,
+        max_rows: int | None = MAX_ROWS,
         half_life: ArrayLike | datetime.timedelta | None = None,
     ) -> Bandit:
         """Start a new task: a bandit that takes raw rows as well as arrays of features.
@@ -177,7 +178,7 @@ class Model(Serializable):
         num_draws: int = 64,
         seed: int | None = None,
         temperature: ArrayLike | None = None,
-        max_rows: int | None = 1024,
+        max_rows: int | None = MAX_ROWS,
         half_life: ArrayLike | datetime.timedelta | None = None,
         unknown: str = "add",
     ) -> Items:

@@ -32,28 +32,29 @@ class AbstractProblem(eqx.Module):
         """`num_samples` draws of theta_* from `key` (n, d), of past tasks or of new ones."""
 
     @abc.abstractmethod
-    def features(self, key: Key[Array, ""]) -> Float[Array, "k d"]:
-        """Feature vectors of the actions in one context (k, d), from `key`; used inside compiled
+    def features(self, key: Key[Array, ""]) -> Float[Array, "k p"]:
+        """Feature vectors of the actions in one context (k, p), from `key`; used inside compiled
         programs.
         """
 
     def mean_rewards(
-        self, theta: Float[Array, " d"], features: Float[Array, "k d"]
+        self, theta: Float[Array, " d"], features: Float[Array, "k p"]
     ) -> Float[Array, " k"]:
         """r(x, a; theta) of every action (k,): the likelihood's mean of phi' theta (Eq. 1), with
-        `features` (k, d) and parameters `theta` (d,).
+        `features` (k, p) and parameters `theta` (d,).
         """
-        return jnp.asarray(self.likelihood.mean(features @ theta))
+        return jnp.asarray(self.likelihood.mean(self.likelihood.predictors(theta, features)))
 
     def rewards(
-        self, key: Key[Array, ""], theta: Float[Array, " d"], features: Float[Array, "k d"]
+        self, key: Key[Array, ""], theta: Float[Array, " d"], features: Float[Array, "k p"]
     ) -> Float[Array, " k"]:
         """Rewards of all actions in one round (k,), from common random numbers of the `key`.
 
-        They follow the likelihood, with `features` (k, d) and `theta` (d,); a problem with a
+        They follow the likelihood, with `features` (k, p) and `theta` (d,); a problem with a
         `mean_rewards` of its own defines this too.
         """
-        return jax.vmap(lambda eta: self.likelihood.sample(key, eta))(features @ theta)
+        etas = self.likelihood.predictors(theta, features)
+        return jax.vmap(lambda eta: self.likelihood.sample(key, eta))(etas)
 
 
 class RowProblem(AbstractProblem):
@@ -61,13 +62,13 @@ class RowProblem(AbstractProblem):
 
     Args:
         parameters: Of tasks (n, d).
-        actions: Feature vectors (m, d).
+        actions: Feature vectors (m, d), or (m, p) of a response to p features.
         likelihood: How rewards arise.
         num_actions: Actions offered each round.
     """
 
     parameters: Float[Array, "n d"]
-    actions: Float[Array, "m d"]
+    actions: Float[Array, "m p"]
     likelihood: AbstractLikelihood
     dim: int = eqx.field(static=True)
     num_actions: int = eqx.field(static=True)
@@ -82,7 +83,7 @@ class RowProblem(AbstractProblem):
     ) -> None:
         self.parameters = _rows("parameters", parameters, "d")
         self.dim = self.parameters.shape[1]
-        self.actions = _rows("actions", actions, self.dim)
+        self.actions = _rows("actions", actions, likelihood.num_features(self.dim))
         self.likelihood = likelihood
         self.num_actions = positive_int("num_actions", num_actions)
         self.fresh_actions = True
@@ -97,7 +98,7 @@ class RowProblem(AbstractProblem):
         shape = (positive_int("num_samples", num_samples),)
         return self.parameters[jax.random.randint(key, shape, 0, len(self.parameters))]
 
-    def features(self, key: Key[Array, ""]) -> Float[Array, "k d"]:
+    def features(self, key: Key[Array, ""]) -> Float[Array, "k p"]:
         """Different rows of `actions`."""
         return self.actions[distinct(key, len(self.actions), self.num_actions)]
 

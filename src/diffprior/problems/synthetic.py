@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, Key
 from ..checks import choice, positive_int
 from ..evidence.base import AbstractLikelihood
 from ..evidence.linear import Linear
+from ..evidence.response import response_of
 from ..priors.base import AbstractPrior
 from ..priors.mixture import MixturePrior
 from .base import AbstractProblem
@@ -298,7 +299,7 @@ class ItemProblem(eqx.Module):
             key: Of the random numbers.
             num_rounds: How many.
         """
-        return uniform_in_ball(key, num_rounds, self.dim)
+        return uniform_in_ball(key, num_rounds, self.likelihood.num_features(self.dim))
 
 
 class ItemRun:
@@ -326,13 +327,21 @@ class ItemRun:
 
     def mean_rewards(self, round_: int, items: Int[np.ndarray, " k"]) -> Float[np.ndarray, " k"]:
         """Expected rewards of items in a round."""
-        eta = self.thetas[items] @ self.contexts[round_]
+        eta = self._eta(items, round_)
         return np.asarray(self.likelihood.mean(jnp.asarray(eta)))
 
     def reward(self, round_: int, item: int) -> float:
         """The reward of an item in a round, from random numbers that all items share."""
-        eta = jnp.asarray(self.thetas[item] @ self.contexts[round_])
+        eta = jnp.asarray(self._eta(np.array([item]), round_)[0])
         return float(_sample_reward(self.likelihood, self.rewards_key, jnp.int32(round_), eta))
+
+    def _eta(self, items: Int[np.ndarray, " k"], round_: int) -> Float[np.ndarray, " k"]:
+        thetas, x, response = (
+            self.thetas[items],
+            self.contexts[round_],
+            response_of(self.likelihood),
+        )
+        return thetas @ x if response is None else response.paired(thetas, x[None])
 
 
 @eqx.filter_jit

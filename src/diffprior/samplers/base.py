@@ -2,17 +2,20 @@
 
 import abc
 import copy
+import warnings
 from collections.abc import Callable
 from typing import TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Key
 from numpy.typing import ArrayLike
 
-from ..checks import describe, positive, positive_int, random_key, settings
+from ..checks import describe, is_traced, positive, positive_int, random_key, settings
 from ..evidence.base import AbstractEvidence
+from ..evidence.response import ResponseEvidence
 from ..files.base import Serializable
 from ..gaussian import Gaussian
 from ..linalg import cholesky
@@ -23,6 +26,8 @@ from ..threefry import unrolled
 
 Sampler = TypeVar("Sampler", bound="AbstractSampler")
 AT_ONCE = {"cpu": 2**10, "gpu": 2**18}  # draws whose chains run side by side, to bound the memory
+
+POOR = 0.4  # share of proposals, below which draws were found to be off by more than a third
 
 
 class Info(eqx.Module):
@@ -57,6 +62,10 @@ class Info(eqx.Module):
         )
 
 
+class ExpansionWarning(UserWarning):
+    """Draws given a `Response` that may be far from its posterior."""
+
+
 class AbstractSampler(eqx.Module, Serializable):
     """Draws from (an approximation of) p(theta | h).
 
@@ -71,6 +80,11 @@ class AbstractSampler(eqx.Module, Serializable):
     def validate(self) -> None:
         super().validate()
         checked_temperature(self.temperature)
+
+    @property
+    def num_proposals(self) -> int | None:
+        """From how many weighted by the likelihood each draw is chosen; None without weights."""
+        return None
 
     def __repr__(self) -> str:
         schedule = getattr(self, "schedule", None)
@@ -149,7 +163,24 @@ class AbstractSampler(eqx.Module, Serializable):
         evidence = self._checked(evidence)
         num_samples = positive_int("num_samples", num_samples)
         thetas, info = _draw_many(self, random_key(key), evidence, num_samples)
+        if isinstance(evidence, ResponseEvidence) and not is_traced(thetas):
+            self._warn_if_poor(info)
         return self._checked_draws(thetas, info, throw), info
+
+    def _warn_if_poor(self, info: Info) -> None:
+        """Warn where draws of a response rest on an expansion that weights correct too little."""
+        most = self.num_proposals
+        share = float(np.median(info.effective_sample_size)) / (most or 1)
+        if most is not None and not share < POOR:  # NaN of closed forms that need no weights
+            return
+        quality = "no weights correct" if most is None else f"weights leave {share:.0%} of"
+        warnings.warn(
+            f"`{type(self).__name__}`: {quality} the draws of an expansion of the response, which "
+            "is poor here; use Exact with a Gaussian or mixture prior, or TwistedSMC with more "
+            "particles, and compare",
+            ExpansionWarning,
+            stacklevel=3,
+        )
 
     def _checked(self, evidence: object) -> AbstractEvidence:
         if not isinstance(evidence, AbstractEvidence):

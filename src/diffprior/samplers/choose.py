@@ -3,6 +3,8 @@
 from numpy.typing import ArrayLike
 
 from ..denoisers.network import CorrectedDenoiser
+from ..evidence.base import AbstractLikelihood
+from ..evidence.response import Response
 from ..priors.base import AbstractClosedFormPrior, as_prior
 from ..priors.conditional import ConditionalPrior
 from ..priors.diffusion import DiffusionPrior
@@ -16,20 +18,26 @@ from .twisted_smc import TwistedSMC
 MANY = 4  # parameters; with fewer, 20 stages cost little and are a little closer than two passes
 MORE_STAGES = 40  # where a covariance is right on average only, which short steps feel less
 
+PARTICLES = 64  # where expansions may be poor, because rewards are not linear in parameters
 
-def best_sampler(prior: object, temperature: ArrayLike = 1.0) -> AbstractSampler:
+
+def best_sampler(
+    prior: object, temperature: ArrayLike = 1.0, *, likelihood: AbstractLikelihood | None = None
+) -> AbstractSampler:
     """The sampler that serves a prior best: accurate, and quick where that costs little.
 
     Args:
         prior: an `AbstractPrior`, or any object with `dim`, `sample`, `denoise` and `moments`.
         temperature: counts the evidence 1 / temperature times; 1 is Bayes' rule.
+        likelihood: how rewards arise, where it is known.
 
     Returns:
         `Exact` for a closed form, and for a learned prior that is one, because the network added
         nothing to its mixture; `FewPasses` for one of four or more parameters that is mostly a
         mixture; `TwistedSMC` for one that denoises isotropic evidence only; `EvidenceDPS` for any
         other, with 40 stages in place of 20 where a network of more than eight parameters has
-        one Gaussian as its base.
+        one Gaussian as its base. Given a `Response`, `Exact` for a closed form, and `TwistedSMC`
+        with 64 particles for any other.
 
     Raises:
         ValueError: if a member of the prior is missing, or the temperature is not positive.
@@ -40,6 +48,8 @@ def best_sampler(prior: object, temperature: ArrayLike = 1.0) -> AbstractSampler
     closed = as_closed_form(prior)
     if closed is not None:
         return Exact(closed, temperature=temperature)
+    if isinstance(likelihood, Response):
+        return TwistedSMC(prior, num_particles=PARTICLES, temperature=temperature)
     if isinstance(prior, DiffusionPrior) and not prior.denoiser.general:
         return TwistedSMC(prior, temperature=temperature)
     if prior.dim >= MANY and _mostly_a_mixture(prior):

@@ -47,6 +47,10 @@ class Exact(AbstractSampler):
         self.prior = prior
         self.temperature = checked_temperature(temperature)
 
+    @property
+    def num_proposals(self) -> int:
+        return PROPOSALS
+
     def draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Info]:

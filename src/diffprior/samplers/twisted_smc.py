@@ -72,6 +72,10 @@ class TwistedSMC(AbstractSampler):
         super().validate()
         positive_int("num_particles", self.num_particles)
 
+    @property
+    def num_proposals(self) -> int:
+        return self.num_particles
+
     def draw(
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Info]:

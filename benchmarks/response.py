@@ -1,0 +1,168 @@
+"""Posteriors of responses beyond generalized linear models, against exact ones.
+
+`python -m benchmarks.response` draws tasks from the shapes H and corners, or from mixtures fitted
+to them. Of two parameters, exact draws come from a grid; of four, from weighted draws of the prior.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+import diffprior as dp
+from diffprior.evaluate.distances import distance_over_floor
+from diffprior.mixture import GaussianMixture
+
+from .distributions import log_density
+from .harness import NUM_SAMPLES, Bench, Measurement, command
+
+NOISE_STD, CAPACITY = 0.5, 100
+SHAPES, ROWS = ("corners", "H"), (1, 5, 20, 100)
+EDGE, CELLS, ATOMS = 4.5, 512, 2**19  # of the grid, and draws of the prior in its place
+DRAWS, RANKED = 300, 99  # with 99 draws, ranks 5 to 94 of 0 to 99 make intervals of 90 % exactly
+FEWEST = 600  # effective atoms, with fewer of which the reference is too poor to score against
+FAMILIES = {"linear": lambda: dp.Linear(NOISE_STD), "logistic": dp.Logistic}
+
+
+def cosine(theta: Array, x: Array) -> Array:
+    """Cos(3 x'theta)."""
+    return jnp.cos(3.0 * x @ theta)
+
+
+def emax(theta: Array, x: Array) -> Array:
+    """A saturating dose response: largest effect, and logarithm of the dose of half of it."""
+    dose = 0.1 + 2.5 * (1.0 + x[0])
+    return theta[0] * dose / (dose + jnp.exp(theta[1]))
+
+
+def power_law(theta: Array, x: Array) -> Array:
+    """Demand at a price: logarithm of its level, and elasticity."""
+    return jnp.exp(theta[0] / 3.0 - (1.0 + theta[1] / 3.0) * jnp.log(1.5 + x[0]))
+
+
+def network(theta: Array, x: Array) -> Array:
+    """A network of two layers and four weights."""
+    return theta[2:] @ jnp.tanh(theta[:2] * x)
+
+
+class World(NamedTuple):
+    """True parameters, prior of the sampler, and atoms of the exact posterior."""
+
+    truth: Callable[[Key[Array, ""], int], Float[Array, "n d"]]
+    prior: Any
+    atoms: Float[Array, "n d"]
+    log_prior: Float[Array, " n"]
+    width: float  # of the cell around each atom
+
+
+def worlds(bench: Bench, dim: int) -> Iterator[tuple[str, World]]:
+    """Of each shape, a mixture that is known exactly, and the shape with a learned denoiser."""
+    axis = (np.arange(CELLS) + 0.5) * (2 * EDGE / CELLS) - EDGE
+    grid = jnp.asarray(np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2), float)
+    for shape in SHAPES:
+
+        def sample(key: Array, n: int, name: str = shape) -> Array:
+            keys = jax.random.split(key, dim // 2)
+            draw = dp.synthetic(name).sample_parameters
+            return jnp.concatenate([draw(k, n) for k in keys], axis=1)
+
+        samples = np.asarray(sample(jax.random.key(100), NUM_SAMPLES), float)
+        mixture = dp.MixturePrior.fit(samples, 16)
+        parts = (np.asarray(a, float) for a in (mixture.weights, mixture.means, mixture.covs))
+        density = GaussianMixture.from_covs(*parts).log_density
+        learned = bench.learned(f"{shape}, {dim}", samples)
+        for kind, prior, truth in (
+            ("exact", mixture, mixture.sample),
+            ("learned", learned, sample),
+        ):
+            if dim == 2:
+                known = functools.partial(log_density, shape)
+                log_prior = (
+                    jnp.asarray(density(np.asarray(grid)), float)
+                    if kind == "exact"
+                    else known(grid)
+                )
+                yield f"{shape}, {kind}", World(truth, prior, grid, log_prior, 2 * EDGE / CELLS)
+            else:
+                atoms = jnp.asarray(truth(jax.random.key(7), ATOMS), float)
+                yield f"{shape}, {kind}", World(truth, prior, atoms, jnp.zeros(ATOMS), 0.0)
+
+
+@eqx.filter_jit
+def exact_draws(world: World, key: Array, evidence: dp.AbstractEvidence, n: int) -> Any:
+    """Draws (n, d) of the posterior, and how many atoms they come from, effectively."""
+    fit = jax.lax.map(evidence.log_likelihood, world.atoms, batch_size=2**14)
+    weights = jax.nn.softmax(world.log_prior + fit)
+    places = jax.random.choice(key, len(weights), (n,), p=weights)
+    jitter = jax.random.uniform(key, (n, world.atoms.shape[1]), minval=-0.5, maxval=0.5)
+    return world.atoms[places] + world.width * jitter, 1.0 / jnp.sum(weights**2)
+
+
+@eqx.filter_jit
+def drawn(sampler: dp.AbstractSampler, key: Array, evidence: dp.AbstractEvidence, n: int) -> Any:
+    """Draws (n, d), and how they went."""
+    return jax.vmap(lambda k: sampler.draw(k, evidence))(jax.random.split(key, n))
+
+
+def score(world: World, sampler: Any, likelihood: dp.Response, rows: int, quick: bool) -> Any:
+    """Coverage of 90 % intervals, distance over floor, and the diagnostic."""
+    key, dim = jax.random.key(rows), world.atoms.shape[1]
+    num_tasks, num_scored = (6, 2) if quick else (128, 16)
+    thetas = np.asarray(world.truth(key, num_tasks), float)
+    hits, sizes, parts = [], [], []
+    for i, theta in enumerate(thetas):
+        keys = jax.random.split(jax.random.key(1000 * rows + i), 6)
+        x = jax.random.normal(keys[0], (rows, 2))
+        x = x / jnp.linalg.norm(x, axis=1)[:, None] * jax.random.uniform(keys[1], (rows, 1)) ** 0.5
+        eta = jax.vmap(likelihood.function.fn, (None, 0))(jnp.asarray(theta, float), x)
+        rewards = likelihood.sample(keys[2], eta)
+        evidence = likelihood.empty(dim, CAPACITY).add(x, rewards, jnp.ones(rows))
+        n = DRAWS if i < num_scored else RANKED
+        draws, info = drawn(sampler, keys[3], evidence, n)
+        draws = np.where(np.asarray(info.failed)[:, None], np.nan, draws)
+        ranks = (draws[:RANKED] < theta).sum(axis=0)
+        hits.append((ranks >= 5) & (ranks <= 94))
+        sizes.append(float(np.median(info.effective_sample_size)) / sampler.num_proposals)
+        if i < num_scored:
+            (one, atoms), (other, _) = (exact_draws(world, k, evidence, n) for k in keys[4:])
+            parts += [(draws, one, other)] * bool(atoms > FEWEST)
+    found = {"coverage": float(np.mean(hits)), "ESS": float(np.mean(sizes))}
+    if len(parts) > num_scored // 2:
+        ratio = distance_over_floor(*(np.stack(column) for column in zip(*parts, strict=True)))
+        found |= {"over floor": ratio.ratio, "se": ratio.standard_error}
+    return found
+
+
+def section(fn: Callable[[Array, Array], Array], dim: int, family: str) -> Any:
+    """All cells of a response function and a family."""
+
+    def cells(bench: Bench) -> list[Measurement]:
+        likelihood, rows = dp.Response(fn, FAMILIES[family](), dim=dim, num_features=2), []
+        for name, world in worlds(bench, dim):
+            samplers: list[dp.AbstractSampler] = [dp.TwistedSMC(world.prior, num_particles=64)]
+            if name.endswith("exact"):
+                samplers.append(dp.Exact(world.prior))
+            for sampler, n in itertools.product(samplers, ROWS):
+                found = score(world, sampler, likelihood, n, bench.quick)
+                rows.append(Measurement(f"{name}, {type(sampler).__name__}, N = {n}", found))
+                print(fn.__name__, family, rows[-1], flush=True)
+        return rows
+
+    cells.__doc__ = f"{fn.__doc__} Rewards are {family}."
+    return cells
+
+
+FUNCTIONS = ((cosine, 2), (emax, 2), (power_law, 2), (network, 4))
+SECTIONS = {
+    f"{fn.__name__}-{family}": section(fn, dim, family)
+    for (fn, dim), family in itertools.product(FUNCTIONS, FAMILIES)
+}
+
+if __name__ == "__main__":
+    command(SECTIONS)
