@@ -1,5 +1,6 @@
 """A service on a SQLite file, called without a network."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from diffprior.service.limits import Limits
 from diffprior.service.metrics import Metrics
 from diffprior.service.settings import Settings
 from diffprior.service.store import Database
+from service.crash import postgres
 
 PRIOR = dp.MixturePrior([0.5, 0.5], [[-1.0, 0.5], [1.0, 0.0]], np.tile(0.2 * np.eye(2), (2, 1, 1)))
 MakeService = Callable[..., TestClient]
@@ -29,6 +31,15 @@ def database(tmp_path: Path) -> Iterator[Database]:
     opened = Database(str(tmp_path / "log.sqlite"))
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Any]:
+    """One PostgreSQL server for all tests, each of which makes databases of its own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of pgserver's own
+        with postgres() as server:
+            yield server
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -14,12 +15,13 @@ from starlette.testclient import TestClient
 
 import diffprior as dp
 from diffprior.logs.decisions import candidate_ids
+from diffprior.service.engine import Engine
 from diffprior.service.panels import Panels
-from diffprior.service.requests import Choose
+from diffprior.service.requests import Choose, Decide
 from diffprior.service.store import Database, candidates, decisions, read_rows, tasks
 from diffprior.service.tasks import rebuild
 from service.conftest import LINEAR, LOGISTIC, PRIOR, MakeService, decide, reward, running_service
-from service.crash import new_database, postgres
+from service.crash import new_database
 from service.test_raw import OPTIONS
 
 CONTEXT = [0.8, -0.6]
@@ -248,26 +250,38 @@ def test_versions_share_choices_and_evidence(make_service: MakeService) -> None:
         ]
 
 
-@pytest.mark.filterwarnings("ignore")  # of pgserver's own
-def test_processes_put_the_same_new_items_at_once() -> None:
-    """PostgreSQL: every choice is made, in whatever order each process first sees the items."""
-    rng = np.random.default_rng(0)
-    with postgres() as server:
-        opened = [Database(new_database(server, "items"))]
-        opened.append(Database(opened[0].url.render_as_string(hide_password=False)))
-        with ExitStack() as stack:
-            engines = [stack.enter_context(running_service(d, **LINEAR)).engine for d in opened]
-            for engine in engines:
-                engine.panels.build("shop")
-            for turn in range(3):
-                futures = [
-                    engine.submit(
-                        Choose("shop", np.array([CONTEXT]), [f"{turn}-{i}" for i in some])
-                    )
-                    for _ in range(60)
-                    for engine in engines
-                    for some in [rng.choice(200, 5, replace=False)]
-                ]
-                assert all(future.result(60) for future in futures)
+@pytest.fixture
+def engines(postgres_server: Any) -> Iterator[list[Engine]]:
+    """Of two processes on one PostgreSQL."""
+    opened = [Database(new_database(postgres_server, "two"))]
+    opened.append(Database(opened[0].url.render_as_string(hide_password=False)))
+    with ExitStack() as stack:
         for database in opened:
-            database.close()
+            stack.callback(database.close)
+        yield [stack.enter_context(running_service(d, **LINEAR)).engine for d in opened]
+
+
+@pytest.mark.filterwarnings("ignore")  # of pgserver's own
+def test_processes_do_the_same_at_once(engines: list[Engine]) -> None:
+    """Every choice is made, in whatever order each first sees its new items; of two decisions of
+    one id, of different tasks, one is.
+    """
+    rng = np.random.default_rng(0)
+    for engine in engines:
+        engine.panels.build("shop")
+    for turn in range(3):
+        futures = [
+            engine.submit(Choose("shop", np.array([CONTEXT]), [f"{turn}-{i}" for i in some]))
+            for _ in range(60)
+            for engine in engines
+            for some in [rng.choice(200, 5, replace=False)]
+        ]
+        assert all(future.result(60) for future in futures)
+    for turn in range(20):
+        futures = [
+            engine.submit(Decide("shop", f"{turn}-{i}", np.eye(2), decision_id=f"same-{turn}"))
+            for i, engine in enumerate(engines)
+        ]
+        errors = [future.exception(60) for future in futures]
+        assert [error.status for error in errors if error] == [409]
+    assert all(engine.healthy for engine in engines)

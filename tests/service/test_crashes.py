@@ -5,10 +5,11 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from service.crash import fill_disk, kill, new_database, postgres, stop_postgres
+from service.crash import fill_disk, kill, new_database, stop_postgres
 from service.harness import Ledger, Service, trouble, wait_for
 
 
@@ -25,15 +26,14 @@ def test_sqlite_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of pgserver's own
-def test_postgresql_loses_nothing() -> None:
+def test_postgresql_loses_nothing(postgres_server: Any) -> None:
     """Two processes; PostgreSQL stops and returns, then one process is killed for good."""
-    with postgres() as server:
 
-        def cause(services: list[Service], ledger: Ledger, _: random.Random) -> None:
-            stop_postgres(services, server, ledger, seconds=0.3)
-            wait_for(ledger, len(ledger.decisions) + 5)
-            services[1].kill()
+    def cause(services: list[Service], ledger: Ledger, _: random.Random) -> None:
+        stop_postgres(services, postgres_server, ledger, seconds=0.3)
+        wait_for(ledger, len(ledger.decisions) + 5)
+        services[1].kill()
 
-        counts = trouble(new_database(server, "crash"), cause, processes=2)
+    counts = trouble(new_database(postgres_server, "crash"), cause, processes=2)
     assert counts["decisions"] >= 30
     assert counts["rewards"] >= 20

@@ -1,11 +1,9 @@
 """Numbers of the dashboard, against those computed by hand, and who may see it."""
 
 import re
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +45,7 @@ from diffprior.service.store import (
     tasks,
 )
 from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward
+from service.crash import new_database
 from service.test_choices import choose, put
 
 HARMFUL = "<script>alert(1)</script>\"'&"
@@ -124,14 +123,10 @@ def test_the_window_is_the_log(database: Database) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of pgserver's own
-def test_the_window_is_the_log_on_postgresql() -> None:
-    import pgserver
-
-    folder = tempfile.TemporaryDirectory()  # PostgreSQL's own user may not enter pytest's
-    with folder as name, pgserver.get_server(Path(name) / "postgres") as server:
-        database = Database(server.get_uri())
-        check_window(database)
-        database.close()
+def test_the_window_is_the_log_on_postgresql(postgres_server: Any) -> None:
+    database = Database(new_database(postgres_server, "log"))
+    check_window(database)
+    database.close()
 
 
 def test_a_database_of_before_gets_the_index(database: Database) -> None:

@@ -2,6 +2,8 @@
 
 import threading
 import time
+from contextlib import closing
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,7 +39,7 @@ from service.conftest import (
     reward,
     running_service,
 )
-from service.crash import new_database, postgres
+from service.crash import new_database
 from service.test_choices import choose, put
 
 DAY = 86400.0
@@ -218,10 +220,9 @@ def test_sets_of_candidates_go_with_the_last_choice_among_them(
 
 
 @pytest.mark.filterwarnings("ignore")  # of pgserver's own
-def test_a_set_of_candidates_that_a_choice_just_used_stays() -> None:
+def test_a_set_of_candidates_that_a_choice_just_used_stays(postgres_server: Any) -> None:
     """PostgreSQL: `prune` waits for the choice, and looks again."""
-    with postgres() as server:
-        database = Database(new_database(server, "sets"))
+    with closing(Database(new_database(postgres_server, "sets"))) as database:
         with running_service(database, **LINEAR) as client:
             put(client, "a", "b")
             choose(client, items=["a", "b"])
@@ -241,7 +242,6 @@ def test_a_set_of_candidates_that_a_choice_just_used_stays() -> None:
                 assert pruning.is_alive()
             pruning.join(30)
         assert count(database, decisions) == count(database, candidates) == 1
-        database.close()
 
 
 def logged_bytes(database: Database) -> int:
