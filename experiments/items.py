@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from scipy import sparse
 
 import diffprior as dp
+from diffprior.evaluate import cold_start
 from diffprior.progress import progress
 from diffprior.reporting.page import Callout, Text
 from diffprior.reporting.tables import Table, plus_minus
@@ -34,7 +35,7 @@ RANK, NUM_SWEEPS = 5, 8  # of visitors' tastes
 USER_RIDGE, MOVIE_RIDGE, TASTE_RIDGE = 5.0, 2.0, 8.0
 NUM_CHOICES = 20  # among which a visitor chooses
 MIN_CHOICES = {"movielens": 20, "insteval": 5}
-COLD, RANDOM = "N(0, I)", "random"
+COLD, RANDOM = "N(0, s I)", "random"
 GIVEN = " given attributes"
 
 
@@ -185,9 +186,8 @@ SOURCES = {"movielens": movielens_ratings, "insteval": insteval_ratings}
 def learned_priors(
     ratings: Ratings, seed: int, *, quick: bool
 ) -> tuple[dict[str, dp.AbstractPrior], dp.AbstractLikelihood]:
-    """A Gaussian, a mixture and a diffusion model, with and without attributes, and N(0, I)."""
-    dim = ratings.features.shape[1]
-    priors: dict[str, dp.AbstractPrior] = {COLD: dp.GaussianPrior(np.zeros(dim), np.eye(dim))}
+    """A cold start, and Gaussian, mixture and diffusion with and without attributes."""
+    priors: dict[str, dp.AbstractPrior] = {}
     likelihood: dp.AbstractLikelihood | None = None
     for attributes in (False, True):
         logs = ratings.past(np.random.default_rng(seed), attributes=attributes)
@@ -201,6 +201,7 @@ def learned_priors(
             progress=False,
         )
         likelihood = model.likelihood
+        priors.setdefault(COLD, cold_start(logs, likelihood, seed=seed))
         for kind in ("Gaussian", "mixture", "diffusion"):
             end = GIVEN if attributes else ""
             found = [n for n in model.families if n.startswith(kind) and n.endswith(end)]
@@ -379,7 +380,7 @@ def simulated(
     past = generator.center(rng, 10_000)
     past = past + rng.standard_normal(past.shape)
     priors: dict[str, dp.AbstractPrior] = {
-        COLD: dp.GaussianPrior(np.zeros(dim), np.eye(dim)),
+        "N(0, I)": dp.GaussianPrior(np.zeros(dim), np.eye(dim)),
         "Gaussian": dp.GaussianPrior.fit(past),
         "mixture": dp.MixturePrior.fit(past, seed=seed),
     }

@@ -22,7 +22,7 @@ CURVES = (NO_POOLING, GAUSSIAN, LEARNED)  # of the figure
 NUM_ROWS = (1, 2, 5, 10, 20, 50)  # first rows of a task that are scored; 0 is all
 SAVED_AFTER = (0, 1, 3)  # rows
 MIN_TASKS = 10  # of a number in a table
-MIN_SHARE = 1 / 3  # of tasks that are long enough for a curve
+MIN_SHARE = 0.1  # of tasks that are long enough for a curve
 NUM_RESAMPLES, LEVEL = 400, 0.9  # of bootstrap intervals
 
 
@@ -178,7 +178,7 @@ def curves_figure(data_sets: Mapping[str, Sequence[TurnResult]]) -> "Figure":
                 seen, means[name], error, marker="o", ms=3, lw=1.4, color=color, label=name
             )
         axis.set_xscale("symlog", linthresh=1)
-        axis.set_xticks(seen, [f"{n:g}" for n in seen])
+        axis.set_xticks(seen, [f"{n:.0f}" for n in seen])
         axis.minorticks_off()
         rest = np.concatenate([means[GAUSSIAN], means[LEARNED], means[NO_POOLING][1:]])
         margin = 0.15 * max(np.ptp(rest), 0.05)
@@ -186,7 +186,7 @@ def curves_figure(data_sets: Mapping[str, Sequence[TurnResult]]) -> "Figure":
         axis.set_title(title)
     for axis in axes[:, 0]:
         axis.set_ylabel("nats per reward")
-    for axis in axes[-1]:
+    for axis in axes.ravel()[len(data_sets) - across : len(data_sets)]:
         axis.set_xlabel("rows seen")
     legend_below(figure)
     return figure

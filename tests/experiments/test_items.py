@@ -84,7 +84,7 @@ def test_regret_is_against_the_best_item(temperature: float) -> None:
 
 def test_attributes_that_say_everything_pay(ratings: Ratings) -> None:
     priors, likelihood = learned_priors(ratings, 0, quick=True)
-    assert set(priors) >= {"N(0, I)", "Gaussian", "Gaussian given attributes"}
+    assert set(priors) >= {"N(0, s I)", "Gaussian", "Gaussian given attributes"}
     catalog = ratings.replay(np.random.default_rng(1), 5)
     regret = {
         name: np.mean(regret_of(priors[name], likelihood, catalog, 0.0, 0)[:20])
