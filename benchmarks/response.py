@@ -18,6 +18,8 @@ from jaxtyping import Array, Float, Key
 import diffprior as dp
 from diffprior.evaluate.distances import distance_over_floor
 from diffprior.mixture import GaussianMixture
+from diffprior.problems.base import AbstractProblem
+from diffprior.problems.synthetic import uniform_in_ball
 
 from .distributions import log_density
 from .harness import NUM_SAMPLES, Bench, Measurement, command
@@ -61,17 +63,18 @@ class World(NamedTuple):
     width: float  # of the cell around each atom
 
 
+def shapes(name: str, dim: int, key: Key[Array, ""], n: int) -> Float[Array, "n d"]:
+    """Independent draws of a shape for each two parameters."""
+    draw = dp.synthetic(name).sample_parameters
+    return jnp.concatenate([draw(k, n) for k in jax.random.split(key, dim // 2)], axis=1)
+
+
 def worlds(bench: Bench, dim: int) -> Iterator[tuple[str, World]]:
     """Of each shape, a mixture that is known exactly, and the shape with a learned denoiser."""
     axis = (np.arange(CELLS) + 0.5) * (2 * EDGE / CELLS) - EDGE
     grid = jnp.asarray(np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2), float)
     for shape in SHAPES:
-
-        def sample(key: Array, n: int, name: str = shape) -> Array:
-            keys = jax.random.split(key, dim // 2)
-            draw = dp.synthetic(name).sample_parameters
-            return jnp.concatenate([draw(k, n) for k in keys], axis=1)
-
+        sample = functools.partial(shapes, shape, dim)
         samples = np.asarray(sample(jax.random.key(100), NUM_SAMPLES), float)
         mixture = dp.MixturePrior.fit(samples, 16)
         parts = (np.asarray(a, float) for a in (mixture.weights, mixture.means, mixture.covs))
@@ -158,11 +161,49 @@ def section(fn: Callable[[Array, Array], Array], dim: int, family: str) -> Any:
     return cells
 
 
+class Waves(AbstractProblem):
+    """Actions uniform in the unit disk, fixed per run, and parameters from the shape corners."""
+
+    likelihood: dp.AbstractLikelihood
+    dim: int = eqx.field(static=True)
+    num_actions: int = 100
+    fresh_actions: bool = False
+
+    def sample_parameters(self, key: Array, num_samples: int) -> Float[Array, "n d"]:
+        return shapes("corners", self.dim, key, num_samples)
+
+    def features(self, key: Array) -> Float[Array, "k p"]:
+        return uniform_in_ball(key, self.num_actions, 2)
+
+
+def regret(bench: Bench) -> list[Measurement]:
+    """Regret after 200 rounds among 100 actions: the response, a linear model of its features, and
+    the exact posterior of a prior of many atoms.
+    """
+    rows, (num_runs, num_rounds) = [], (2, 10) if bench.quick else (16, 200)
+    for fn, dim in ((cosine, 2), (network, 4)):
+        problem = Waves(dp.Response(fn, dp.Linear(NOISE_STD), dim=dim, num_features=2), dim)
+        samples = np.asarray(problem.sample_parameters(jax.random.key(100), NUM_SAMPLES), float)
+        linear = dp.Exact(dp.GaussianPrior(np.zeros(2), np.eye(2)))
+        agents = {
+            "Response, mixture": dp.MixturePrior.fit(samples, 16),
+            "Response, Gaussian": dp.GaussianPrior.fit(samples),
+            "linear": dp.ThompsonSampling(linear, dp.Linear(NOISE_STD)),
+            "exact": dp.EmpiricalPrior(samples),
+        }
+        found = dp.simulate(problem, agents, num_runs, num_rounds, throw=False).regret
+        for name, each in found.items():
+            last = each[:, -1]
+            error = float(last.std(ddof=1) / np.sqrt(len(last)))
+            rows.append(Measurement(f"{fn.__name__}, {name}", {"regret": last.mean(), "se": error}))
+    return rows
+
+
 FUNCTIONS = ((cosine, 2), (emax, 2), (power_law, 2), (network, 4))
 SECTIONS = {
     f"{fn.__name__}-{family}": section(fn, dim, family)
     for (fn, dim), family in itertools.product(FUNCTIONS, FAMILIES)
-}
+} | {"regret": regret}
 
 if __name__ == "__main__":
     command(SECTIONS)

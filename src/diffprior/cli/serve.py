@@ -1,8 +1,10 @@
 """The decision service and its log: `diffprior serve`, `export`, `prune`, `rebuild` and others."""
 
 import contextlib
+import importlib
 import json
 import os
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -88,6 +90,10 @@ def serve(
     access_log: Annotated[
         bool, typer.Option("--access-log", help="Log one line per request.")
     ] = False,
+    import_: Annotated[
+        list[str] | None,
+        typer.Option("--import", help="Module that defines the responses of models."),
+    ] = None,
     compiled: Annotated[
         Path, typer.Option(help="Folder for compiled programs, so that the next start is faster.")
     ] = COMPILED,
@@ -97,6 +103,9 @@ def serve(
         _require_modules()
         from ..service.settings import checked_settings, parse_likelihood
 
+        for module in import_ or ():
+            sys.path.insert(0, "")  # as `python -m` does
+            importlib.import_module(module)
         models = dict(_named_file(text) for text in model or [])
         about = {
             "temperature": temperature,

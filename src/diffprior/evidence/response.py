@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import equinox as eqx
 import jax
@@ -22,6 +22,7 @@ from .linear import Linear
 
 Function = Callable[[Float[Array, " d"], Float[Array, " p"]], Float[Array, ""]]
 _FUNCTIONS: dict[str, Function] = {}  # by the names that files hold
+_RESPONSES: dict[str, "Response"] = {}  # likewise, for the service
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,10 +63,7 @@ class NamedFunction(Serializable):
     def from_fields(cls, fields: dict[str, object]) -> "NamedFunction":
         name = str(fields["name"])
         if name not in _FUNCTIONS:
-            raise NotDefinedHere(
-                f"names a response function {name!r:.80} that is not defined here; construct "
-                f"Response(fn, family, name={name!r:.80}) first, or import the module that does"
-            )
+            raise _not_defined(name)
         return cls(_FUNCTIONS[name], name)
 
     def validate(self) -> None:
@@ -74,6 +72,13 @@ class NamedFunction(Serializable):
                 "`name`: expected a name for the response function, got None; pass "
                 "Response(fn, family, name=...), since files hold no code"
             )
+
+
+def _not_defined(name: str) -> NotDefinedHere:
+    return NotDefinedHere(
+        f"names a response function {name!r:.80} that is not defined here; construct "
+        f"Response(fn, family, name={name!r:.80}) first, or import the module that does"
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -142,6 +147,18 @@ class Response(AbstractLikelihood):
         self.shape = None
         if dim is not None:
             self.shape = positive_int("dim", dim), positive_int("num_features", num_features)
+        if name is not None:
+            _RESPONSES[name] = self
+
+    @staticmethod
+    def registered(name: str, options: Mapping[str, float]) -> "Response":
+        """The response of a `name` that was constructed in this process, its family with these
+        `options`, such as noise_std.
+        """
+        if name not in _RESPONSES:
+            raise _not_defined(name)
+        found = _RESPONSES[name]
+        return eqx.tree_at(lambda one: one.family, found, type(found.family)(**options))
 
     def num_features(self, dim: int) -> int:
         return self.shape[1] if self.shape else dim

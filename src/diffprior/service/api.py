@@ -370,7 +370,7 @@ def _add_examples(app: fastapi.FastAPI, catalog: Catalog) -> None:
         found = copy.deepcopy(bare())
         for name in catalog.names():
             version = catalog.versions_of(name)[0]
-            row = _example(version.encoder) or [1.0] * version.dim
+            row = _example(version.encoder) or [1.0] * version.num_features
             bodies: list[tuple[str, str, object]] = [
                 ("tasks/{task}/decisions", "post", {"actions": {"a": row, "b": row}}),
             ]

@@ -156,7 +156,7 @@ class Batch:
             if isinstance(request, Decide):
                 if request.raw is not None:
                     request.features = version.encode(request.raw)
-                request.check(version.dim)
+                request.check(version.num_features)
         except ServiceError as error:
             self.results.append((request, error))
             return False
@@ -553,7 +553,7 @@ class Batch:
         version.check_choices()
         if request.raw is not None:
             request.features = version.encode(request.raw)
-        request.check(version.dim)
+        request.check(version.num_features)
         panel = self._panels.of(version, self._connection)
         missing = [(request.model, name) for name in request.items or () if name not in panel]
         return _Asked(request, version, panel, missing)

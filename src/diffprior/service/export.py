@@ -61,7 +61,7 @@ def export(database: Database, model: str, format: str, path: Path) -> Exported:
     write = FORMATS[choice("format", format, tuple(FORMATS))]
     catalog = Catalog(database)
     newest = catalog.newest(model)
-    raw, dim = RawColumns(newest), newest.dim
+    raw, dim = RawColumns(newest), newest.num_features
     if format == "parquet":
         sets = functools.partial(_candidate_sets, database, model)
         write = functools.partial(write_parquet, raw=raw.kinds, metadata=sets)
@@ -131,7 +131,7 @@ class RawColumns:
 
     def __init__(self, version: Version) -> None:
         encoders = {"raw": version.encoder, "attributes": version.attribute_encoder}
-        reserved = {*RESERVED, *(f"x{i + 1}" for i in range(version.dim))}
+        reserved = {*RESERVED, *(f"x{i + 1}" for i in range(version.num_features))}
         self._columns = [
             (where, column, f"{column.name}_" * (column.name in reserved) or column.name)
             for where, encoder in encoders.items()

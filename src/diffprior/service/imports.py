@@ -40,7 +40,7 @@ def import_logs(database: Database, model: str, logs: Logs) -> Imported:
         ValueError: The logs do not fit the model.
     """
     catalog, found = Catalog(database), Imported()
-    dim = catalog.newest(model).dim
+    dim = catalog.newest(model).num_features
     if logs.dim != dim:
         raise ValueError(
             f"`logs`: expected {dim} features, those of {model!r}, got {logs.dim}; name them"

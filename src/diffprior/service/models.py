@@ -17,7 +17,15 @@ import sqlalchemy as sa
 
 from ..bandits.agents import AbstractAgent, ThompsonSampling
 from ..bandits.decisions import TaskPolicy, TaskRequest, block_size, host_mean
-from ..bandits.updates import LARGE, MIN_ROWS, Forgetting, Observations, State, ordinary
+from ..bandits.updates import (
+    LARGE,
+    MIN_ROWS,
+    Forgetting,
+    Observations,
+    State,
+    feature_scales,
+    ordinary,
+)
 from ..encoders import Encoder
 from ..evidence.base import AbstractLikelihood
 from ..files.base import load_bytes
@@ -193,6 +201,11 @@ class Version:
         return self.prior.dim
 
     @cached_property
+    def num_features(self) -> int:
+        """Number of features of an action or context."""
+        return self.likelihood.num_features(self.dim)
+
+    @cached_property
     def empty(self) -> State:
         """Evidence of a new task, with room for more rows as they come."""
         return State.of(self.likelihood.empty(self.dim), self.settings.max_rows)
@@ -206,7 +219,7 @@ class Version:
     @cached_property
     def _scales(self) -> tuple[np.ndarray, float]:
         """Standard deviations of the prior, and the size above which observations are tested."""
-        stds = np.sqrt(np.diagonal(np.asarray(self.moments.cov)))
+        stds = feature_scales(self.likelihood, self.moments)
         return stds, LARGE * float(getattr(self.likelihood, "noise_std", 1.0))
 
     @cached_property
@@ -238,7 +251,10 @@ class Version:
             raise ServiceError(422, str(error)) from error
         if self._forgetting is not None:
             state = self._forgetting.faded(state, clock)
-        after = state.add(new, self.settings.max_rows, self.moments)
+        try:
+            after = state.add(new, self.settings.max_rows, self.moments)
+        except ValueError as error:  # of a response, which has all rows that it may have
+            raise ServiceError(422, str(error)) from error
         stds, limit = self._scales
         if new.largest(stds) > limit and not self._leaves_room(after, new):
             raise ServiceError(
@@ -249,7 +265,7 @@ class Version:
         return after
 
     def _observation(self, phi: np.ndarray, reward: float) -> Observations:
-        return Observations(phi, reward, self.dim, np.dtype(self.moments.mean.dtype))
+        return Observations(phi, reward, self.num_features, np.dtype(self.moments.mean.dtype))
 
     def warm_up(self) -> None:
         """Compile what decisions and rewards need, with made-up ones."""
@@ -257,7 +273,7 @@ class Version:
         most, capacity = self.settings.max_rows, MIN_ROWS
         while capacity < most:
             state = State.of(self.likelihood.empty(self.dim, capacity), most)
-            self.learn(state, np.ones(self.dim), 0.0, 1.0)
+            self.learn(state, np.ones(self.num_features), 0.0, 1.0)
             capacity *= 2
         self.ready = True
 

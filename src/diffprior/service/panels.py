@@ -20,6 +20,7 @@ from jaxtyping import Float, Int
 
 from ..bandits.decisions import WINS, best_first, fresh_seed, propensity, seed_key
 from ..bandits.panel import Panel, PanelRows, PriorPool
+from ..evidence.response import response_of
 from ..logs.decisions import CandidateSet
 from ..priors.conditional import of_average_task
 from .models import Catalog, Version
@@ -222,6 +223,9 @@ class ItemPanel:
     ) -> Float[np.ndarray, " k"]:
         draw = self._panel.draws[member % self.num_draws]
         theta = draw[: self._panel.size] if rows is None else draw[rows]
+        response = response_of(self.version.likelihood)
+        if response is not None:
+            return response.paired(theta, x.astype(theta.dtype)[None]).copy()
         return theta @ x.astype(theta.dtype)
 
     def _best(

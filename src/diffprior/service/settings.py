@@ -13,6 +13,7 @@ from ..checks import settings as likelihood_options
 from ..evidence.base import AbstractLikelihood
 from ..evidence.families import LIKELIHOODS, missing_likelihood
 from ..evidence.linear import Linear
+from ..evidence.response import Response
 from ..learning.model import Model
 from ..priors.base import AbstractPrior
 from ..priors.conditional import of_average_task
@@ -33,6 +34,7 @@ SAMPLERS = {
 }
 
 
+RESPONSE = "response:"  # before the name of one
 FIXED = 1e-12  # covariance of a prior that is not to move, relative to that of the model
 
 
@@ -102,7 +104,8 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> "Settings":
-        if self.likelihood is not None and self.likelihood not in LIKELIHOODS:
+        named = self.likelihood is not None and self.likelihood.startswith(RESPONSE)
+        if self.likelihood is not None and self.likelihood not in LIKELIHOODS and not named:
             raise ValueError(
                 f"`likelihood`: expected one of {', '.join(LIKELIHOODS)}, got {self.likelihood!r}"
             )
@@ -126,6 +129,9 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         """The likelihood with its options."""
         if self.likelihood is None:
             raise missing_likelihood("a prior")
+        if self.likelihood.startswith(RESPONSE):
+            name = self.likelihood.removeprefix(RESPONSE)
+            return Response.registered(name, self.likelihood_options)
         try:
             found = LIKELIHOODS[self.likelihood](**self.likelihood_options)
             if isinstance(found, Linear) and found.noise_std is None:
@@ -147,6 +153,8 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
             return self
         own = saved.likelihood
         name = next((name for name, kind in LIKELIHOODS.items() if type(own) is kind), None)
+        if isinstance(own, Response) and own.function.name is not None:
+            name, own = RESPONSE + own.function.name, own.family
         if name is None:
             raise ValueError(
                 f"`likelihood`: expected one of {', '.join(LIKELIHOODS)}, got "
@@ -168,7 +176,8 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     def make_sampler(self, prior: AbstractPrior) -> AbstractSampler:
         """The sampler of posteriors, with its temperature."""
         maker: Any = SAMPLERS.get(self.sampler, best_sampler)
-        return maker(of_average_task(prior), temperature=self.temperature)
+        about = {"likelihood": self.make_likelihood()} if maker is best_sampler else {}
+        return maker(of_average_task(prior), temperature=self.temperature, **about)
 
     def make_agent(self, prior: AbstractPrior) -> AbstractAgent:
         """The agent that decides, for the average task."""

@@ -122,7 +122,7 @@ def _sample_ids(connection: sa.Connection, version: Version, rng: np.random.Gene
 
 def _fits(rows: Sequence[Row], version: Version) -> bool:
     """Whether a task's features and rewards are valid for this version, unlike for another."""
-    if any(len(row["features"]) != 8 * version.dim for row in rows):
+    if any(len(row["features"]) != 8 * version.num_features for row in rows):
         return False
     try:
         check_rewards(version.likelihood, np.array([row["reward"] for row in rows], float))

@@ -91,7 +91,7 @@ def explain(
 ) -> list[Action] | None:
     """Evaluate the actions of a decision under the posterior, as if they were offered again."""
     features = np.frombuffer(decision["features"]).reshape(decision["num_actions"], -1)
-    if features.shape[1] != version.dim:
+    if features.shape[1] != version.num_features:
         return None
     mask = decision["mask"]
     allowed = (
