@@ -44,13 +44,19 @@ def postgres_server() -> Iterator[Any]:
 
 @contextmanager
 def running_service(
-    database: Database, *, required: bool = False, prior: Any = PRIOR, **settings: Any
+    database: Database,
+    *,
+    required: bool = False,
+    prior: Any = PRIOR,
+    draw_seconds: float = 60.0,
+    **settings: Any,
 ) -> Iterator[TestClient]:
     """A service with these settings; `client.engine` is its engine."""
     engine = Engine(database, metrics=Metrics())
     if "shop" not in engine.catalog.names():
         engine.catalog.put("shop", Settings(**settings), prior, 1.0)
-    app = make_app(engine, Tokens(database, required=required), limits=Limits(seconds=60.0))
+    limits = Limits(seconds=60.0, draw_seconds=draw_seconds)
+    app = make_app(engine, Tokens(database, required=required), limits=limits)
     with TestClient(app, "http://localhost", raise_server_exceptions=True) as client:
         client.engine = engine
         engine.prepare()

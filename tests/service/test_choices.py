@@ -156,9 +156,10 @@ def test_who_may_be_chosen(service: TestClient) -> None:
 
 
 def test_choices_do_not_wait_long_for_the_first_draws(
-    service: TestClient, monkeypatch: pytest.MonkeyPatch
+    make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are asked to try again, so that they are not all the requests that may be under way."""
+    service = make_service(**LINEAR, draw_seconds=0.1)
     put(service, *ITEMS)
     may_draw, fill = threading.Event(), Panels._fill
     monkeypatch.setattr(Panels, "_fill", lambda *a: may_draw.wait(60) and fill(*a))

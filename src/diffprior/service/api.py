@@ -49,7 +49,6 @@ MAX_ACTIONS = 1_000
 MAX_NUMBERS = 100_000  # features of one decision
 MAX_BATCH, MAX_REWARDS = 256, 1_000  # decisions and rewards of one call
 MAX_ITEMS = 10_000  # named by one choice
-DRAW_SECONDS = 1.0  # that a choice waits for the first draws of all items
 MAX_ECHO = 300  # characters of a caller's text in an error message
 
 Name = Annotated[  # without control characters, which neither databases nor logs can hold
@@ -455,8 +454,9 @@ def _decisions(engine: Engine, tokens: Tokens, limits: Limits) -> fastapi.APIRou
     ) -> JSONResponse:
         """Choose among items, which are the model's tasks; its reward is that of a decision."""
         if engine.panels.missing(model):  # drawn for without keeping others waiting
+            drawn = asyncio.to_thread(engine.prepare_items, model)
             with contextlib.suppress(TimeoutError):  # then it is asked to try again
-                await asyncio.wait_for(asyncio.to_thread(engine.prepare_items, model), DRAW_SECONDS)
+                await asyncio.wait_for(drawn, limits.draw_seconds)
         return JSONResponse(await serve(body.request(model, token)))
 
     @router.put("/models/{model}/tasks/{task:path}")

@@ -18,6 +18,7 @@ class Limits:
     seconds: float = 30.0  # for reading the body, for the engine to answer, and to take a reply
     head_bytes: int = 64 * 1024  # of the request line, headers and trailers
     head_seconds: float = 20.0  # for reading them
+    draw_seconds: float = 1.0  # that a choice waits for the first draws of all items
     requests: int = 512  # under way
     bodies: int = 256 * 2**20  # bytes of all bodies under way
     connections: int = 900  # below the 1,024 files that a process may usually open
