@@ -1,18 +1,88 @@
-"""What the build of the site adds to the pages: formulas as MathML, which browsers draw without a
-script or a network, and the options of the command line.
+"""What the build of the site adds to the pages: tutorials with what their cells print and draw,
+formulas as MathML, which browsers draw without a script or a network, and the options of the
+command line.
 """
 
+import base64
+import functools
 import html
 import re
+import struct
+import tempfile
 from typing import Any
 
+import jupytext
 from latex2mathml.converter import convert
+from mkdocs.structure.files import File, Files
+from nbclient import NotebookClient
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
 from typer.cli import get_docs_for_click
 from typer.main import get_command
 
 from diffprior.cli import app
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+SHARP = 2  # pixels of a picture for each that it takes on a page
+SETTINGS = f"import matplotlib; matplotlib.rcParams['figure.dpi'] = {72 * SHARP}"
+
+
+def on_files(files: Files, *, config: Any) -> Files:
+    """Run the tutorials that are Python files in percent format; each becomes a page."""
+    for source in [file for file in files if re.match(r"tutorials/.*\.py$", file.src_uri)]:
+        path = source.src_uri.removesuffix(".py")
+        text, pictures, notebook = _page(source.name, source.content_string)
+        files.remove(source)
+        files.append(File.generated(config, f"{path}.md", content=text))
+        files.append(File.generated(config, f"{path}.ipynb", content=notebook))
+        for name, picture in pictures.items():
+            files.append(File.generated(config, f"tutorials/{name}", content=picture))
+    return files
+
+
+@functools.cache
+def _page(name: str, source: str) -> tuple[str, dict[str, bytes], str]:
+    """Markdown of a tutorial, its pictures, and the notebook that readers may download."""
+    notebook = jupytext.reads(source, fmt="py:percent")
+    plain = jupytext.writes(notebook, fmt="ipynb")
+    notebook.cells.insert(0, new_code_cell(SETTINGS))
+    with tempfile.TemporaryDirectory() as folder:
+        NotebookClient(
+            notebook,
+            timeout=600,
+            startup_timeout=600,
+            resources={"metadata": {"path": folder}},
+            extra_arguments=["--IPKernelApp.log_level=40"],
+        ).execute()
+    pictures: dict[str, bytes] = {}
+    shown = [_shown(cell, name, pictures) for cell in notebook.cells[1:]]
+    end = f"[Download this page as a notebook]({name}.ipynb)\n"
+    return "\n\n".join([*shown, end]), pictures, plain
+
+
+def _shown(cell: NotebookNode, name: str, pictures: dict[str, bytes]) -> str:
+    """Markdown of a cell and of its outputs."""
+    if cell.cell_type == "markdown":
+        return str(cell.source)
+    parts = [f"```python\n{cell.source}\n```"]
+    for output in cell.outputs:
+        data = output.get("data", {})
+        if output.get("name") == "stderr":
+            raise ValueError(f"{name}: expected no warnings, got {output.text}")
+        if "image/png" in data:
+            file = f"{name}-{len(pictures) + 1}.png"
+            pictures[file] = base64.b64decode(data["image/png"])
+            (width,) = struct.unpack(">I", pictures[file][16:20])
+            alt = cell.metadata["alt"]
+            parts.append(f'![{alt}]({file}){{ width="{width // SHARP}" }}')
+        elif "text/html" in data:
+            table = data["text/html"].replace("<th></th>", "<td></td>")
+            table = table.replace("<table>", '<table class="figures">')  # the theme leaves it alone
+            parts.append(f'<div class="output" tabindex="0">\n{table}\n</div>')
+        else:
+            text = output.get("text") or data["text/plain"]
+            parts.append(f"```text\n{text.rstrip()}\n```")
+    return "\n\n".join(parts)
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:

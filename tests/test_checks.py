@@ -44,7 +44,7 @@ def test_shape(shape: tuple, got: str) -> None:
     [
         ([1.0, np.nan], "`x`: expected finite numbers, got 1 NaN, infinite or beyond float"),
         ([np.inf, -np.inf], "`x`: expected finite numbers, got 2 NaN, infinite or beyond float"),
-        (["a", "b"], "`x`: expected real numbers, got dtype <U1; convert it to float"),
+        (["a", "b"], "`x`: expected real numbers, got text such as 'a'; convert it to float"),
         ([1j, 2j], "`x`: expected real numbers, got dtype complex128; convert it to float"),
         ([None, None], "`x`: expected real numbers, got dtype object; convert it to float"),
         ([[1.0], [2.0, 3.0]], "`x`: expected an array, got a ragged nest; "),

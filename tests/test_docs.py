@@ -125,6 +125,13 @@ def test_the_site_builds_strictly_and_reads_from_files(tmp_path: Path) -> None:
         "arithmatex" not in "".join(pages.values())
         and pages["explanation/notation.html"].count("</math>") > 50
     )
+    for path in (ROOT / "docs" / "tutorials").glob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        page = pages[f"tutorials/{path.stem}.html"]
+        assert all(f'alt="{alt}"' in page for alt in re.findall('alt="([^"]*)"', source))
+        assert (tmp_path / "tutorials" / f"{path.stem}.ipynb").stat().st_size > 1000
+    tutorials = [text for name, text in pages.items() if name.startswith("tutorials/")]
+    assert len(tutorials) == 6 and all('<img alt="' in text for text in tutorials)
     for command in ("learn", "serve", "token create"):
         assert f"<code>diffprior {command}</code>" in pages["reference/command-line.html"]
     read_site(tmp_path)

@@ -29,7 +29,7 @@ REJECTED: dict[str, tuple[Callable[[], object], str, str, str]] = {
     "noise zero": (lambda: dp.Identity(0.0), "noise_std", "positive", "0"),
     "noise nan": (lambda: dp.Linear(np.nan), "noise_std", "finite", "NaN"),
     "noise vector": (lambda: dp.Linear([1.0, 2.0]), "noise_std", "shape ()", "(2,)"),
-    "noise words": (lambda: dp.Linear("loud"), "noise_std", "real numbers", "<U4"),
+    "noise words": (lambda: dp.Linear("loud"), "noise_std", "real numbers", "'loud'"),
     "update with an action": (
         lambda: dp.Bandit(gaussian(), dp.Linear(1.0)).update(1, 1.0),
         "features",

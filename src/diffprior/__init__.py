@@ -137,7 +137,7 @@ if not TYPE_CHECKING:  # where it would hide misspelled names
         elif name in _MODULES:
             value = getattr(importlib.import_module(_MODULES[name], __name__), name)
         else:
-            similar = difflib.get_close_matches(name, [*__all__, *_SUBMODULES], 1, 0.7)
+            similar = difflib.get_close_matches(name, [*__all__, *_SUBMODULES], 1, 0.6)
             hint = f"; did you mean {similar[0]!r}?" if similar else ""
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
         globals()[name] = value

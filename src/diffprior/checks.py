@@ -53,10 +53,10 @@ def real_numbers(
     """`value` as checked numbers: a NumPy array, or a tracer where it is being traced."""
     if isinstance(value, jax.core.Tracer):
         _check_shape(name, value.shape, shape, fix)
-        _check_real(name, value.dtype)
+        _check_real(name, value, fix)
         return value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(float)
     array = value if type(value) is np.ndarray else _as_array(name, value, fix)
-    _check_real(name, array.dtype)
+    _check_real(name, array, fix)
     _check_shape(name, array.shape, shape, fix)
     ordinary = array.dtype.char in "fd"
     if ordinary and np.vdot(array, array) < SURELY_FINITE:  # faster than a test of each number
@@ -85,9 +85,24 @@ def _as_array(name: str, value: ArrayLike, fix: str) -> np.ndarray:
         raise ValueError(f"`{name}`: expected an array, got a ragged nest; {fix}") from error
 
 
-def _check_real(name: str, dtype: np.dtype) -> None:
-    if dtype.kind not in "fiubV":  # V: floats that NumPy does not know, such as bfloat16
-        raise ValueError(f"`{name}`: expected real numbers, got dtype {dtype}; convert it to float")
+def _check_real(name: str, array: np.ndarray | Array, fix: str) -> None:
+    if array.dtype.kind in "fiubV":  # V: floats that NumPy does not know, such as bfloat16
+        return
+    entries = np.asarray(array).flat if array.dtype.kind in "OU" else ()
+    found = next((entry for entry in entries if not isinstance(entry, float | int)), None)
+    if isinstance(found, str):
+        encode = ", or encode it with dp.Encoder" if array.ndim else ""
+        got = f"text such as {str(found)!r:.40}; convert it to float{encode}"
+    elif found is None:
+        got = f"dtype {array.dtype}; convert it to float"
+    else:
+        got = f"{type(found).__name__}; {fix}"
+    raise ValueError(f"`{name}`: expected real numbers, got {got}")
+
+
+def kind_of(value: object) -> str:
+    """The name of a value of the wrong kind in a message."""
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
 
 
 def default_float() -> np.dtype:

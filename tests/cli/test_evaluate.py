@@ -61,7 +61,7 @@ def test_what_is_missing_is_named_before_any_work(files: tuple[Path, Path], tmp_
     prior, logs = files
     columns = OPTIONS[:6]
     for arguments, message in [
-        ((prior, logs, *columns), "`likelihood`: expected how rewards arise, which the prior in"),
+        ((prior, logs, *columns), "`likelihood`: expected a likelihood, which the prior in"),
         ((prior, logs, *columns, "--likelihood", "linear"), "`noise-std`: expected a number"),
         ((prior, logs, *columns, "--likelihood", "bell"), "`likelihood`: expected one of"),
         ((prior, logs, *columns, "--likelihood", "logistic"), "`rewards`: expected 0 or 1"),

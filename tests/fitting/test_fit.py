@@ -145,7 +145,7 @@ def test_invalid_arguments() -> None:
         (np.full((30, 2), np.nan), "`samples`: expected finite numbers, got 60 NaN.*drop"),
         (np.zeros(30), r"`samples`: expected shape \(n, d\), got \(30,\); pass one row"),
         (np.zeros((30, 0)), r"`samples`: expected .* column, got shape \(30, 0\)"),
-        ([["a", "b"]] * 30, "`samples`: expected real numbers, got dtype <U1; convert"),
+        ([["a", "b"]] * 30, "`samples`: expected real numbers, got text such as 'a'; convert"),
     ):
         with pytest.raises(ValueError, match=message):
             dp.DiffusionPrior.fit(samples)

@@ -213,7 +213,7 @@ def test_wrong_arguments_are_rejected(blob_logs: dp.Logs) -> None:
     unchecked = inspect.unwrap(dp.learn)  # by the type checker of the tests
     with pytest.raises(ValueError, match="`logs`: expected Logs, .* got ndarray"):
         unchecked(np.zeros((5, 2)), dp.Linear())
-    with pytest.raises(ValueError, match="`likelihood`: expected how rewards arise, got int"):
+    with pytest.raises(ValueError, match="`likelihood`: expected a likelihood, got int"):
         unchecked(blob_logs, 1)
     with pytest.raises(ValueError, match="`hedge`: expected a share"):
         dp.learn(blob_logs, dp.Linear(), hedge=1.0)

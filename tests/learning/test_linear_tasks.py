@@ -204,7 +204,7 @@ def test_one_family_is_found_from_logs() -> None:
     tasks, days, rewards = repeated_measures()
     _, cov, _, _ = mixed_model(tasks, np.column_stack([np.ones_like(days), days]), rewards)
     np.testing.assert_allclose(np.diagonal(gaussian.covs[0]), np.diagonal(cov), rtol=0.02)
-    with pytest.raises(ValueError, match="`likelihood`: expected how rewards arise, got NoneType"):
+    with pytest.raises(ValueError, match="`likelihood`: expected a likelihood, got NoneType"):
         resolve(subjects(), None)
 
 

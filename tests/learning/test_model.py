@@ -117,7 +117,7 @@ def test_commands_ask_for_nothing_that_a_model_knows(tmp_path: Path) -> None:
     for command in (("evaluate", "prior"), ("evaluate", "off-policy")):
         options = columns if command[1] == "prior" else ()
         message = run(*command, tmp_path / "bare.dprior", new, *options, code=2)
-        assert "`likelihood`: expected how rewards arise" in message
+        assert "`likelihood`: expected a likelihood" in message
 
 
 def logs_of(rewards: np.ndarray, features: np.ndarray | None = None) -> dp.Logs:

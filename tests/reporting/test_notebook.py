@@ -82,6 +82,22 @@ def test_figures_show_the_numbers() -> None:
     np.testing.assert_allclose(coverage.lines[-1].get_xdata(), [0.88, 0.92])
 
 
+def test_priors_models_and_items_are_tables() -> None:
+    prior = dp.GaussianPrior([1.0, -2.0], np.diag([4.0, 0.25]))
+    page = prior._repr_html_()
+    assert page is not None and "GaussianPrior(dim=2)" in page
+    rows = ["parameter 1", "1", "2", "parameter 2", "-2", "0.5"]
+    assert Cells(page).found == ["mean", "std", *rows]
+    model = dp.Model(prior, dp.Linear(1.0))
+    items = model.items(seed=0)
+    items.add(["a", "b"])
+    for shown, wanted in ((items, ["items", "2"]), (model, ["likelihood", "Linear(noise_std=1)"])):
+        page = shown._repr_html_()
+        assert page is not None
+        found = Cells(page).found
+        assert wanted == found[found.index(wanted[0]) :][:2]
+
+
 def test_a_prior_is_plotted_by_its_draws() -> None:
     for dim, kind in ((1, "patches"), (2, "collections"), (3, "collections")):
         prior = dp.GaussianPrior(np.zeros(dim), np.eye(dim))

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Key, UInt32
 from numpy.typing import ArrayLike
 
-from ..checks import on_device, positive, positive_int
+from ..checks import kind_of, on_device, positive, positive_int
 from ..evidence.base import AbstractEvidence, AbstractLikelihood, Rows
 from ..evidence.response import NamedFunction, Response
 from ..files.base import Serializable
@@ -372,9 +372,13 @@ def as_agent(
             prior, likelihood=likelihood if isinstance(likelihood, AbstractLikelihood) else None
         )
     if not isinstance(prior, AbstractSampler):
+        fix = "fit a prior to the parameters of past tasks, or start from GaussianPrior(mean, cov)"
+        if isinstance(prior, AbstractLikelihood):
+            fix = "the prior is the first argument, and the likelihood the second"
+        elif hasattr(prior, "bandit"):
+            fix = "start its bandits with model.bandit(), or pass model.prior"
         raise ValueError(
-            f"`prior`: expected a prior, a sampler or an agent, got {_kind_of(prior)};"
-            " fit a prior to the parameters of past tasks, or start from GaussianPrior(mean, cov)"
+            f"`prior`: expected a prior, a sampler or an agent, got {kind_of(prior)}; {fix}"
         )
     sampler = prior if temperature is None else prior.at_temperature(temperature)
     return ThompsonSampling(sampler, likelihood)
@@ -420,10 +424,5 @@ def _checked_linear(likelihood: object) -> AbstractLikelihood:
 def _checked_kind(name: str, value: object, kind: type[Kind], fix: str) -> Kind:
     if not isinstance(value, kind):
         wanted = kind.__name__.removeprefix("Abstract").lower()
-        raise ValueError(f"`{name}`: expected a {wanted}, got {_kind_of(value)}; {fix}")
+        raise ValueError(f"`{name}`: expected a {wanted}, got {kind_of(value)}; {fix}")
     return value
-
-
-def _kind_of(value: object) -> str:
-    """The name of a value of the wrong kind in a message."""
-    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

@@ -26,6 +26,8 @@ from ..evidence.linear import Linear
 from ..evidence.response import response_of
 from ..files.cache import SavedArrays
 from ..priors.conditional import ConditionalPrior
+from ..reporting.figures import html
+from ..reporting.tables import Table
 from ._dispatch import check_not_forked
 from .bandit import Posterior
 from .best import Mixtures, best_probabilities
@@ -144,6 +146,13 @@ class Items(AbstractOnline):
             f"Items({type(self._agent).__name__}, {self.likelihood!r}, {len(self)} items, "
             f"dim={self._dim}, num_draws={self._num_draws}, num_decisions={self._num_decisions})"
         )
+
+    def _repr_html_(self) -> str | None:
+        """What `repr` says, as a table for notebooks."""
+        parts = [("items", f"{len(self):,}"), ("decisions", f"{self._num_decisions:,}")]
+        parts += [("agent", type(self._agent).__name__), ("likelihood", repr(self.likelihood))]
+        parts += [("parameters of each item", f"{self._dim}")]
+        return html([Table((), parts, words=True)])
 
     def add(self, names: Names, attributes: object = None) -> None:
         """Let items be chosen. New ones start at the prior, removed ones where they were.
@@ -292,6 +301,11 @@ class Items(AbstractOnline):
             rows = None if candidates is None else self._rows(candidates)
             out = self._places(barred, rows) if barred else NONE
             count = len(self._active) if rows is None else len(rows)
+            if count == len(out):
+                raise ValueError(
+                    "`items`: expected some that can be chosen, got none; add items, or exclude "
+                    "fewer"
+                )
             if positive_int("top_k", top_k) > count - len(out):
                 raise ValueError(
                     f"`top_k`: expected at most {count - len(out)}, the number of items that can "

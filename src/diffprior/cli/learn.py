@@ -133,7 +133,7 @@ def learn(
             likelihood, why = likelihood_advice(known)
             if isinstance(known, Logs):
                 raise ValueError(
-                    f"`likelihood`: expected how rewards arise, got none; {why}, so pass "
+                    f"`likelihood`: expected a likelihood, got none; {why}, so pass "
                     f"--likelihood {likelihood}, or another that fits"
                 )
         by_name = likelihood is not None and noise_std is None and dispersion is None

@@ -271,7 +271,7 @@ def _as_problem(source: object, likelihood: AbstractLikelihood | None) -> Abstra
         return source
     if likelihood is None:
         raise ValueError(
-            "`likelihood`: expected how rewards arise from the prior's parameters, got None; "
+            "`likelihood`: expected a likelihood, got None; "
             "pass dp.Linear(noise_std), dp.Logistic() or another"
         )
     return _RandomActions(as_prior(source), likelihood)

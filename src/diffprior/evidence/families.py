@@ -266,7 +266,7 @@ LIKELIHOODS: dict[str, type[AbstractLikelihood]] = {
 def missing_likelihood(of: str) -> ValueError:
     """Error for a likelihood that nothing says; `of` is what does not know it."""
     return ValueError(
-        f"`likelihood`: expected how rewards arise, which {of} does not say, got none; pass "
+        f"`likelihood`: expected a likelihood, which {of} does not say, got none; pass "
         "logistic (0 or 1), linear with its noise_std (any number), poisson (counts) or "
         "negative-binomial with its dispersion (scattered counts), zero-inflated (often zero and "
         "else positive), or a model of `learn`"

@@ -28,7 +28,10 @@ DTYPES = {
         "BOOL": "|b1",
     }.items()
 }
-_INVALID = "is not a complete diffprior file ({}); copy it again or save it again"
+_INVALID = (
+    "is not a complete diffprior file ({}); pass what `save` or `diffprior learn` wrote, or save "
+    "it again"
+)
 
 
 class ArraySpec(NamedTuple):

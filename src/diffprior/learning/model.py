@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from ..bandits.bandit import Bandit
 from ..bandits.items import Items
 from ..bandits.online import MAX_ROWS
+from ..checks import kind_of
 from ..encoders import Encoder
 from ..evidence.base import AbstractLikelihood
 from ..evidence.linear import Linear
@@ -78,7 +79,7 @@ class Model(Serializable):
             )
         if not isinstance(self.likelihood, AbstractLikelihood):
             raise ValueError(
-                f"`likelihood`: expected how rewards arise, got {type(self.likelihood).__name__}; "
+                f"`likelihood`: expected a likelihood, got {kind_of(self.likelihood)}; "
                 "pass dp.Linear(noise_std), dp.Logistic(), dp.Poisson() or another"
             )
         if isinstance(self.likelihood, Linear) and self.likelihood.noise_std is None:

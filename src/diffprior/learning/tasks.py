@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
+from ..checks import kind_of
 from ..evidence.base import AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..evidence.linear import Linear
@@ -56,7 +57,7 @@ def resolve(logs: AnyLogs, likelihood: object) -> tuple[AbstractLikelihood, Nois
     """The likelihood with its noise, estimated where it is linear and unknown."""
     if not isinstance(likelihood, AbstractLikelihood):
         raise ValueError(
-            f"`likelihood`: expected how rewards arise, got {type(likelihood).__name__}; "
+            f"`likelihood`: expected a likelihood, got {kind_of(likelihood)}; "
             "pass dp.Linear(), dp.Logistic(), dp.Poisson() or another"
         )
     if isinstance(likelihood, Linear):

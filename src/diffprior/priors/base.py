@@ -17,7 +17,8 @@ from ..evidence.linear import LinearEvidence
 from ..files.base import Serializable
 from ..gaussian import Gaussian
 from ..linalg import Spectral, cholesky, eigh, solve_lower, symmetrize
-from ..reporting.figures import parameter_names, plot_draws
+from ..reporting.figures import MAX_INTERVALS, html, parameter_names, plot_draws
+from ..reporting.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +34,16 @@ class AbstractPrior(eqx.Module, Serializable):
 
     def __repr__(self) -> str:
         return describe(self, dim=self.dim)
+
+    def _repr_html_(self) -> str | None:
+        """Mean and standard deviation of each parameter, for notebooks."""
+        moments = self.moments()
+        columns = np.asarray(moments.mean), np.sqrt(np.diagonal(moments.cov))
+        rows = [
+            (name, f"{mean:.3g}", f"{std:.3g}")
+            for name, mean, std in zip(parameter_names(self.dim), *columns, strict=True)
+        ]
+        return html([Table(("", "mean", "std"), rows[:MAX_INTERVALS], repr(self))])
 
     @abc.abstractmethod
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:

@@ -202,7 +202,8 @@ def checked_settings(about: Mapping[str, object]) -> Settings:
         return Settings.model_validate(about)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        message = first["msg"].removeprefix("Value error, ")
+        message = first["msg"].removeprefix("Value error, ").partition(", unable to")[0]
+        message = message.replace("Input should be", "expected")
         if not first["loc"]:
             raise ValueError(message) from error
         name = str(first["loc"][0])
