@@ -25,7 +25,7 @@ def simulation() -> dp.SimulationResult:
 
 
 def comparison() -> Comparison:
-    found = {"a": VALUES, "b": VALUES + [1.0, 1.0, 2.5]}
+    found = {"cold start": VALUES, "a": VALUES + [1.0, 1.0, 2.5]}
     evidence = {name: LogEvidence(values, np.zeros(3)) for name, values in found.items()}
     return Comparison(evidence, found, "a", np.array([1, 2, 3]))
 
