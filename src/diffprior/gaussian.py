@@ -1,5 +1,6 @@
 """Multivariate normal distributions: Lemmas 5 and 6, and conditioning in natural parameters."""
 
+import math
 from typing import NamedTuple
 
 import equinox as eqx
@@ -170,8 +171,8 @@ def tilted(
 
 
 def normal_log_density(
-    y: Float[Array, "..."], mean: Float[Array, "..."], std: Float[Array, ""]
-) -> Float[Array, "..."]:
+    y: Float[AnyArray, "..."], mean: Float[AnyArray, "..."], std: Float[AnyArray, ""]
+) -> Float[AnyArray, "..."]:
     """As `jax.scipy.stats.norm.logpdf`, which takes long to import."""
     variance = std**2
-    return -0.5 * (jnp.log(2.0 * jnp.pi * variance) + (y - mean) ** 2 / variance)
+    return -0.5 * (numpy_of(mean).log(2.0 * math.pi * variance) + (y - mean) ** 2 / variance)

@@ -29,7 +29,7 @@ Arrays = TypeVar("Arrays")  # an array, or a tree of arrays
 if TYPE_CHECKING:
     AnyArray: TypeAlias = Any  # NumPy or JAX: known where a value is made, not to a type checker
 else:
-    AnyArray = Array | np.ndarray
+    AnyArray = Array | np.ndarray | np.generic  # the last for what NumPy returns for no axes
 
 
 def numpy_of(array: AnyArray) -> ModuleType:
@@ -77,6 +77,13 @@ def times(matrix: Float[Array, "n d"], x: Float[Array, " d"]) -> Float[Array, " 
     if x.shape[0] <= MAX_TERMWISE:
         return _total([matrix[:, j] * x[j] for j in range(x.shape[0])])
     return matrix @ x
+
+
+def times_each(
+    matrix: Float[AnyArray, "*#k n d"], x: Float[AnyArray, "*#k d"]
+) -> Float[AnyArray, "... n"]:
+    """Products of matrices and vectors, which in NumPy may have leading axes."""
+    return matrix @ x if matrix.ndim == 2 and x.ndim == 1 else (matrix @ x[..., None])[..., 0]
 
 
 def _total(terms: list[Array]) -> Array:
@@ -294,9 +301,10 @@ def _solve_half(
     return lapack_solve_lower(tril, rhs), log_det
 
 
-def log_det_from_tril(tril: Float[Array, "d d"]) -> Float[Array, ""]:
-    """Log det(L L')."""
-    return 2.0 * jnp.sum(jnp.log(jnp.diagonal(tril)))
+def log_det_from_tril(tril: Float[AnyArray, "*k d d"]) -> Float[AnyArray, "*k"]:
+    """Log det(L L'); NumPy arrays may have leading axes."""
+    xp = numpy_of(tril)
+    return 2.0 * xp.sum(xp.log(xp.diagonal(tril, axis1=-2, axis2=-1)), -1)
 
 
 def eigh(matrix: Float[Array, "d d"]) -> Spectral:

@@ -267,8 +267,14 @@ def gaussian_mean(precision: Spectral, shift: Float[Array, " d"]) -> Float[Array
     return precision.unrotate(precision.rotate(shift) / (1.0 + precision.values))
 
 
-def pick(weights: Float[Array, " k"], uniforms: Float[Array, " n"]) -> Int[Array, " n"]:
-    """Indices by inverting the distribution function of the weights at numbers from [0, 1)."""
+def pick(
+    weights: Float[AnyArray, "*#k k"], uniforms: Float[AnyArray, "*#k n"]
+) -> Int[AnyArray, "*k n"]:
+    """Indices by inverting the distribution function of the weights at numbers from [0, 1); NumPy
+    arrays may have leading axes.
+    """
+    if isinstance(weights, np.ndarray):
+        return _pick_on_host(weights, uniforms)
     numbers = jnp.arange(weights.shape[0], dtype=jnp.int32)
     cumulative = _cumulative(weights)
     places = uniforms * cumulative[-1]
@@ -281,6 +287,14 @@ def pick(weights: Float[Array, " k"], uniforms: Float[Array, " n"]) -> Int[Array
     return jnp.minimum(chosen, last)
 
 
+def _pick_on_host(weights: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
+    cumulative = np.cumsum(weights, axis=-1)
+    places = uniforms * cumulative[..., -1:]
+    chosen = np.sum(cumulative[..., None, :] <= places[..., None], axis=-1)
+    last = np.max(np.where(weights > 0, np.arange(weights.shape[-1]), 0), axis=-1, keepdims=True)
+    return np.minimum(chosen, last)
+
+
 def _cumulative(weights: Float[Array, " k"]) -> Float[Array, " k"]:
     """As `jnp.cumsum`; of few weights in one step instead of many."""
     count = weights.shape[0]
@@ -290,10 +304,13 @@ def _cumulative(weights: Float[Array, " k"]) -> Float[Array, " k"]:
     return jnp.sum(jnp.where(before, weights[None, :], 0.0), axis=1)
 
 
-def log_normalize(log_weights: Float[Array, " k"]) -> tuple[Float[Array, " k"], Float[Array, ""]]:
+def log_normalize(
+    log_weights: Float[AnyArray, "*n k"],
+) -> tuple[Float[AnyArray, "*n k"], Float[AnyArray, "*n"]]:
     """Weights that sum to one, from their logarithms, and the log of what they summed to."""
-    largest = jnp.max(log_weights)
-    largest = jnp.where(jnp.isfinite(largest), largest, 0.0)
-    weights = jnp.exp(log_weights - largest)
-    total = jnp.sum(weights)
-    return weights / total, largest + jnp.log(total)
+    xp = numpy_of(log_weights)
+    largest = xp.max(log_weights, axis=-1, keepdims=True)
+    largest = xp.where(xp.isfinite(largest), largest, 0.0)
+    weights = xp.exp(log_weights - largest)
+    total = xp.sum(weights, axis=-1, keepdims=True)
+    return weights / total, (largest + xp.log(total))[..., 0]

@@ -6,7 +6,9 @@ import pytest
 from numpy.typing import NDArray
 
 import diffprior as dp
+import reference
 from bandits.helpers import standard_prior
+from cases import LOGISTIC, NEGATIVE_BINOMIAL, POISSON, ZERO_INFLATED, LikelihoodCase
 from diffprior.bandits.bandit import Bandit
 
 RNG = np.random.default_rng(12)
@@ -56,8 +58,71 @@ def test_weights_are_exact_where_large_terms_cancel() -> None:
     np.testing.assert_allclose(np.diff(given.log_weights), -0.3, atol=1e-3)
 
 
-def test_nothing_is_compiled_for_a_decision() -> None:
-    bandit = Bandit(PRIORS["mixture"], dp.Linear(1.0), seed=0)
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("mixture", LOGISTIC),
+        ("wide mixture", LOGISTIC),
+        ("gaussian", POISSON),
+        ("gaussian", NEGATIVE_BINOMIAL),
+        ("gaussian", ZERO_INFLATED),
+    ],
+    ids=lambda each: getattr(each, "name", each),
+)
+def test_draws_given_rows_are_those_of_the_compiled_program(
+    name: str, case: LikelihoodCase
+) -> None:
+    """Under no rows, few, many, and far more evidence than the prior; faded and tempered."""
+    prior = PRIORS[name]
+    stds = np.sqrt(np.diagonal(np.asarray(prior.moments().cov)))
+    for num_rows, scale in ((0, 1.0), (3, 1.0), (100, 1.0), (20, 30.0)):
+        bandit = Bandit(prior, case.make(), seed=2**40 + 5, temperature=0.7)
+        features = scale / np.sqrt(prior.dim) * RNG.standard_normal((num_rows, prior.dim))
+        rewards = case.draw(RNG, np.clip(features.sum(axis=1), -3.0, 3.0))
+        bandit.update(features, rewards)
+        policy, state = bandit._policy, bandit._state
+        for number in (0, 1, 2**32 - 1):
+            found = policy._closed_form.draw(state, number)
+            index, failed = policy._draw("index", state, policy._decisions, number, 1)
+            assert not failed[0]
+            np.testing.assert_allclose(found / stds, index.theta[0] / stds, atol=1e-6, rtol=1e-6)
+
+
+def test_draws_given_rows_are_from_the_posterior() -> None:
+    """Of a bimodal one of two parameters, on a grid; in double precision whatever JAX's is."""
+    weights, means, covs = [0.7, 0.3], [[-2.0, 0.0], [2.0, 1.0]], [np.eye(2), 0.5 * np.eye(2)]
+    bandit = Bandit(dp.MixturePrior(weights, means, covs), dp.Logistic(), seed=1)
+    features = RNG.standard_normal((8, 2))
+    rewards = np.arange(8) % 2.0
+    bandit.update(features, rewards)
+    draws = np.stack([bandit._policy._closed_form.draw(bandit._state, i) for i in range(4000)])
+
+    def log_density(points: NDArray[np.float64]) -> NDArray[np.float64]:
+        rows = reference.family_log_density(rewards, points @ features.T, "logistic", 1.0)
+        return rows.sum(axis=1) + reference.mixture_log_density(points, weights, means, covs)
+
+    low, high = np.full(2, -8.0), np.full(2, 8.0)
+    mean, cov, _ = reference.grid_moments_2d(log_density, low, high, 400)
+    standard = np.linalg.solve(np.linalg.cholesky(cov), (draws - mean).T).T
+    for values in (*standard.T, *(standard**2 - 1.0).T, standard[:, 0] * standard[:, 1]):
+        assert abs(values.mean()) < 5.0 * values.std() / np.sqrt(len(values))
+
+
+def test_after_warming_up_the_program_decides_likewise() -> None:
+    given = PRIORS["mixture"], dp.Logistic()
+    first, second = Bandit(*given, seed=4), Bandit(*given, seed=4)
+    second.warm_up(6)
+    assert second._policy._compiled
+    for reward in (0.0, 1.0, 1.0):
+        decisions = [bandit.decide(FEATURES) for bandit in (first, second)]
+        np.testing.assert_allclose(*(decision.scores for decision in decisions), atol=1e-6)
+        for bandit in (first, second):
+            bandit.update(FEATURES[decisions[0].action], reward)
+
+
+@pytest.mark.parametrize("likelihood", [dp.Linear(1.0), dp.Logistic()], ids=["linear", "logistic"])
+def test_nothing_is_compiled_for_a_decision(likelihood: dp.AbstractLikelihood) -> None:
+    bandit = Bandit(PRIORS["mixture"], likelihood, seed=0)
     names: list[str] = []
 
     def listen(event: str, duration: float, **details: str) -> None:
@@ -71,9 +136,17 @@ def test_nothing_is_compiled_for_a_decision() -> None:
     assert names == []
 
 
-def test_evidence_that_numpy_cannot_factorize_is_left_to_the_program() -> None:
-    bandit = Bandit(standard_prior(), dp.Linear(1.0), seed=0)
-    nan = bandit._state._replace(leaves=[np.full_like(a, np.nan) for a in bandit._state.leaves])
+@pytest.mark.parametrize("likelihood", [dp.Linear(1.0), dp.Logistic()], ids=["linear", "logistic"])
+def test_evidence_that_numpy_cannot_factorize_is_left_to_the_program(
+    likelihood: dp.AbstractLikelihood,
+) -> None:
+    bandit = Bandit(standard_prior(), likelihood, seed=0)
+    bandit.update(np.ones(2), 1.0)
+    nan = bandit._state._replace(leaves=[_broken(a) for a in bandit._state.leaves])
     assert bandit._policy._closed_form.draw(nan, 0) is None
     bandit._state = nan
     assert bandit.decide(FEATURES[:, :2], throw=False).failed
+
+
+def _broken(leaf: NDArray[np.generic]) -> NDArray[np.generic]:
+    return np.full_like(leaf, np.nan) if leaf.dtype.kind == "f" else leaf

@@ -21,7 +21,7 @@ from cases import (
     problem,
     tolerance,
 )
-from diffprior.evidence.glm import irls
+from diffprior.evidence.glm import irls, terms_on_host
 
 both_precisions = pytest.mark.float32
 every_family = pytest.mark.parametrize("case", GLMS, ids=case_name)
@@ -47,6 +47,21 @@ def test_family_is_the_twins(case: LikelihoodCase) -> None:
         twins = reference.family_derivatives(y, ETA, case.family, case.dispersion)
         for ours, twin in zip(derivatives, twins, strict=True):
             assert_allclose(ours, twin, rtol=rtol, atol=tolerance(1e-12, 1e-5))
+
+
+@both_precisions
+@pytest.mark.parametrize("case", GLMS[1:], ids=case_name)
+def test_numpy_arrays_give_the_same_numpy_arrays(case: LikelihoodCase) -> None:
+    family = case.make()
+    terms = terms_on_host(family)
+    compiled = jax.jit(lambda y, eta: (family.log_density(y, eta), *family.slopes(y, eta)))
+    for y in (0.0, 1.0):
+        rewards = np.full_like(ETA, y)
+        ours = (terms.log_density(rewards, ETA), *terms.slopes(rewards, ETA))
+        for found, expected in zip(ours, compiled(rewards, ETA), strict=True):
+            assert isinstance(found, np.ndarray)
+            rtol = tolerance(1e-12, 1e-4)
+            assert_allclose(found, expected, rtol=rtol, atol=tolerance(1e-12, 1e-4))
 
 
 @every_family

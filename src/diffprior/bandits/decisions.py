@@ -261,6 +261,7 @@ class Policy:
         self._closed_form = ClosedForm.of(agent, self._decisions)
         self._block = block_size(agent)
         self._latest: tuple[Any, ...] = (None, None, None)  # found without hashing what it is for
+        self._compiled = False  # whether to decide by program where that is faster, once compiled
 
     def decide(self, state: State, number: int, request: Request) -> Decision:
         """The decisions of a request, the first of which has this number."""
@@ -283,10 +284,17 @@ class Policy:
         scores, lost = (_reply(request, a, ranked=False) for a in (self._mean(values), failed))
         return Decision(_reply(request, actions), scores, share, error, lost)
 
+    def warm_up(self, state: State, request: Request) -> None:
+        """Compile what decisions of this size need; they then use it."""
+        if self._closed_form is not None and self._closed_form.slower:
+            self._compiled = True
+        self.decide(state, 0, request)
+
     def _index(self, state: State, number: int, count: int) -> tuple[Any, Bool[np.ndarray, " n"]]:
         """The indices that decide, and what failed."""
-        if count == 1 and self._closed_form is not None and state.learn is not None:
-            theta = self._closed_form.draw(state, number)
+        closed = None if self._compiled else self._closed_form
+        if count == 1 and closed is not None and state.learn is not None:
+            theta = closed.draw(state, number)
             if theta is not None:
                 return LinearIndex(theta[None]), _NOT_FAILED
         return self._draw("index", state, self._decisions, number, count)

@@ -1,5 +1,7 @@
 """Likelihoods by name. A new one is a class here and a line in `LIKELIHOODS`."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from jaxtyping import Array, Float, Key
 
 from ..checks import is_traced, on_device, positive, real_numbers
 from ..gaussian import normal_log_density
+from ..linalg import AnyArray, numpy_of
 from .base import AbstractLikelihood, Rows, reject_rewards
 from .glm import AbstractFamily
 from .linear import Linear
@@ -38,7 +41,7 @@ class Identity(AbstractFamily):
     def mean(self, eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
         return eta
 
-    def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+    def log_density(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
         return normal_log_density(y, eta, self.noise_std)
 
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -55,16 +58,23 @@ class Logistic(AbstractFamily):
         on_host = isinstance(eta, np.ndarray)
         return 0.5 + 0.5 * np.tanh(0.5 * eta) if on_host else jax.nn.sigmoid(eta)
 
-    def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        return y * eta - jax.nn.softplus(eta)
+    def log_density(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
+        return y * eta - _softplus(eta)
 
-    def score(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        small = jnp.exp(-jnp.abs(eta))
-        return y - jnp.where(eta > 0, 1.0, small) / (1.0 + small)
+    def score(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
+        return y - _sigmoid(eta)
 
-    def curvature(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        small = jnp.exp(-jnp.abs(eta))
-        return small / (1.0 + small) ** 2
+    def curvature(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
+        return _logistic_curvature(eta)
+
+    def slopes(
+        self, y: Float[Rows, "..."], eta: Float[Rows, "..."]
+    ) -> tuple[Float[Rows, "..."], Float[Rows, "..."]]:
+        xp = numpy_of(eta)
+        small = xp.exp(-xp.abs(eta))
+        share = 1.0 / (1.0 + small)
+        other = small * share
+        return y - xp.where(eta > 0, share, other), share * other
 
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         return (jax.random.uniform(key, eta.shape, eta.dtype) < self.mean(eta)).astype(eta.dtype)
@@ -82,26 +92,32 @@ class Poisson(AbstractFamily):
     """
 
     def mean(self, eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
-        numpy = np if isinstance(eta, np.ndarray) else jnp
-        growth = 1.0 + numpy.clip(eta - LARGEST, 0.0, 1e3)
-        return numpy.exp(numpy.minimum(eta, LARGEST)) * growth
+        return _growth(eta)
 
-    def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        excess = jnp.maximum(eta - LARGEST, 0.0)
-        total = jnp.exp(jnp.minimum(eta, LARGEST)) * (1.0 + excess + 0.5 * excess**2)
-        return y * eta - total - gammaln(y + 1.0)
+    def log_density(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
+        xp = numpy_of(eta)
+        excess = xp.maximum(eta - LARGEST, 0.0)
+        total = xp.exp(xp.minimum(eta, LARGEST)) * (1.0 + excess + 0.5 * excess**2)
+        return y * eta - total - _log_gamma(y + 1.0)
 
-    def score(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        return y - self.mean(eta)
+    def score(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
+        return y - _growth(eta)
 
-    def curvature(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        return jnp.exp(jnp.minimum(eta, LARGEST))
+    def curvature(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
+        xp = numpy_of(eta)
+        return xp.exp(xp.minimum(eta, LARGEST))
 
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         return draw_counts(key, jnp.exp(jnp.minimum(eta, LARGEST_DRAWN)))
 
     def check_rewards(self, rewards: np.ndarray) -> None:
         check_counts(rewards)
+
+
+def _growth(eta: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
+    """The exponential, beyond 30 continued by a straight line."""
+    xp = numpy_of(eta)
+    return xp.exp(xp.minimum(eta, LARGEST)) * (1.0 + xp.clip(eta - LARGEST, 0.0, 1e3))
 
 
 def draw_counts(key: Key[Array, ""], rates: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -139,22 +155,20 @@ class NegativeBinomial(AbstractFamily):
         positive("dispersion", self.dispersion)
 
     def mean(self, eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
-        numpy = np if isinstance(eta, np.ndarray) else jnp
+        numpy = numpy_of(eta)
         return numpy.exp(numpy.minimum(eta, 80.0))
 
-    def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        r = self.dispersion
-        logit = eta - jnp.log(r)
-        log_choose = _log_rising(r, y) - gammaln(y + 1.0)
-        return log_choose - y * jax.nn.softplus(-logit) - r * jax.nn.softplus(logit)
+    def log_density(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
+        r, logit = self.dispersion, _logit(eta, self.dispersion)
+        log_choose = _log_rising(r, y) - _log_gamma(y + 1.0)
+        return log_choose - y * _softplus(-logit) - r * _softplus(logit)
 
-    def score(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        p = jax.nn.sigmoid(eta - jnp.log(self.dispersion))
+    def score(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
+        p = _sigmoid(_logit(eta, self.dispersion))
         return y * (1.0 - p) - self.dispersion * p
 
-    def curvature(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        logit = eta - jnp.log(self.dispersion)
-        return (y + self.dispersion) * jax.nn.sigmoid(logit) * jax.nn.sigmoid(-logit)
+    def curvature(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
+        return (y + self.dispersion) * _logistic_curvature(_logit(eta, self.dispersion))
 
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         gamma_key, count_key = jax.random.split(key)
@@ -166,18 +180,46 @@ class NegativeBinomial(AbstractFamily):
         check_counts(rewards)
 
 
-def _log_rising(r: Float[Array, ""], y: Float[Array, "..."]) -> Float[Array, "..."]:
+def _log_rising(r: Float[AnyArray, ""], y: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
     """Log Gamma(r + y) - log Gamma(r); by Stirling's series where r is large and they cancel."""
-    large = jnp.maximum(r, LARGE_DISPERSION)
+    xp = numpy_of(y)
+    large = xp.maximum(r, LARGE_DISPERSION)
 
-    def rest(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    def rest(x: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
         return 1.0 / (12.0 * x) - 1.0 / (360.0 * x**3)
 
-    growth = (large + y - 0.5) * jnp.log1p(y / large) + y * (jnp.log(large) - 1.0)
+    growth = (large + y - 0.5) * xp.log1p(y / large) + y * (xp.log(large) - 1.0)
     series = growth + rest(large + y) - rest(large)
-    return jnp.where(
-        r < LARGE_DISPERSION, gammaln(jnp.minimum(r, LARGE_DISPERSION) + y) - gammaln(r), series
-    )
+    exact = _log_gamma(xp.minimum(r, LARGE_DISPERSION) + y) - _log_gamma(r)
+    return xp.where(r < LARGE_DISPERSION, exact, series)
+
+
+def _softplus(eta: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
+    return numpy_of(eta).logaddexp(eta, 0.0)
+
+
+def _sigmoid(eta: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
+    xp = numpy_of(eta)
+    small = xp.exp(-xp.abs(eta))
+    return xp.where(eta > 0, 1.0, small) / (1.0 + small)
+
+
+def _logistic_curvature(eta: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
+    xp = numpy_of(eta)
+    small = xp.exp(-xp.abs(eta))
+    return small / (1.0 + small) ** 2
+
+
+def _logit(eta: Float[AnyArray, "..."], dispersion: Float[AnyArray, ""]) -> Float[AnyArray, "..."]:
+    """The log odds that a negative binomial count goes on."""
+    return eta - numpy_of(eta).log(dispersion)
+
+
+def _log_gamma(x: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
+    """In NumPy without SciPy, which is slow to import."""
+    if isinstance(x, Array):
+        return gammaln(x)
+    return np.array([math.lgamma(number) for number in np.ravel(x).tolist()]).reshape(np.shape(x))
 
 
 class ZeroInflated(AbstractFamily):
@@ -220,38 +262,42 @@ class ZeroInflated(AbstractFamily):
         return scalar
 
     def mean(self, eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
-        numpy = np if isinstance(eta, np.ndarray) else jnp
+        numpy = numpy_of(eta)
         amount, log_std, slope = map(numpy.asarray, (self.amount, self.log_std, self.slope))
         logs = numpy.log(amount) + slope * eta + 0.5 * log_std**2
         return Logistic().mean(eta) * numpy.exp(numpy.minimum(logs, 80.0))
 
-    def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        log_y = jnp.log(jnp.where(y > 0, y, 1.0))
-        amounts = normal_log_density(log_y, self._center(eta), self.log_std) - log_y
-        return jnp.where(y > 0, amounts - jax.nn.softplus(-eta), -jax.nn.softplus(eta))
+    def log_density(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
+        xp = numpy_of(eta)
+        log_y = xp.log(xp.where(y > 0, y, 1.0))
+        amounts = normal_log_density(log_y, _center(self, eta), self.log_std) - log_y
+        return xp.where(y > 0, amounts - _softplus(-eta), -_softplus(eta))
 
-    def score(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        left = jnp.log(jnp.where(y > 0, y, 1.0)) - self._center(eta)
-        amounts = jnp.where(y > 0, self.slope * left / self.log_std**2, 0.0)
-        return Logistic().score((y > 0).astype(eta.dtype), eta) + amounts
+    def score(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
+        xp = numpy_of(eta)
+        left = xp.log(xp.where(y > 0, y, 1.0)) - _center(self, eta)
+        amounts = xp.where(y > 0, self.slope * left / self.log_std**2, 0.0)
+        return (y > 0).astype(eta.dtype) - _sigmoid(eta) + amounts
 
-    def curvature(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        amounts = jnp.where(y > 0, (self.slope / self.log_std) ** 2, 0.0)
-        return Logistic().curvature(y, eta) + amounts
+    def curvature(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
+        amounts = numpy_of(eta).where(y > 0, (self.slope / self.log_std) ** 2, 0.0)
+        return _logistic_curvature(eta) + amounts
 
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         keys = jax.random.split(key)
         noise = self.log_std * jax.random.normal(keys[1], eta.shape, eta.dtype)
-        amounts = jnp.exp(jnp.minimum(self._center(eta) + noise, 80.0))
+        amounts = jnp.exp(jnp.minimum(_center(self, eta) + noise, 80.0))
         return Logistic().sample(keys[0], eta) * amounts
-
-    def _center(self, eta: Float[Array, "..."]) -> Float[Array, "..."]:
-        return jnp.log(self.amount) + self.slope * eta
 
     def check_rewards(self, rewards: np.ndarray) -> None:
         reject_rewards(
             rewards, rewards < 0, "0 or positive numbers", "linear rewards may be negative"
         )
+
+
+def _center(family: ZeroInflated, eta: Float[AnyArray, "..."]) -> Float[AnyArray, "..."]:
+    """The mean of the logarithm of positive rewards."""
+    return numpy_of(eta).log(family.amount) + family.slope * eta
 
 
 LIKELIHOODS: dict[str, type[AbstractLikelihood]] = {

@@ -1,162 +1,52 @@
-"""Generalized linear models: families, rows of history, and Gaussian approximations of posteriors.
+"""Generalized linear models: families, rows of history, and posteriors under Gaussian priors."""
 
-Laplace's approximation is by IRLS (Algorithm 1), the variational one by fixed-point iteration.
-"""
-
+import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from ..checks import is_traced, on_device, positive_int, whole_number
 from ..files.base import field_hints
 from ..gaussian import Gaussian
-from ..linalg import cholesky, log_det_from_tril, solve_lower
+from ..linalg import cholesky, numpy_of, solve_lower
+from .approximate import (
+    MAX_NEWTON_STEPS,
+    Laplace,
+    Variational,
+    find_mode,
+    first_guesses,
+    fit_variational,
+    laplace,
+)
 from .base import (
     AbstractEvidence,
     AbstractLikelihood,
     Columns,
     Rows,
-    Sums,
     capacity_for,
     inverse_temperature,
     merged,
     padded,
-    predictors,
-    products,
     put_rows,
     room_for,
     small_room,
     sum_over_rows,
 )
+from .history import History, InUnits, Terms
 from .linear import LinearEvidence
 
-NODES = 3  # of Gauss-Hermite quadrature: E exp(eta) is 5 % low at a standard deviation of 1.5
-MAX_NEWTON_STEPS = 500
-VARIATIONAL_STEPS = 8
-DAMPING = 0.7  # of the variational steps; undamped ones oscillate where predictors vary widely
+MIN_ROWS_AT_ONCE, CACHED = 16, 2**13  # rows that are summed at once on the host; predictors
 COLUMNS = ("features", "rewards", "weights", "offsets")
 _FULL = (
     "`append`: expected at most {} rows inside a compiled program, got more; make room with "
     "`likelihood.empty(dim, capacity=...)`"
 )
-
-_PLACES, _MASSES = np.polynomial.hermite_e.hermegauss(NODES)
-
-
-def average(
-    function: Callable[[Array], Sums], mean: Float[Array, " n"], variance: Float[Array, " n"]
-) -> Sums:
-    """The mean of `function(eta)` over independent eta ~ N(mean, variance), each on its own."""
-    std = jnp.sqrt(jnp.maximum(variance, 0.0))
-    places, masses = (jnp.asarray(a, std.dtype) for a in (_PLACES, _MASSES / _MASSES.sum()))
-    values = jax.vmap(lambda place: function(mean + place * std))(places)
-    found: Sums = jax.tree.map(lambda leaf: masses @ leaf, values)
-    return found
-
-
-class Expansion(NamedTuple):
-    """Log p(h | theta) at a point, minus its second derivative there, and the first."""
-
-    value: Float[Array, ""]
-    precision: Float[Array, "d d"]
-    score: Float[Array, " d"]
-
-
-class ModeSearch(eqx.Module):
-    """State of the damped Newton search for the mode, in units of the prior: theta = mean + L z."""
-
-    z: Float[Array, " d"]
-    at: Expansion  # of log p(h | z)
-    damping: Float[Array, ""]
-    converged: Bool[Array, ""]
-    num_iterations: Int[Array, ""]
-
-    @property
-    def objective(self) -> Float[Array, ""]:
-        """The function to minimize."""
-        return 0.5 * self.z @ self.z - self.at.value
-
-    def hessian_tril(self) -> Float[Array, "d d"]:
-        """The Cholesky factor of the second derivative of the objective."""
-        return cholesky(jnp.eye(self.z.shape[0], dtype=self.z.dtype) + self.at.precision)
-
-    def found(self, hessian_tril: Float[Array, "d d"]) -> Bool[Array, ""]:
-        """Whether this is the mode, or within a few posterior deviations' rounding of it."""
-        left = solve_lower(hessian_tril, (self.z - self.at.score)[:, None])
-        return self.converged | (jnp.max(jnp.abs(left)) <= 8 * small_step(self.z.dtype))
-
-
-def find_mode(
-    expand: Callable[[Array], Expansion],
-    starts: Float[Array, "m d"],
-    max_steps: int = MAX_NEWTON_STEPS,
-) -> ModeSearch:
-    """Minimize |z|^2 / 2 - log p(h | z) from the best of the starts."""
-    dtype, identity = starts.dtype, jnp.eye(starts.shape[1], dtype=starts.dtype)
-    eps = jnp.finfo(dtype).eps
-
-    def step(search: ModeSearch) -> ModeSearch:
-        tril = cholesky(search.at.precision + (1.0 + search.damping) * identity)
-        inverse_tril = solve_lower(tril, identity)
-        move = inverse_tril @ (search.z - search.at.score)  # in posterior standard deviations
-        z = search.z - inverse_tril.T @ move
-        new = expand(z)
-        rounding = 4 * eps * (1.0 + jnp.abs(search.objective))
-        accept = 0.5 * z @ z - new.value <= search.objective + rounding
-        no_gain = 0.5 * jnp.sum(move**2) <= rounding
-        small = jnp.max(jnp.abs(move)) <= small_step(dtype) + 64 * eps * jnp.max(jnp.abs(z))
-        undamped = search.damping == 0
-        lower = jnp.where(search.damping < 1e-2, 0.0, search.damping * 0.05)
-        higher = jnp.maximum(search.damping * 10.0, 1.0)
-        z, at = jax.tree.map(
-            lambda ours, theirs: jnp.where(accept, ours, theirs), (z, new), (search.z, search.at)
-        )
-        return ModeSearch(
-            z,
-            at,
-            jnp.where(accept, lower, higher),
-            undamped & (small | no_gain),
-            search.num_iterations + 1,
-        )
-
-    def going_on(search: ModeSearch) -> Bool[Array, ""]:
-        return ~search.converged & (search.num_iterations < max_steps)
-
-    first = jax.vmap(expand)(starts)
-    gains = first.value - 0.5 * jnp.sum(starts**2, axis=1)
-    best = jnp.argmax(jnp.where(jnp.isfinite(gains), gains, -jnp.inf))
-    z, at = jax.tree.map(lambda leaf: leaf[best], (starts, first))
-    zero, none = jnp.zeros((), dtype), jnp.zeros((), jnp.int32)
-    return jax.lax.while_loop(going_on, step, ModeSearch(z, at, zero, jnp.array(False), none))
-
-
-class Laplace(eqx.Module):
-    """Laplace's approximation, log p(h) under it, and how the search for the mode went."""
-
-    posterior: Gaussian
-    log_evidence: Float[Array, ""]
-    converged: Bool[Array, ""]
-    num_iterations: Int[Array, ""]
-
-
-def laplace(mean: Float[Array, " d"], tril: Float[Array, "d d"], search: ModeSearch) -> Laplace:
-    """The approximation about the mode that was found, where theta = mean + tril z."""
-    hessian_tril = search.hessian_tril()
-    half_cov = solve_lower(hessian_tril, tril.T)
-    posterior = Gaussian(mean + tril @ search.z, half_cov.T @ half_cov)
-    log_evidence = -search.objective - 0.5 * log_det_from_tril(hessian_tril)
-    return Laplace(posterior, log_evidence, search.found(hessian_tril), search.num_iterations)
-
-
-def small_step(dtype: jnp.dtype) -> float:
-    """A Newton step, in posterior standard deviations, after which the error is near rounding."""
-    return float(jnp.finfo(dtype).eps) ** 0.375
 
 
 class AbstractFamily(AbstractLikelihood):
@@ -167,17 +57,44 @@ class AbstractFamily(AbstractLikelihood):
     form is faster or more accurate.
     """
 
-    def score(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+    def score(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
         """The derivative of the log density in eta; arguments and shapes as of `log_density`."""
-        return _derivative(lambda eta: self.log_density(y, eta), eta)
+        return _derivative(lambda eta: jnp.asarray(self.log_density(y, eta)), jnp.asarray(eta))
 
-    def curvature(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+    def curvature(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
         """Minus the second derivative in eta, which may depend on y; as of `log_density`."""
-        return -_derivative(lambda eta: self.score(y, eta), eta)
+        return -_derivative(lambda eta: jnp.asarray(self.score(y, eta)), jnp.asarray(eta))
+
+    def slopes(
+        self, y: Float[Rows, "..."], eta: Float[Rows, "..."]
+    ) -> tuple[Float[Rows, "..."], Float[Rows, "..."]]:
+        """Score and curvature, for families that compute both at once more quickly."""
+        kind = type(self)
+        return kind.score(self, y, eta), kind.curvature(self, y, eta)
+
+    @property
+    def terms(self) -> "Terms":
+        """Its functions, called without the cost of Equinox's bound methods."""
+        kind = type(self)
+        return Terms(
+            functools.partial(kind.log_density, self), functools.partial(kind.slopes, self)
+        )
 
     def empty(self, dim: int, capacity: int = 0) -> "GLMEvidence":
         room = capacity_for(whole_number("capacity", capacity))
         return GLMEvidence.empty_of(self, positive_int("dim", dim), room)
+
+
+def terms_on_host(likelihood: AbstractLikelihood) -> Terms | None:
+    """The functions of a family in double precision, where it computes with NumPy arrays."""
+    if not isinstance(likelihood, AbstractFamily):
+        return None
+    if AbstractFamily.score in (type(likelihood).score, type(likelihood).curvature):
+        return None
+    terms = jax.tree.map(lambda a: np.asarray(a, np.float64), likelihood).terms
+    one = np.ones(1)
+    found = (terms.log_density(one, one), *terms.slopes(one, one))
+    return terms if all(isinstance(a, np.ndarray) for a in found) else None
 
 
 class GLMEvidence(AbstractEvidence):
@@ -217,6 +134,13 @@ class GLMEvidence(AbstractEvidence):
     def quadratic(self) -> bool:
         return False
 
+    @property
+    def history(self) -> "History":
+        """The rows and the Gaussian term, for computations."""
+        columns = (self.features, self.rewards, self.weights, self.offsets, self.num_rows)
+        folded, at_zero = self.folded, self.folded.log_likelihood_at_zero()
+        return History(self.family.terms, *columns, folded.precision, folded.shift, at_zero)
+
     @eqx.filter_jit
     def condition(
         self, gaussian: Gaussian, start: Float[Array, " d"] | None = None
@@ -226,57 +150,18 @@ class GLMEvidence(AbstractEvidence):
 
     @eqx.filter_jit
     def expand(self, belief: Gaussian) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
-        """Expected curvature X'WX and shift X'(W X m + s) over theta ~ N(m, C).
-
-        W and s are the curvature and score of every row, averaged over its own eta ~
-        N(phi'm, phi'C phi). At a fixed point of `gaussian.tilt(*expand(belief))` the belief is the
-        Gaussian variational approximation of the posterior.
+        """See `History.expand`. At a fixed point of `gaussian.tilt(*expand(belief))` the belief is
+        the Gaussian variational approximation of the posterior.
         """
-
-        def rows(x: Array, y: Array, offset: Array) -> tuple[Array, Array]:
-            return average(
-                lambda eta: (self.family.curvature(y, eta), self.family.score(y, eta)),
-                *predictors(belief, x, offset),
-            )
-
-        precision, score = self._sum_moments(rows)
-        precision = precision + self.folded.precision
-        folded_score = self.folded.shift - self.folded.precision @ belief.mean
-        return precision, precision @ belief.mean + score + folded_score
-
-    def expand_at(self, theta: Float[Array, " d"]) -> Expansion:
-        """The second-order expansion of log p(h | .) at `theta`."""
-
-        def rows(x: Array, y: Array, w: Array, offset: Array) -> Expansion:
-            eta = x @ theta + offset
-            log_densities = jnp.where(w > 0, self.family.log_density(y, eta), 0.0)
-            curvature, score = self.family.curvature(y, eta), self.family.score(y, eta)
-            return Expansion(w @ log_densities, (w * curvature) @ products(x), (w * score) @ x)
-
-        found, folded = self._sum(rows), self.folded
-        precision = found.precision.reshape(self.dim, self.dim) + folded.precision
-        score = found.score + folded.shift - folded.precision @ theta
-        return Expansion(found.value + folded.log_likelihood(theta), precision, score)
+        return self.history.expand(belief.mean, belief.cov)
 
     @eqx.filter_jit
     def log_likelihood(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
-
-        def rows(x: Array, y: Array, w: Array, offset: Array) -> Array:
-            log_densities = self.family.log_density(y, x @ theta + offset)
-            return jnp.sum(w * jnp.where(w > 0, log_densities, 0.0))
-
-        return self._sum(rows) + self.folded.log_likelihood(theta)
+        return self.history.log_likelihood(theta)
 
     @eqx.filter_jit
     def expected_log_likelihood(self, belief: Gaussian) -> Float[Array, ""]:
-
-        def rows(x: Array, y: Array, w: Array, offset: Array) -> Array:
-            log_densities = average(
-                lambda eta: self.family.log_density(y, eta), *predictors(belief, x, offset)
-            )
-            return jnp.sum(w * jnp.where(w > 0, log_densities, 0.0))
-
-        return self._sum(rows) + self.folded.expected_log_likelihood(belief)
+        return self.history.expected_log_likelihood(belief.mean, belief.cov)
 
     @eqx.filter_jit
     def squared_error(
@@ -292,24 +177,9 @@ class GLMEvidence(AbstractEvidence):
             slope = _derivative(lambda eta: jnp.asarray(self.family.mean(eta)), eta)
             return jnp.sum(w * residual**2), (-2.0 * w * residual * slope) @ x
 
-        folded = self.folded.squared_error(theta)
-        return jax.tree.map(jnp.add, self._sum(rows), folded)
-
-    def _sum_moments(
-        self, curvature_and_score: Callable[..., tuple[Array, Array]]
-    ) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
-        """Sum w c phi phi' and sum w s phi over rows, where c and s are functions of blocks."""
-
-        def rows(x: Array, y: Array, w: Array, offset: Array) -> tuple[Array, Array]:
-            curvature, score = curvature_and_score(x, y, offset)
-            return (w * curvature) @ products(x), (w * score) @ x
-
-        precision, score = self._sum(rows)
-        return precision.reshape(self.dim, self.dim), score
-
-    def _sum(self, rows: Callable[..., Sums]) -> Sums:
         columns = (self.features, self.rewards, self.weights, self.offsets)
-        return sum_over_rows(rows, columns, self.num_rows)
+        found = sum_over_rows(rows, columns, self.num_rows)
+        return jax.tree.map(jnp.add, found, self.folded.squared_error(theta))
 
     def temper(self, temperature: ArrayLike) -> "GLMEvidence":
         weights = inverse_temperature(temperature) * self.weights
@@ -450,7 +320,7 @@ def _put(evidence: GLMEvidence, start: Int[Array, ""], new: tuple[Rows, Rows, Ro
 @eqx.filter_jit
 def _as_linear(evidence: GLMEvidence, theta: Float[Array, " d"]) -> LinearEvidence:
     """The second-order expansion at `theta`, as evidence of a linear model."""
-    value, precision, score = evidence.expand_at(theta)
+    value, precision, score = evidence.history.expand_at(theta)
     shift = precision @ theta + score
     at_zero = value - theta @ (shift - 0.5 * precision @ theta)
     zero = jnp.zeros_like(at_zero)
@@ -472,34 +342,39 @@ def irls(
     converge too. The search begins at `start`, by default near the prior mean.
     """
     tril = cholesky(prior.cov)
-    local = evidence.reparameterize(prior.mean, tril)
+    local = evidence.reparameterize(prior.mean, tril).history
     if start is None:
-        starts = _first_guesses(local)
+        starts = first_guesses(*local.expand_at_origin())
     else:
         z = jnp.clip(solve_lower(tril, (start - prior.mean)[:, None])[:, 0], -30.0, 30.0)
         starts = z[None]
     return laplace(prior.mean, tril, find_mode(local.expand_at, starts, max_steps))
 
 
-def _first_guesses(local: GLMEvidence) -> Float[Array, "2 d"]:
-    """The prior mean, and the mode of the expansion about a predictor of zero in every row: where
-    features are large, the prior mean can be far from any mode.
+def variational(evidence: AbstractEvidence) -> Variational:
+    """The Gaussian q of least KL(q, posterior) under the prior N(0, I); see `fit_variational`.
+
+    Other Gaussian priors come to this one by `evidence.reparameterize(mean, cholesky(cov))`.
     """
-    family = local.family
-
-    def rows(x: Array, y: Array, offset: Array) -> tuple[Array, Array]:
-        origin = jnp.zeros_like(offset)
-        curvature = family.curvature(y, origin)
-        return curvature, family.score(y, origin) - curvature * offset
-
-    precision, pull = jax.tree.map(
-        jnp.add, local._sum_moments(rows), (local.folded.precision, local.folded.shift)
+    if isinstance(evidence, GLMEvidence):
+        return variational_of_rows(evidence.history)
+    posterior, log_evidence = evidence.condition(
+        Gaussian.standard(evidence.dim, jnp.result_type(float))
     )
-    tril = cholesky(jnp.eye(local.dim, dtype=precision.dtype) + precision)
-    half = solve_lower(tril, pull[:, None])
-    guess = solve_lower(tril, jnp.eye(local.dim, dtype=tril.dtype)).T @ half[:, 0]
-    nowhere = jnp.zeros_like(guess)
-    return jnp.stack([nowhere, jnp.where(jnp.all(jnp.isfinite(guess)), guess, nowhere)])
+    q = fit_variational(
+        posterior.mean,
+        lambda mean, cov: evidence.expand(Gaussian(mean, cov)),
+        lambda mean, cov: evidence.expected_log_likelihood(Gaussian(mean, cov)),
+    )
+    return q._replace(bound=jnp.where(jnp.isnan(log_evidence), jnp.nan, q.bound))
+
+
+def variational_of_rows(local: "History | InUnits") -> Variational:
+    """As `variational`, of rows."""
+    search = find_mode(local.expand_at, first_guesses(*local.expand_at_origin()))
+    found = search.found(search.hessian_tril())
+    q = fit_variational(search.z, local.expand, local.expected_log_likelihood)
+    return q._replace(bound=numpy_of(q.bound).where(found, q.bound, np.nan))
 
 
 def _derivative(
@@ -507,66 +382,3 @@ def _derivative(
 ) -> Float[Array, "..."]:
     """Of a function that acts element by element."""
     return jax.jvp(function, (eta,), (jnp.ones_like(eta),))[1]
-
-
-class Variational(NamedTuple):
-    """N(mean, factor factor'), the log determinant of its covariance, and a bound on log p(h)."""
-
-    mean: Float[Array, " d"]
-    factor: Float[Array, "d d"]
-    log_det: Float[Array, ""]
-    bound: Float[Array, ""]
-
-    @property
-    def cov(self) -> Float[Array, "d d"]:
-        """The covariance."""
-        return self.factor @ self.factor.T
-
-
-def variational(evidence: AbstractEvidence) -> Variational:
-    """The Gaussian q of least KL(q, posterior) under the prior N(0, I).
-
-    A few steps of the fixed-point iteration q <- prior times the expansion of the likelihood under
-    q, from the mode on. Other Gaussian priors come to this one by
-    `evidence.reparameterize(mean, cholesky(cov))`.
-
-    References:
-        Opper and Archambeau, The variational Gaussian approximation revisited (2009), Eqs. 8, 9;
-        here the averages are by quadrature over each row's linear predictor.
-    """
-    mode, failed = _mode_in_prior_units(evidence)
-    identity = jnp.eye(evidence.dim, dtype=mode.dtype)
-    State = tuple[Variational, tuple[Array, Array]]
-
-    def step(number: Int[Array, ""], state: State) -> State:
-        q, old = state
-        new = evidence.expand(Gaussian(q.mean, q.cov))
-        share = jnp.where(number == 0, 1.0, DAMPING).astype(identity.dtype)
-        precision, shift = (a + share * (b - a) for a, b in zip(old, new, strict=True))
-        tril = cholesky(identity + precision)
-        half = solve_lower(tril, identity)
-        mean = half.T @ (half @ shift)
-        return Variational(mean, half.T, -log_det_from_tril(tril), q.bound), (precision, shift)
-
-    nothing = jnp.zeros((), mode.dtype)
-    first = Variational(mode, jnp.zeros_like(identity), nothing, nothing)
-    start = (first, (jnp.zeros_like(identity), jnp.zeros_like(mode)))
-    q = jax.lax.fori_loop(0, VARIATIONAL_STEPS, step, start)[0]
-    divergence = 0.5 * (
-        q.mean @ q.mean + jnp.sum(q.factor**2) - q.log_det - jnp.asarray(q.mean.shape[0])
-    )
-    bound = evidence.expected_log_likelihood(Gaussian(q.mean, q.cov)) - divergence
-    return q._replace(bound=jnp.where(failed, jnp.nan, bound))
-
-
-def _mode_in_prior_units(
-    evidence: AbstractEvidence,
-) -> tuple[Float[Array, " d"], Bool[Array, ""]]:
-    """The mode under the prior N(0, I), and whether it was not found."""
-    if isinstance(evidence, GLMEvidence):
-        search = find_mode(evidence.expand_at, _first_guesses(evidence))
-        return search.z, ~search.found(search.hessian_tril())
-    posterior, log_evidence = evidence.condition(
-        Gaussian.standard(evidence.dim, jnp.result_type(float))
-    )
-    return posterior.mean, jnp.isnan(log_evidence)

@@ -80,14 +80,14 @@ class LinearEvidence(AbstractEvidence):
         self, gaussian: Gaussian, start: Float[Array, " d"] | None = None
     ) -> tuple[Gaussian, Float[Array, ""]]:
         posterior, log_mass = gaussian.tilt(self.precision, self.shift)
-        return posterior, log_mass + self._log_likelihood_at_zero()
+        return posterior, log_mass + self.log_likelihood_at_zero()
 
     def expand(self, belief: Gaussian) -> tuple[Float[Array, "d d"], Float[Array, " d"]]:
         return self.precision, self.shift
 
     @eqx.filter_jit
     def log_likelihood(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
-        return theta @ (self.shift - 0.5 * self.precision @ theta) + self._log_likelihood_at_zero()
+        return theta @ (self.shift - 0.5 * self.precision @ theta) + self.log_likelihood_at_zero()
 
     @eqx.filter_jit
     def expected_log_likelihood(self, belief: Gaussian) -> Float[Array, ""]:
@@ -102,7 +102,8 @@ class LinearEvidence(AbstractEvidence):
         variance = self.noise_std**2
         return variance * jnp.maximum(scaled, 0.0), 2.0 * variance * pull
 
-    def _log_likelihood_at_zero(self) -> Float[Array, ""]:
+    def log_likelihood_at_zero(self) -> Float[Array, ""]:
+        """Log p(h | 0)."""
         log_norm = jnp.log(jnp.sqrt(2 * jnp.pi) * self.noise_std)
         return -0.5 * self.sum_squares - self.count * log_norm
 
@@ -198,7 +199,7 @@ class Linear(AbstractLikelihood):
     def mean(self, eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
         return eta
 
-    def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+    def log_density(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
         return normal_log_density(y, eta, self._known_noise())
 
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -1,6 +1,8 @@
 """Exact posterior sampling under a closed-form prior: TS, TunedTS and MixTS."""
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +10,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key
 from numpy.typing import ArrayLike
 
+from ..evidence.approximate import Variational
 from ..evidence.base import AbstractEvidence
-from ..evidence.glm import Variational, variational
-from ..linalg import MAX_UNROLLED, cholesky
+from ..evidence.glm import variational
+from ..linalg import MAX_UNROLLED, AnyArray, cholesky, numpy_of, times_each
 from ..mixture import log_normalize, pick
 from ..priors.base import AbstractClosedFormPrior
 from ..priors.gaussian import GaussianPrior
@@ -89,43 +92,78 @@ def _as_mixture(prior: AbstractClosedFormPrior) -> MixturePrior | None:
 def _resampled(
     key: Key[Array, ""], prior: MixturePrior, evidence: AbstractEvidence
 ) -> tuple[Float[Array, " d"], Info]:
-    """Sampling importance resampling over component and parameters, theta = m_k + L_k z: in units
-    of its component every prior is N(0, I).
-    """
-    log_weights, trils = jnp.log(prior.weights), jax.vmap(cholesky)(prior.covs)
-    units = jax.vmap(evidence.reparameterize)
-    fitted = jax.vmap(variational)(units(prior.means, trils))
-    weights, log_bound = log_normalize(log_weights + fitted.bound)
+    trils = jax.vmap(cholesky)(prior.covs)
+    fitted = jax.vmap(variational)(jax.vmap(evidence.reparameterize)(prior.means, trils))
+    proposals = Proposals.of(jnp.log(prior.weights), prior.means, trils, fitted)
     uniform_key, normal_key = jax.random.split(unrolled(key))
-    first, last = jax.random.uniform(uniform_key, (2,), weights.dtype)
-    which = pick(weights, (jnp.arange(PROPOSALS, dtype=weights.dtype) + first) / PROPOSALS)
-    z, log_proposal = _heavy_tailed(normal_key, fitted, which)
-    thetas = prior.means[which] + jnp.einsum("mij,mj->mi", trils[which], z)
-    d = thetas.shape[1]
-    log_prior = log_weights[which] - 0.5 * (jnp.sum(z**2, axis=1) + d * jnp.log(2 * jnp.pi))
-    log_joint = log_prior + jax.vmap(evidence.log_likelihood)(thetas)
-    log_ratio = log_joint - log_proposal - jnp.log(weights)[which]
-    shares, log_total = log_normalize(log_ratio)
-    theta = thetas[pick(shares, last[None])[0]]
-    log_evidence = log_total - jnp.log(PROPOSALS)
-    failed = ~jnp.isfinite(log_evidence) | ~jnp.isfinite(log_bound)
-    return theta, Info.of(theta, log_evidence, 1.0 / jnp.sum(shares**2), failed)
+    uniforms = jax.random.uniform(uniform_key, (2,), prior.means.dtype)
+    normal = jax.random.normal(normal_key, (PROPOSALS, 2 * prior.dim + 4), prior.means.dtype)
+    theta, *info = proposals.resample(jax.vmap(evidence.log_likelihood), uniforms, normal)
+    return theta, Info.of(theta, *info)
+
+
+class Proposals(NamedTuple):
+    """Sampling importance resampling over component and parameters, theta = m_k + L_k z: in units
+    of its component every prior is N(0, I). In JAX or in NumPy.
+    """
+
+    log_prior: Float[AnyArray, " k"]
+    log_weights: Float[AnyArray, " k"]  # of the components given evidence
+    log_bound: Float[AnyArray, ""]
+    means: Float[AnyArray, "k d"]
+    trils: Float[AnyArray, "k d d"]
+    fitted: Variational
+
+    @staticmethod
+    def of(
+        log_prior: Float[AnyArray, " k"],
+        means: Float[AnyArray, "k d"],
+        trils: Float[AnyArray, "k d d"],
+        fitted: Variational,
+    ) -> "Proposals":
+        """From the components of the prior, each fitted to its posterior."""
+        weights, log_bound = log_normalize(log_prior + fitted.bound)
+        log_weights = numpy_of(weights).log(weights)
+        return Proposals(log_prior, log_weights, log_bound, means, trils, fitted)
+
+    def resample(
+        self,
+        log_likelihood: Callable[[AnyArray], AnyArray],
+        uniforms: Float[AnyArray, "*n 2"],
+        normal: Float[AnyArray, "*n m j"],
+    ) -> tuple[Float[AnyArray, "*n d"], AnyArray, AnyArray, AnyArray]:
+        """The draw that these random numbers determine; log p(h), the effective number of
+        proposals, and whether it failed. In NumPy of many draws, with leading axes.
+        """
+        xp, d = numpy_of(self.means), self.means.shape[-1]
+        weights = xp.exp(self.log_weights)
+        places = (xp.arange(PROPOSALS, dtype=weights.dtype) + uniforms[..., :1]) / PROPOSALS
+        which = pick(weights, places)
+        z, log_proposal = _heavy_tailed(normal, self.fitted, which)
+        thetas = self.means[which] + times_each(self.trils[which], z)
+        log_prior = self.log_prior[which] - 0.5 * (xp.sum(z**2, -1) + d * math.log(2 * math.pi))
+        log_joint = log_prior + log_likelihood(thetas)
+        shares, log_total = log_normalize(log_joint - log_proposal - self.log_weights[which])
+        chosen = pick(shares, uniforms[..., 1:])
+        theta = xp.take_along_axis(thetas, chosen[..., None], -2)[..., 0, :]
+        log_evidence = log_total - math.log(PROPOSALS)
+        failed = ~(xp.isfinite(log_evidence) & xp.isfinite(self.log_bound))
+        return theta, log_evidence, 1.0 / xp.sum(shares**2, -1), failed
 
 
 def _heavy_tailed(
-    key: Key[Array, ""], fitted: Variational, which: Int[Array, " m"]
-) -> tuple[Float[Array, "m d"], Float[Array, " m"]]:
+    normal: Float[AnyArray, "m k"], fitted: Variational, which: Int[AnyArray, " m"]
+) -> tuple[Float[AnyArray, "m d"], Float[AnyArray, " m"]]:
     """Draws about the chosen Gaussians by Student's t with d + 4 degrees of freedom, and their log
     densities: no weight over a Gaussian tail is unbounded. Its chi-square variable is a sum of
     squares, which compiles much faster than JAX's own.
     """
-    d, dtype = fitted.mean.shape[1], fitted.mean.dtype
-    freedom = jnp.asarray(d + 4, dtype)
-    normal = jax.random.normal(key, (which.shape[0], 2 * d + 4), dtype)
-    chi_square = jnp.sum(normal[:, d:] ** 2, axis=1)
-    noise = normal[:, :d] * jnp.sqrt(freedom / chi_square)[:, None]
-    draws = fitted.mean[which] + jnp.einsum("mij,mj->mi", fitted.factor[which], noise)
-    log_scale = 0.5 * (fitted.log_det[which] + d * jnp.log(freedom * jnp.pi))
+    xp, d = numpy_of(normal), fitted.mean.shape[-1]
+    freedom = d + 4.0
+    chi_square = xp.sum(normal[..., d:] ** 2, -1)
+    noise = normal[..., :d] * xp.sqrt(freedom / chi_square)[..., None]
+    draws = fitted.mean[which] + times_each(fitted.factor[which], noise)
+    log_scale = 0.5 * (fitted.log_det[which] + d * math.log(freedom * math.pi))
     log_norm = math.lgamma(d + 2.0) - math.lgamma(0.5 * d + 2.0) - log_scale
-    tails = 0.5 * (freedom + d) * jnp.log1p(jnp.sum(noise**2, axis=1) / freedom)
+    tails = 0.5 * (freedom + d) * xp.log1p(xp.sum(noise**2, -1) / freedom)
     return draws, log_norm - tails
