@@ -90,15 +90,15 @@ def find_mode(
     starts: Float[AnyArray, "m *k d"],
     max_steps: int = MAX_NEWTON_STEPS,
 ) -> ModeSearch:
-    """Minimize |z|^2 / 2 - log p(h | z) from the better of two starts, or from one."""
+    """Minimize |z|^2 / 2 - log p(h | z) from the best of the starts."""
     xp = numpy_of(starts)
     at = (expand if xp is np else jax.vmap(expand))(starts)
     height = _objective(starts, at)
     height = xp.where(xp.isfinite(height), height, xp.inf)
-    last = height[-1] < height[0]
-    z, *parts = (_where(last, a[-1], a[0]) for a in (starts, *at))
+    best = xp.argmin(height, axis=0)
+    z, *parts = (_nth(best, a) for a in (starts, *at))
     zero = xp.zeros_like(height[0])
-    search = ModeSearch(z, Expansion(*parts), zero, last & ~last, xp.zeros((), xp.int32))
+    search = ModeSearch(z, Expansion(*parts), zero, zero > 0, xp.zeros((), xp.int32))
 
     def step(search: ModeSearch) -> ModeSearch:
         return _newton_step(expand, search)
@@ -151,6 +151,12 @@ def _objective(z: Float[AnyArray, "*k d"], at: Expansion) -> Float[AnyArray, "*k
 
 def _identity(like: Float[AnyArray, "*k d"]) -> Float[AnyArray, "d d"]:
     return numpy_of(like).eye(like.shape[-1], dtype=like.dtype)
+
+
+def _nth(place: AnyArray, arrays: AnyArray) -> AnyArray:
+    """At each place the one of several arrays that it names."""
+    wide = place.reshape(1, *place.shape, *[1] * (arrays.ndim - 1 - place.ndim))
+    return numpy_of(arrays).take_along_axis(arrays, wide, 0)[0]
 
 
 def _where(mask: AnyArray, ours: AnyArray, theirs: AnyArray) -> AnyArray:

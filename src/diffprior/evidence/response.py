@@ -15,9 +15,10 @@ from ..checks import on_device, positive_int
 from ..files.base import NotDefinedHere, Serializable
 from ..gaussian import Gaussian
 from ..linalg import cholesky, solve_lower
+from .approximate import Expansion, average, find_mode, laplace
 from .base import AbstractEvidence, AbstractLikelihood, Rows, Sums, products, sum_over_rows
 from .families import Identity
-from .glm import AbstractFamily, Expansion, GLMEvidence, average, find_mode, laplace
+from .glm import AbstractFamily, GLMEvidence
 from .linear import Linear
 
 Function = Callable[[Float[Array, " d"], Float[Array, " p"]], Float[Array, ""]]
@@ -174,7 +175,7 @@ class Response(AbstractLikelihood):
     def mean(self, eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
         return self.family.mean(eta)
 
-    def log_density(self, y: Float[Array, "..."], eta: Float[Array, "..."]) -> Float[Array, "..."]:
+    def log_density(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
         return self.family.log_density(y, eta)
 
     def sample(self, key: Array, eta: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -260,7 +261,7 @@ class ResponseEvidence(AbstractEvidence):
         def rows(x: Array, y: Array, w: Array, _: Array) -> Expansion:
             eta, slope = self._at(theta, x, w)
             value = self.family.log_density(y, eta)
-            curvature, score = self.family.curvature(y, eta), self.family.score(y, eta)
+            score, curvature = self.family.slopes(y, eta)
             value = jnp.where(w > 0, value, 0.0)
             return Expansion(w @ value, (w * curvature) @ products(slope), (w * score) @ slope)
 
@@ -282,11 +283,8 @@ class ResponseEvidence(AbstractEvidence):
 
         def rows(x: Array, y: Array, w: Array, _: Array) -> tuple[Array, Array]:
             mean, slope, linear, rest = self._regression(belief, x, w)
-            curvature, score = average(
-                lambda eta: (self.family.curvature(y, eta), self.family.score(y, eta)),
-                mean,
-                linear + rest,
-            )
+            slopes = functools.partial(self.family.slopes, y)
+            score, curvature = average(slopes, mean, linear + rest)
             share = w / (1.0 + curvature * rest)
             return (share * curvature) @ products(slope), (share * score) @ slope
 
@@ -306,7 +304,8 @@ class ResponseEvidence(AbstractEvidence):
     def expected_log_likelihood(self, belief: Gaussian) -> Float[Array, ""]:
         def rows(x: Array, y: Array, w: Array, _: Array) -> Array:
             mean, _, linear, rest = self._regression(belief, x, w)
-            values = average(lambda eta: self.family.log_density(y, eta), mean, linear + rest)
+            density = self.family.log_density
+            (values,) = average(lambda eta: (density(y, eta),), mean, linear + rest)
             return w @ jnp.where(w > 0, values, 0.0)
 
         return self._sum(rows)
