@@ -68,7 +68,7 @@ class AbstractFamily(AbstractLikelihood):
     def slopes(
         self, y: Float[Rows, "..."], eta: Float[Rows, "..."]
     ) -> tuple[Float[Rows, "..."], Float[Rows, "..."]]:
-        """Score and curvature, for families that compute both at once more quickly."""
+        """Score and curvature, arguments as of `log_density`: both at once may be quicker."""
         kind = type(self)
         return kind.score(self, y, eta), kind.curvature(self, y, eta)
 
