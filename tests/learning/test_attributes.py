@@ -155,7 +155,9 @@ def test_draws_given_attributes_are_about_the_exact_posterior() -> None:
     """Of evaluation, of a closed form, and of the E-step of a diffusion model of residuals."""
     logs = world(40, mean_rows=3.0)
     center, cov = np.zeros(3), 0.25 * np.eye(2)
-    regression = Regression(center, B, np.array([0.2, -0.1]), cov, np.zeros_like(B))
+    regression = Regression(
+        center, B, np.array([0.2, -0.1]), cov, np.zeros_like(B), np.ones(len(B))
+    )
     components = GaussianMixture.single(regression.mean, cov)
     prior = dp.GaussianPrior(regression.mean, cov)
     family = Family.given_attributes("given", Family("g", prior, components), regression)
@@ -173,7 +175,7 @@ def test_draws_given_attributes_are_about_the_exact_posterior() -> None:
         "closed form": np.moveaxis(family.posterior_draws(logs, likelihood, 5, count=16), 0, 1),
     }
     sampler = dp.TwistedSMC(distill(components), num_particles=16)
-    one = posterior_draws(sampler, logs, likelihood, 0, offsets=offsets) + offsets
+    one = posterior_draws(sampler, logs, likelihood, 0, conditions=offsets) + offsets
     draws["E-step"] = one[:, None]
     for values in draws.values():
         unit = [(v - mean) @ half for v, (mean, half) in zip(values, exact, strict=True)]

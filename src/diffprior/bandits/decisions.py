@@ -31,6 +31,7 @@ from ..checks import default_float, positive_int, real_numbers
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..evidence.linear import Linear
 from ..executors import num_cores
+from ..priors.conditional import conditioned
 from ..samplers.exact import Exact
 from ..threefry import fold_in, host_fold_in, is_known_generator
 from ._dispatch import ONE_THREAD, QUICK_COMPILATION, Structure, awaited, compiled, partition
@@ -550,11 +551,17 @@ def host_mean(likelihood: AbstractLikelihood) -> Callable[[np.ndarray], np.ndarr
     return padded
 
 
-def of_residual(evidence: AbstractEvidence, offset: Float[Array, " d"] | None) -> AbstractEvidence:
-    """Evidence about what an offset leaves of the parameters."""
-    if offset is None:
-        return evidence
-    return evidence.reparameterize(offset, jnp.eye(len(offset), dtype=offset.dtype))
+def of_residual(
+    agent: AbstractAgent, evidence: AbstractEvidence, condition: Float[Array, " c"] | None
+) -> tuple[AbstractAgent, AbstractEvidence, Float[Array, " d"]]:
+    """An agent for a task of this condition (see `ConditionalPrior.conditions`), evidence about
+    what its offset leaves of the parameters, and the offset.
+    """
+    identity = jnp.eye(evidence.dim, dtype=default_float())
+    if condition is None:
+        return agent, evidence, jnp.zeros_like(identity[0])
+    agent, offset = conditioned(agent, condition, evidence.dim)
+    return agent, evidence.reparameterize(offset, identity), offset
 
 
 # ---- many tasks, each with its own evidence
@@ -571,7 +578,7 @@ class TaskRequest(NamedTuple):
     seed: int
     number: int
     temperature: float = 1.0
-    offset: Float[np.ndarray, " d"] | None = None
+    condition: Float[np.ndarray, " c"] | None = None
     block: int = 0
 
 
@@ -621,19 +628,19 @@ class TaskPolicy:
         numbers[:count] = [(request.number % 2**32, request.block) for request in requests]
         temperatures = np.ones(TASKS_PER_CALL)
         temperatures[:count] = [request.temperature for request in requests]
-        own = (evidence, temperatures, seeds, numbers, _offsets_of(requests))
+        own = (evidence, temperatures, seeds, numbers, _conditions_of(requests))
         found = program(self._leaves, own, np.int32(count))
         return jax.tree.map(lambda array: np.asarray(array)[:count], found)
 
 
-def _offsets_of(requests: Sequence[TaskRequest]) -> Float[np.ndarray, "n d"] | None:
-    """The offsets of tasks, of which all have one or none."""
-    first = requests[0].offset
+def _conditions_of(requests: Sequence[TaskRequest]) -> Float[np.ndarray, "n c"] | None:
+    """The conditions of tasks, of which all have one or none."""
+    first = requests[0].condition
     if first is None:
         return None
-    offsets = np.zeros((TASKS_PER_CALL, len(first)), default_float())
-    offsets[: len(requests)] = [request.offset for request in requests]
-    return offsets
+    conditions = np.zeros((TASKS_PER_CALL, len(first)), default_float())
+    conditions[: len(requests)] = [request.condition for request in requests]
+    return conditions
 
 
 @functools.cache
@@ -661,10 +668,10 @@ def _task_program(
 
     @jax.jit  # so that it is traced once, though its shapes are asked for before
     def one(leaves: Any, own: Any) -> tuple[Index, Bool[Array, " draws"]]:
-        evidence_leaves, temperature, seed, (number, block), offset = own
+        evidence_leaves, temperature, seed, (number, block), condition = own
         agent: AbstractAgent = agent_structure.combine(leaves)
         evidence: AbstractEvidence = evidence_structure.combine(evidence_leaves)
-        evidence = of_residual(evidence.temper(temperature), offset)
+        agent, evidence, offset = of_residual(agent, evidence.temper(temperature), condition)
         streams = _task_streams(seed)
         first = decision_key(streams.decisions, number)
         own_stream = decision_key(decision_key(streams.propensities, number), block)
@@ -673,7 +680,7 @@ def _task_program(
 
         def index(key: Key[Array, ""]) -> tuple[Index, Bool[Array, ""]]:
             found, failed = agent.index(key, evidence)
-            return found if offset is None else found.moved(offset), failed
+            return found if condition is None else found.moved(offset), failed
 
         return jax.vmap(index)(keys)
 

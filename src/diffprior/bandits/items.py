@@ -55,7 +55,7 @@ class _Item:
     state: State | None = None
     num_rewards: int = 0
     num_redraws: int = 0
-    offset: Float[np.ndarray, " d"] | None = None  # of the prior, given the item's attributes
+    condition: Float[np.ndarray, " e"] | None = None  # of the prior, given the item's attributes
 
 
 class Items(AbstractOnline):
@@ -167,12 +167,12 @@ class Items(AbstractOnline):
             ValueError: A name is no string or integer, or occurs twice; or attributes do not fit.
         """
         wanted = _checked_names("names", names)
-        offsets = None if attributes is None else self._offsets(attributes, len(wanted))
+        conditions = None if attributes is None else self._conditions(attributes, len(wanted))
         with self._updating:
-            self._add(wanted, offsets)
+            self._add(wanted, conditions)
 
-    def _offsets(self, attributes: object, count: int) -> Float[np.ndarray, "n d"]:
-        """Offsets of the prior mean by the attributes of so many items."""
+    def _conditions(self, attributes: object, count: int) -> Float[np.ndarray, "n e"]:
+        """Conditions of the prior by the attributes of so many items."""
         if self._conditional is None:
             raise ValueError(
                 "`attributes`: expected None with a prior that was not learned given attributes; "
@@ -184,20 +184,22 @@ class Items(AbstractOnline):
             raise ValueError(
                 f"`attributes`: expected a row for each of {count} names, got {len(z)}"
             )
-        return self._conditional.offsets(z)
+        return self._conditional.conditions(z)
 
-    def _add(self, names: Sequence[Name], offsets: Float[np.ndarray, "n d"] | None = None) -> None:
+    def _add(
+        self, names: Sequence[Name], conditions: Float[np.ndarray, "n e"] | None = None
+    ) -> None:
         shown, again = [], []
         for place, name in enumerate(names):
             item = self._items.get(name)
             if item is None:
                 item = _Item(name, -1, self._num_added)
                 self._num_added += 1
-            if offsets is not None:
-                item.offset = offsets[place]
+            if conditions is not None:
+                item.condition = conditions[place]
             if item.row < 0:
                 shown.append(item)
-            elif offsets is not None:
+            elif conditions is not None:
                 again.append(item)
         self._show(shown)
         self._redraw(again)
@@ -374,8 +376,8 @@ class Items(AbstractOnline):
     def _redrawn(self, proposals: Sequence[tuple[_Item, State | None]]) -> PanelRows:
         """Rows of the panel for items that have shown this; a ValueError if a draw fails."""
         words = np.array([(i.number, i.num_redraws + 1) for i, _ in proposals], np.int64)
-        offsets = self._stacked_offsets([item for item, _ in proposals])
-        rows = self._draws([state for _, state in proposals], words.reshape(-1, 2), offsets)
+        conditions = self._stacked_conditions([item for item, _ in proposals])
+        rows = self._draws([state for _, state in proposals], words.reshape(-1, 2), conditions)
         if rows.failed.any():
             names = [proposals[place][0].name for place in np.flatnonzero(rows.failed).tolist()]
             raise ValueError(
@@ -385,12 +387,12 @@ class Items(AbstractOnline):
             )
         return rows
 
-    def _stacked_offsets(self, items: Sequence[_Item]) -> Float[np.ndarray, "n d"] | None:
+    def _stacked_conditions(self, items: Sequence[_Item]) -> Float[np.ndarray, "n e"] | None:
         if self._conditional is None:
             return None
-        none = np.zeros(self._dim)
-        found = [none if item.offset is None else item.offset for item in items]
-        return np.array(found).reshape(-1, self._dim)
+        average = self._conditional.average
+        found = [average if item.condition is None else item.condition for item in items]
+        return np.array(found).reshape(-1, len(average))
 
     def _commit(self, proposals: Sequence[tuple[_Item, State | None]], rows: PanelRows) -> None:
         """Put evidence and draws in their places; the lock is held."""
@@ -479,7 +481,7 @@ class Items(AbstractOnline):
         item = self._known("name", _checked_name("name", name))
         state = item.state
         state = None if state is None else self._present(state)
-        thetas = self._draws.parameters(state, num_draws, seed_or_fresh(seed), item.offset)
+        thetas = self._draws.parameters(state, num_draws, seed_or_fresh(seed), item.condition)
         if not np.isfinite(thetas).all():
             raise RuntimeError("`posterior`: a draw failed; rescale features or set jax_enable_x64")
         return Posterior(thetas, () if self._encoder is None else self._encoder.names)
@@ -592,7 +594,7 @@ class Items(AbstractOnline):
         changed = [i for i in items if known.get(i.number, (-1,))[0] != i.num_redraws]
         for some in pieces(np.arange(len(changed))):
             states = [changed[place].state or self._empty for place in some]
-            parts = mixture.mixtures(states, self._stacked_offsets([changed[i] for i in some]))
+            parts = mixture.mixtures(states, self._stacked_conditions([changed[i] for i in some]))
             for place, *own in zip(some, *parts, strict=True):
                 known[changed[place].number] = (changed[place].num_redraws, *own)
         found = [known[item.number][1:] for item in items]
@@ -619,9 +621,9 @@ class Items(AbstractOnline):
                 "counts": np.array(counts, np.int64).reshape(-1, 3),
                 "sizes": np.array([len(self._active), self._num_added], np.int64),
             }
-            offsets = self._stacked_offsets(items)
-            if offsets is not None:
-                about["offsets"] = offsets
+            conditions = self._stacked_conditions(items)
+            if conditions is not None:
+                about["offsets"] = conditions
             return super().file_fields() | {
                 "conditional": self._conditional,
                 "attribute_encoder": self._attribute_encoder,
@@ -652,9 +654,9 @@ class Items(AbstractOnline):
             for name, (number, rewards, redraws) in zip(names, counts, strict=True)
         ]
         if found._conditional is not None:
-            offsets = np.asarray(about["offsets"], np.float64).reshape(len(names), found._dim)
-            for item, offset in zip(items, offsets, strict=True):
-                item.offset = offset
+            conditions = np.asarray(about["offsets"], np.float64).reshape(len(names), -1)
+            for item, condition in zip(items, conditions, strict=True):
+                item.condition = condition
         for stack in known["evidence"]:
             found._unstack(stack.arrays, items)
         found._num_decisions = known["num_decisions"]

@@ -144,12 +144,12 @@ class PanelDraws:
         self,
         states: Sequence[State | None],
         words: Int[np.ndarray, "n 2"],
-        offsets: Float[np.ndarray, "n d"] | None = None,
+        conditions: Float[np.ndarray, "n e"] | None = None,
     ) -> PanelRows:
         """Rows for items that have shown this; not finite where a draw failed.
 
         `words` tell the random numbers of one item, and of one time that it is drawn, from others;
-        the prior of an item is moved by its offset.
+        the prior of an item is that of its condition (see `ConditionalPrior.conditions`).
         """
         found = self.empty(len(states))
         groups: dict[Any, list[int]] = {}
@@ -159,7 +159,7 @@ class PanelDraws:
         for about, places in groups.items():
             for some in pieces(np.array(places), SIZES if self.mixture is None else HOST_SIZES):
                 given = [] if about is None else [state for i in some if (state := states[i])]
-                by = None if offsets is None else offsets[some]
+                by = None if conditions is None else conditions[some]
                 found.thetas[some], covs = self._rows(given, words[some], by)
                 found.covs[some] = covs[:, : self._width, : self._width]
         return found
@@ -168,25 +168,27 @@ class PanelDraws:
         self,
         states: Sequence[State],
         words: Int[np.ndarray, "n 2"],
-        offsets: Float[np.ndarray, "n d"] | None,
+        conditions: Float[np.ndarray, "n e"] | None,
     ) -> tuple[Float[np.ndarray, "n m d"], Float[np.ndarray, "n c c"]]:
         """As of a call, for new items if there are no states, else for states of one kind."""
         agent, count = self._agent, len(words)
         none = np.zeros((count, 0, 0))
         if self.mixture is not None:
-            return self.mixture.draws(states, words, self._num_draws, self._seed, offsets), none
+            return self.mixture.draws(states, words, self._num_draws, self._seed, conditions), none
         if not states and isinstance(agent, AbstractGaussianAgent):
             moments = agent.prior.moments()
             mean, cov = np.asarray(moments.mean), np.asarray(moments.cov)
             return np.tile(mean, (count, 1, 1)), np.tile(cov, (count, 1, 1))
+        if not states and conditions is not None and len(conditions[0]) > self._dim:
+            states = [State.of(agent.likelihood.empty(self._dim, 0), None)] * count
         if not states:
             drawn = self._pool(words[:, 0] + (words[:, 1] - 1) * STRIDE)
-            return (drawn if offsets is None else drawn + offsets[:, None]), none
+            return (drawn if conditions is None else drawn + conditions[:, None]), none
         size = next(size for size in reversed(SIZES) if size >= count)
         padded = np.zeros((size, 2), np.uint32)
         padded[:count] = words
         program = compiled(_program, self._structure, states[0].structure, self._num_draws)
-        leaves, by = side_by_side(states, size), _padded(offsets, size)
+        leaves, by = side_by_side(states, size), _padded(conditions, size)
         thetas, covs = program(self._leaves, self._key, leaves, padded, by)
         return np.asarray(thetas)[:count], np.asarray(covs)[:count]
 
@@ -195,18 +197,18 @@ class PanelDraws:
         state: State | None,
         num_draws: int,
         seed: int,
-        offset: Float[np.ndarray, " d"] | None = None,
+        condition: Float[np.ndarray, " e"] | None = None,
     ) -> Float[np.ndarray, "n d"]:
         """Draws from the posterior of one item; NaN where they failed."""
         if state is None:
             state = State.of(self._agent.likelihood.empty(self._dim, 0), None)
         if self.mixture is not None:
             words = np.zeros((1, 2), np.int64)
-            by = None if offset is None else offset[None]
+            by = None if condition is None else condition[None]
             return self.mixture.draws([state], words, num_draws, seed, by)[0]
         program = compiled(_parameters_program, self._structure, state.structure, num_draws)
         key = jax.random.key_data(seed_key(seed))
-        return np.asarray(program(self._leaves, key, state.leaves, offset))
+        return np.asarray(program(self._leaves, key, state.leaves, condition))
 
     def _prior_draws(self, key: Key[Array, ""], count: int) -> Any:
         assert isinstance(self._agent, ThompsonSampling)
@@ -353,10 +355,10 @@ def _random_numbers(
     return uniforms, noise
 
 
-def _padded(offsets: Float[np.ndarray, "n d"] | None, size: int) -> np.ndarray | None:
-    if offsets is None:
+def _padded(conditions: Float[np.ndarray, "n e"] | None, size: int) -> np.ndarray | None:
+    if conditions is None:
         return None
-    return np.pad(offsets.astype(default_float()), [(0, size - len(offsets)), (0, 0)])
+    return np.pad(conditions.astype(default_float()), [(0, size - len(conditions)), (0, 0)])
 
 
 def state_kind(state: State) -> tuple[object, ...]:
@@ -391,7 +393,7 @@ def _program(
     """Draws (n, m, d), NaN where they failed, and covariances if the agent asks for them."""
 
     def one(
-        agent: AbstractAgent, key: Array, leaves: list[Array], words: Array, offset: Array | None
+        agent: AbstractAgent, key: Array, leaves: list[Array], words: Array, condition: Array | None
     ) -> Any:
         key = jax.random.fold_in(jax.random.fold_in(key, words[0]), words[1])
         evidence = evidence_structure.combine(leaves)
@@ -399,7 +401,7 @@ def _program(
             posterior, failed = agent.posterior(evidence)
             return jnp.where(failed, jnp.nan, posterior.mean)[None], posterior.cov
         keys = jax.random.split(key, num_draws)
-        return _drawn(agent, keys, evidence, offset), jnp.zeros((0, 0))
+        return _drawn(agent, keys, evidence, condition), jnp.zeros((0, 0))
 
     @jax.jit
     def panel(
@@ -407,26 +409,26 @@ def _program(
         key_data: Array,
         leaves: list[Array],
         words: Array,
-        offsets: Array | None,
+        conditions: Array | None,
     ) -> Any:
         agent, key = agent_structure.combine(agent_leaves), jax.random.wrap_key_data(key_data)
-        return jax.vmap(functools.partial(one, agent, key))(leaves, words, offsets)
+        return jax.vmap(functools.partial(one, agent, key))(leaves, words, conditions)
 
     return panel
 
 
 def _drawn(
-    agent: AbstractAgent, keys: Array, evidence: AbstractEvidence, offset: Array | None
+    agent: AbstractAgent, keys: Array, evidence: AbstractEvidence, condition: Array | None
 ) -> Array:
-    """Parameters (m, d), NaN where they failed; the prior is moved by the offset."""
-    evidence = of_residual(evidence, offset)
+    """Parameters (m, d), NaN where they failed, under the prior of the condition."""
+    agent, evidence, offset = of_residual(agent, evidence, condition)
 
     def one(key: Array) -> Array:
         theta, failed = agent.draw(key, evidence)
         return jnp.where(failed, jnp.nan, theta)
 
     thetas = jax.lax.map(one, keys, batch_size=SIZES[0])
-    return thetas if offset is None else thetas + offset[None]
+    return thetas if condition is None else thetas + offset[None]
 
 
 def _parameters_program(
@@ -438,10 +440,10 @@ def _parameters_program(
 
     @jax.jit
     def parameters(
-        agent_leaves: list[Array], key_data: Array, leaves: list[Array], offset: Array | None
+        agent_leaves: list[Array], key_data: Array, leaves: list[Array], condition: Array | None
     ) -> Any:
         keys = jax.random.split(jax.random.wrap_key_data(key_data), num_draws)
         agent, evidence = agent_structure.combine(agent_leaves), evidence_structure.combine(leaves)
-        return _drawn(agent, keys, evidence, offset)
+        return _drawn(agent, keys, evidence, condition)
 
     return parameters

@@ -6,6 +6,7 @@ task's evidence inside the denoiser follows that of `condition(precision, shift)
 """
 
 import abc
+import functools
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from ..schedule import Schedule, Stages
 MIN_VARIANCE_RATIO = 1e-3  # smallest variance allowed, over that under a Gaussian prior
 MAX_VARIANCE = 16.0  # largest variance allowed, over the prior's
 Function = TypeVar("Function", bound=Callable[..., object])
+Tree = TypeVar("Tree")
 RESIDUAL_STAGES = 33  # at which the error of a denoiser is tabulated
 
 
@@ -79,6 +81,15 @@ class AbstractDenoiser(AbstractChain, Serializable):
     """Mean and covariance of s_0 given Gaussian evidence, in unit coordinates."""
 
     @property
+    def takes_attributes(self) -> bool:
+        """Whether the distribution depends on what is known of a task."""
+        return False
+
+    def with_attributes(self, attributes: Float[Array, " a"]) -> "AbstractDenoiser":
+        """The denoiser of a task with these attributes, standardized."""
+        return self
+
+    @property
     def general(self) -> bool:
         """Whether `denoise` takes any Gaussian evidence, not just isotropic."""
         return True
@@ -96,6 +107,16 @@ class AbstractDenoiser(AbstractChain, Serializable):
 
     def denoise_at(self, stage: PyTree, s_t: Float[Array, " d"]) -> Gaussian:
         return self.denoise(*isotropic_evidence(stage, s_t))
+
+
+def for_task(tree: Tree, attributes: Float[Array, " a"]) -> Tree:
+    """A prior, sampler or agent whose denoiser is that of a task with these attributes."""
+
+    def given(node: object) -> object:
+        return node.with_attributes(attributes) if isinstance(node, AbstractDenoiser) else node
+
+    found: Tree = jax.tree.map(given, tree, is_leaf=lambda node: isinstance(node, AbstractDenoiser))
+    return found
 
 
 class GivenEvidence(AbstractChain):
@@ -159,17 +180,21 @@ def held_out_residual(
     grid: Schedule,
     held_out: Float[Array, "m d"],
     weights: Float[Array, " m"] | None,
+    attributes: Float[Array, "m a"] | None,
     num_draws: int,
     seed: int,
 ) -> Float[np.ndarray, " r"]:
     """Mean squared error of E[s_0 | s_t] per coordinate at each stage of the grid, over held-out
-    samples of these weights.
+    samples of these weights and attributes.
     """
     repeats = -(-num_draws // len(held_out))
     share = np.ones(len(held_out)) if weights is None else np.asarray(weights)
     tiled = (np.tile(held_out, (repeats, 1)), np.tile(share / np.sum(share), repeats) / repeats)
     s_0, shares = (part.astype(np.float32) for part in tiled)
-    return np.asarray(_residual(denoiser, grid, s_0, shares, _noise(seed, grid, s_0)))
+    known = None
+    if attributes is not None and denoiser.takes_attributes:
+        known = np.tile(attributes, (repeats, 1))
+    return np.asarray(_residual(denoiser, grid, s_0, shares, _noise(seed, grid, s_0), known))
 
 
 def exact_residual(
@@ -191,19 +216,28 @@ def _residual(
     s_0: Float[AnyArray, "m d"],
     shares: Float[AnyArray, " m"] | None,
     noise: Float[AnyArray, "r m d"],
+    attributes: Float[AnyArray, "m a"] | None = None,
 ) -> Float[Array, " r"]:
     """Over s_t given s_0, Eq. (4): errors of the mean by these shares, or variances."""
+
+    def mean_given(stages: Stages, s: Array, attributes: Array) -> Array:
+        evidence = isotropic_evidence(stages, s)
+        return denoiser.with_attributes(attributes).denoise(*evidence).mean
+
     dtype = s_0.dtype
     stage_inputs = jax.tree.map(lambda leaf: leaf.astype(dtype), denoiser.stages(grid))
 
     def one(inputs: PyTree) -> Float[Array, ""]:
-        stage, snr, noise = inputs
-        alpha_bar = snr / (1.0 + snr)
+        stage, stages, noise = inputs
+        alpha_bar = stages.snr / (1.0 + stages.snr)
         s_t = jnp.sqrt(alpha_bar) * s_0 + jnp.sqrt(1.0 - alpha_bar) * noise
         if shares is None:
             covs = jax.vmap(lambda s: denoiser.denoise_at(stage, s).cov)(s_t)
             return jnp.mean(jnp.trace(covs, axis1=1, axis2=2)) / s_0.shape[1]
-        means = jax.vmap(lambda s: denoiser.mean_at(stage, s))(s_t)
+        if attributes is None:
+            means = jax.vmap(lambda s: denoiser.mean_at(stage, s))(s_t)
+        else:
+            means = jax.vmap(functools.partial(mean_given, stages))(s_t, attributes)
         return shares @ jnp.mean((means - s_0) ** 2, axis=1)
 
-    return jax.lax.map(one, (stage_inputs, grid.stages(dtype).snr, noise))
+    return jax.lax.map(one, (stage_inputs, grid.stages(dtype), noise))

@@ -33,7 +33,8 @@ class Correction(eqx.Module, Serializable):
     mean m is from it, r the responsibilities of the base's components, and the evidence's precision
     P enters as the triangles of log P and P (I + P)^-1. Each matrix has the scale of its own input;
     in one matrix the d (d + 1) features of P would drown x. Inputs and output are bounded, without
-    which a chain can run away.
+    which a chain can run away. What is known of a task, if the network takes it, has a matrix too;
+    `given` folds it into the bias, and leaves a matrix without rows.
     """
 
     weights_mean: Float[Array, "d width"]
@@ -45,10 +46,17 @@ class Correction(eqx.Module, Serializable):
     bias_hidden: Float[Array, "depth width"]
     weights_out: Float[Array, "width d"]
     bias_out: Float[Array, " d"]
+    weights_attributes: Float[Array, "a width"] | None = None
 
     @staticmethod
     def initialize(
-        rng: np.random.Generator, dim: int, num_components: int, *, width: int, depth: int
+        rng: np.random.Generator,
+        dim: int,
+        num_components: int,
+        *,
+        width: int,
+        depth: int,
+        num_attributes: int = 0,
     ) -> "Correction":
         """Random weights, and F = 0: the base alone."""
 
@@ -69,7 +77,20 @@ class Correction(eqx.Module, Serializable):
             zeros(depth - 1, width),
             zeros(width, dim),
             zeros(dim),
+            normal(num_attributes**-0.5, num_attributes, width) if num_attributes else None,
         )
+
+    def given(self, attributes: Float[Array, " a"]) -> "Correction":
+        """The network of a task with these attributes, standardized."""
+        if self.weights_attributes is None or not len(self.weights_attributes):
+            return self
+        parts = (self.bias_in + self.attributes_bias(attributes), self.weights_attributes[:0])
+        return eqx.tree_at(lambda net: (net.bias_in, net.weights_attributes), self, parts)
+
+    def attributes_bias(self, attributes: Float[Array, " a"]) -> Float[Array, " width"]:
+        """The first layer's response to what is known of a task, standardized."""
+        assert self.weights_attributes is not None
+        return bounded(attributes, MAX_INPUT) @ self.weights_attributes
 
     def evidence_bias(self, precision: Spectral) -> Float[Array, " width"]:
         """The first layer's response to the precision of the evidence."""
@@ -209,6 +230,15 @@ class CorrectedDenoiser(AbstractDenoiser):
     @property
     def dim(self) -> int:
         return self.size
+
+    @property
+    def takes_attributes(self) -> bool:
+        return self.correction is not None and self.correction.weights_attributes is not None
+
+    def with_attributes(self, attributes: Float[Array, " a"]) -> "CorrectedDenoiser":
+        if self.correction is None:
+            return self
+        return dataclasses.replace(self, correction=self.correction.given(attributes))
 
     @property
     def draws_components(self) -> bool:

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, Key
 from numpy.typing import ArrayLike
 
 from ..checks import on_device, positive_int, real_numbers
+from ..denoisers.base import for_task
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..logs.logs import Logs, grouped_logs
 from ..priors.base import AbstractPrior, as_prior
@@ -32,13 +33,14 @@ class Tasks:
         logs: The rows of the tasks, those of a task in the order in which they were seen.
         likelihood: How rewards arise from parameters.
         parameters: The true ones (n, d), or None where they are not known.
-        offsets: What evidence is about is theta minus this (n, d); or None.
+        conditions: Of the prior given attributes (n, c), see `ConditionalPrior.conditions`: what
+            evidence is about is theta minus the first d; or None.
     """
 
     logs: Logs
     likelihood: AbstractLikelihood
     parameters: Float[np.ndarray, "n d"] | None = None
-    offsets: Float[np.ndarray, "n d"] | None = None
+    conditions: Float[np.ndarray, "n c"] | None = None
 
     @staticmethod
     def from_logs(logs: Logs, likelihood: AbstractLikelihood) -> "Tasks":
@@ -144,15 +146,26 @@ class Tasks:
         """Select tasks; `which` is a slice, numbers of tasks, or a mask (n,)."""
         chosen = np.arange(len(self))[which]
         truths = None if self.parameters is None else self.parameters[chosen]
-        offsets = None if self.offsets is None else self.offsets[chosen]
+        conditions = None if self.conditions is None else self.conditions[chosen]
         logs = self.logs.select(chosen)
-        return replace(self, logs=logs, parameters=truths, offsets=offsets)
+        return replace(self, logs=logs, parameters=truths, conditions=conditions)
 
     def first_rows(self, count: int) -> "Tasks":
         """The same tasks after their first `count` rows, or all where there are fewer."""
         logs = self.logs
         place = np.arange(logs.num_rows) - np.repeat(logs.starts[:-1], logs.counts)
         return replace(self, logs=logs.select_rows(place < count))
+
+    @property
+    def offsets(self) -> Float[np.ndarray, "n d"] | None:
+        """Offsets of the prior given attributes, if there are any."""
+        return None if self.conditions is None else self.conditions[:, : self.dim]
+
+    def known(self, which: Int[np.ndarray, " b"]) -> Float[Array, "b a"] | None:
+        """Standardized attributes of some tasks, where the shape of the prior depends on them."""
+        if self.conditions is None or self.conditions.shape[1] == self.dim:
+            return None
+        return on_device(self.conditions[which, self.dim :])
 
     def true_parameters(self) -> Float[np.ndarray, "n d"]:
         """The true parameters (n, d).
@@ -238,7 +251,7 @@ def residuals(prior: AbstractPrior, tasks: Tasks) -> tuple[AbstractPrior, Tasks]
         return prior, tasks
     if tasks.logs.attributes is None:
         return prior.residual, tasks
-    return prior.residual, replace(tasks, offsets=prior.offsets(tasks.logs.attributes))
+    return prior.residual, replace(tasks, conditions=prior.conditions(tasks.logs.attributes))
 
 
 @eqx.filter_jit
@@ -388,7 +401,7 @@ def draw_posteriors(sampler: object, tasks: Tasks, num_draws: int, seed: int) ->
     values = np.empty((*shape, tasks.dim))
     log_evidence = np.empty(shape)
     for which, evidence in tasks.batches(max(1, AT_ONCE // num_draws)):
-        thetas, info = _draw(sampler, keys[which], evidence, num_draws)
+        thetas, info = _draw(sampler, keys[which], evidence, tasks.known(which), num_draws)
         values[which] = nan_where_failed(np.asarray(thetas), np.asarray(info.failed))
         log_evidence[which] = np.asarray(info.log_evidence, np.float64)
     if tasks.offsets is not None:
@@ -398,10 +411,17 @@ def draw_posteriors(sampler: object, tasks: Tasks, num_draws: int, seed: int) ->
 
 @eqx.filter_jit
 def _draw(
-    sampler: AbstractSampler, keys: Key[Array, " b"], evidence: AbstractEvidence, num_draws: int
+    sampler: AbstractSampler,
+    keys: Key[Array, " b"],
+    evidence: AbstractEvidence,
+    known: Float[Array, "b a"] | None,
+    num_draws: int,
 ) -> tuple[Float[Array, "b m d"], Info]:
-    def one(key: Key[Array, ""], evidence: AbstractEvidence) -> tuple[Float[Array, "m d"], Info]:
+    def one(
+        key: Key[Array, ""], evidence: AbstractEvidence, known: Float[Array, " a"] | None
+    ) -> tuple[Float[Array, "m d"], Info]:
+        own = sampler if known is None else for_task(sampler, known)
         draw_keys = jax.random.split(key, num_draws)
-        return jax.vmap(lambda k: sampler.tempered_draw(k, evidence))(draw_keys)
+        return jax.vmap(lambda k: own.tempered_draw(k, evidence))(draw_keys)
 
-    return jax.vmap(one)(keys, evidence)
+    return jax.vmap(one)(keys, evidence, known)

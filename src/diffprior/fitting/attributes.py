@@ -37,6 +37,7 @@ class Regression:
         mean: Of the parameters of the average task; shape (d,).
         cov: Of the residuals; shape (d, d).
         errors: Standard errors of the coefficients; shape (a, d).
+        scale: Standard deviations of the attributes; 1 where they are constant; shape (a,).
     """
 
     center: Float[np.ndarray, " a"]
@@ -44,11 +45,23 @@ class Regression:
     mean: Float[np.ndarray, " d"]
     cov: Float[np.ndarray, "d d"]
     errors: Float[np.ndarray, "a d"]
+    scale: Float[np.ndarray, " a"]
+
+    @staticmethod
+    def none(attributes: Float[np.ndarray, "n a"], residual: GaussianMixture) -> "Regression":
+        """Coefficients of zero."""
+        zeros = np.zeros((attributes.shape[1], residual.dim))
+        center, scale = np.nanmean(attributes, axis=0), spread_of(attributes)
+        mean, cov = (np.asarray(part) for part in residual.moments())
+        return Regression(center, zeros, mean, cov, zeros, scale)
+
+    def standardized(self, attributes: Float[np.ndarray, "n a"]) -> Float[np.ndarray, "n a"]:
+        """Attributes in standard deviations from their center, zero where they are not known."""
+        return np.where(np.isnan(attributes), 0.0, (attributes - self.center) / self.scale)
 
     def offsets(self, attributes: Float[np.ndarray, "n a"]) -> Float[np.ndarray, "n d"]:
         """B'(z - center) of tasks; an attribute that is NaN is taken to be the average."""
-        known = np.where(np.isnan(attributes), self.center, attributes)
-        return np.asarray((known - self.center) @ self.coefficients)
+        return np.asarray(self.standardized(attributes) * self.scale @ self.coefficients)
 
     @property
     def residual(self) -> GaussianMixture:
@@ -94,7 +107,7 @@ def regress_logs(
     every = np.zeros((len(used), gaussian.dim)), np.zeros((len(used), gaussian.dim))
     center = np.nanmean(z, axis=0)
     every[0][used], every[1][used] = found.coefficients, found.errors
-    return Regression(center, every[0], found.mean, found.cov, every[1])
+    return Regression(center, every[0], found.mean, found.cov, every[1], spread_of(z))
 
 
 def attribute_columns(logs: Logs) -> Int[np.ndarray, " a"]:
@@ -217,7 +230,8 @@ def _regress(
         if np.sqrt(np.mean(unit**2)) < TOLERANCE:
             break
     errors = np.sqrt(np.diagonal(blocks, axis1=1, axis2=2)) / scale[:, None]
-    return Regression(center, beta[1:] / scale[:, None], beta[0], cov, errors)
+    coefficients = beta[1:] / scale[:, None]
+    return Regression(center, coefficients, beta[0], cov, errors, spread_of(attributes))
 
 
 def _marginal(
@@ -271,6 +285,12 @@ def _normal_equations(
     information[rows, :, columns] = total.reshape(-1, d, d)
     information[columns, :, rows] = total.reshape(-1, d, d)
     return information, design.T @ score
+
+
+def spread_of(attributes: Float[np.ndarray, "n a"]) -> Float[np.ndarray, " a"]:
+    """Standard deviations of attributes where they are known; 1 where they are constant."""
+    stds = np.nanstd(attributes, axis=0)
+    return np.where(stds > 0, stds, 1.0)
 
 
 def _scaled(

@@ -47,6 +47,7 @@ def fit_model(
     groups: ArrayLike | None,
     hedge: float,
     initial: Start | None,
+    attributes: Float[np.ndarray, "n a"] | None = None,
 ) -> tuple[dict[str, object], FitReport]:
     """Screen, whiten, split, learn, and measure on what was held out: the fields of a
     `DiffusionPrior`, in the precision that draws are made in, and the report.
@@ -54,15 +55,16 @@ def fit_model(
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
         raise ValueError(f"`seed`: expected a whole number from 0 to 2^32 - 1, got {seed!r}; try 0")
     seed, schedule = int(seed), config.reverse_schedule()
-    array, weights, tasks = checked_data(samples, sample_weights, groups, hedge, seed)
+    data = checked_data(samples, sample_weights, groups, hedge, seed, attributes)
+    array, weights, tasks, attributes = data
     begin = time.perf_counter()
     found_warnings = screen_samples(array)
     if initial is None:
         start = Start(*whitening(array, weights), None)
     else:
-        start = _checked_start(initial, array.shape[1], config, schedule)
+        start = _checked_start(initial, array.shape[1], config, schedule, attributes)
     unit = whitened(array, start.offset, start.scale)
-    train, held_out, tasks = split_rows(unit, weights, tasks, seed)
+    train, held_out, tasks = split_rows(unit, weights, tasks, seed, attributes)
     denoiser = jax.tree.map(to_device, start.denoiser)
     how: dict[str, Any] = {"seed": seed, "progress": progress, "initial": denoiser}
     if config.stagewise:
@@ -104,8 +106,11 @@ def checked_data(
     groups: ArrayLike | None,
     hedge: float,
     seed: int,
-) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Samples of positive weight, how often each counts, and the tasks that they belong to."""
+    attributes: Float[np.ndarray, "n a"] | None,
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None, np.ndarray | None]:
+    """Samples of positive weight, how often each counts, the tasks that they belong to, and their
+    attributes; those of a hedge are of samples at random.
+    """
     array = checked_samples(samples, at_least=MIN_SAMPLES)
     if hedge:
         if sample_weights is not None or groups is not None:
@@ -113,7 +118,10 @@ def checked_data(
                 "`hedge`: expected samples without weights and groups, got some; leave one of them "
                 "out"
             )
-        array = with_hedge(array, hedge, seed)
+        count, array = len(array), with_hedge(array, hedge, seed)
+        if attributes is not None:
+            some = np.random.default_rng([seed, 2]).integers(0, count, len(array) - count)
+            attributes = np.concatenate([attributes, attributes[some]])
     weights = None if sample_weights is None else checked_weights(sample_weights, len(array))
     counted = np.ones(len(array), bool) if weights is None else weights > 0
     if np.sum(counted) < MIN_SAMPLES:
@@ -122,21 +130,32 @@ def checked_data(
             f"{np.sum(counted)}; give weight to more rows, or use a GaussianPrior"
         )
     tasks = None if groups is None else checked_groups(groups, counted)
-    return array[counted], None if weights is None else weights[counted], tasks
+    rest = (None if each is None else each[counted] for each in (weights, attributes))
+    weights, attributes = rest
+    return array[counted], weights, tasks, attributes
 
 
-def _checked_start(initial: Start, dim: int, config: FitConfig, schedule: Schedule) -> Start:
-    """The given start, if it fits the samples and settings."""
+def _checked_start(
+    initial: Start,
+    dim: int,
+    config: FitConfig,
+    schedule: Schedule,
+    attributes: Float[np.ndarray, "n a"] | None,
+) -> Start:
+    """The given start, if it fits the samples, their attributes and the settings."""
     start = initial.denoiser
     if config.stagewise:
         fits = isinstance(start, StagewiseDenoiser) and start.grid == schedule
     else:
         fits = isinstance(start, CorrectedDenoiser)
+        weights = getattr(getattr(start, "correction", None), "weights_attributes", None)
+        known = 0 if attributes is None else attributes.shape[1]
+        fits = fits and (weights is None or 0 < len(weights) == known)
     if not fits or start is None or start.dim != dim:
         raise ValueError(
-            f"`initial`: expected a prior of {dim} parameters learned with the same preset (and, "
-            f"for the paper's, the same schedule), got {type(start).__name__} of "
-            f"{len(initial.offset)} parameters; fit without it"
+            f"`initial`: expected a prior of {dim} parameters learned with the same preset (for "
+            f"the paper's, the same schedule) and the same attributes, got {type(start).__name__} "
+            f"of {len(initial.offset)} parameters; fit without it"
         )
     if config.width is not None or config.depth is not None:
         name = "width" if config.width is not None else "depth"

@@ -44,10 +44,15 @@ class Candidate(Serializable):
     shrinkage: float  # share of the network's correction that held-out samples justify, 0 to 1
     loss: float  # mean squared error on held-out samples under random evidence; see `FitConfig`
     losses: tuple[float, ...] = ()  # that loss at each evaluation of training
+    without_attributes: float | None = None  # loss of the best that does not take them; see `str`
 
     def __str__(self) -> str:
         base = "one Gaussian" if self.base == "Gaussian" else f"a mixture of {self.num_components}"
-        return f"{base}{' and a network' if self.corrected else ' alone'}: {self.loss:.4f}"
+        network = " and a network" if self.corrected else " alone"
+        if self.without_attributes is None:
+            return f"{base}{network}: {self.loss:.4f}"
+        about = f"(of single samples; without attributes {self.without_attributes:.4f})"
+        return f"{base}{network} given attributes: {self.loss:.4f} {about}"
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,8 @@ class FitReport(Serializable):
         kept = self.base
         if kept is None or not kept.corrected:
             return 0.0
+        if kept.without_attributes is not None:
+            return 1.0 - kept.loss / kept.without_attributes
         alone = next(c for c in self.candidates if c.base == kept.base and not c.corrected)
         return 1.0 - kept.loss / alone.loss
 
@@ -135,7 +142,8 @@ class FitReport(Serializable):
         kept = self.base
         if kept is None or not kept.corrected:
             return "Without a network it is a closed form, and is drawn from as one (Exact).\n"
-        added = f"The network takes {self.network_gain:.0%} off the loss of its base.\n"
+        rival = "its base" if kept.without_attributes is None else "the best without attributes"
+        added = f"The network takes {self.network_gain:.0%} off the loss of {rival}.\n"
         if kept.base == "Gaussian":
             return added + "EvidenceDPS draws from it, stage by stage.\n"
         return added + "FewPasses draws from it in two passes, EvidenceDPS stage by stage.\n"

@@ -23,15 +23,18 @@ def to_device(array: ArrayLike | float | int, dtype: DTypeLike = np.float32) -> 
 
 
 class Rows(NamedTuple):
-    """Samples in unit coordinates, and how many times each counts; once if `weights` is None."""
+    """Samples in unit coordinates, how many times each counts, once if `weights` is None, and the
+    standardized attributes of its task, if they are known.
+    """
 
     samples: Float[Array, "n d"]
     weights: Float[Array, " n"] | None
+    attributes: Float[Array, "n a"] | None = None
 
     @staticmethod
-    def of(samples: np.ndarray, weights: np.ndarray | None) -> "Rows":
+    def of(*parts: np.ndarray | None) -> "Rows":
         """On the device, in single precision."""
-        return Rows(to_device(samples), None if weights is None else to_device(weights))
+        return Rows(*jax.tree.map(to_device, parts))
 
     @property
     def dim(self) -> int:
@@ -150,11 +153,13 @@ def split_rows(
     weights: Float[np.ndarray, " n"] | None,
     groups: Int[np.ndarray, " n"] | None,
     seed: int,
+    attributes: Float[np.ndarray, "n a"] | None = None,
 ) -> tuple[Rows, Rows, Int[np.ndarray, " n"] | None]:
     """Rows to train on and to hold out, and the tasks of both in this order."""
     parts = split(len(unit), seed, groups)
+    columns = (unit, weights, attributes)
     train, held_out = (
-        Rows.of(unit[part], None if weights is None else weights[part]) for part in parts
+        Rows.of(*(None if column is None else column[part] for column in columns)) for part in parts
     )
     return train, held_out, None if groups is None else groups[np.concatenate(parts)]
 

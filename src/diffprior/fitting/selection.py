@@ -1,6 +1,6 @@
 """The choice of a denoiser: which base, and whether a network corrects it, by held-out loss."""
 
-import dataclasses
+from dataclasses import replace
 from typing import NamedTuple
 
 import equinox as eqx
@@ -75,6 +75,9 @@ def select_denoiser(
     only the mixture is corrected (a large one not even then), where it takes little, only the
     Gaussian: the other has not been seen to win there. A mixture is scored and corrected as fitted
     to `train`; one that stays alone is fitted to all samples.
+
+    Where rows have attributes, a network on a Gaussian that takes them too is trained last, and
+    chosen if it is better than all others by more than a standard error.
     """
     found, bases = None, [None if initial is None else initial.base]
     if initial is None and (mixtures := _mixtures(train, held_out, config, groups, seed)):
@@ -91,21 +94,29 @@ def select_denoiser(
         progress,
         min(config.validation_evidence, *(pool_size(base, config) for base in bases)),
     )
-    alone = [trainer.alone(base, like=bases[-1]) for base in bases]
     start = None if initial is None else initial.correction
-    if config.num_steps == 0:
-        corrected = []
+    if initial is not None and train.attributes is not None:
+        kept = trainer.as_it_is(initial)
+        tried = [kept]
     else:
-        losses = [one.candidate.loss for one in alone]
-        worth = bases if start is not None else worth_correcting(bases, losses, config)
-        corrected = [one for base in worth for one in trainer.corrected(base, start)]
-    kept = simplest_as_good([alone[-1], *corrected], config)
-    tried = [*alone, *corrected]
+        alone = [trainer.alone(base, like=bases[-1]) for base in bases]
+        if config.num_steps == 0:
+            corrected = []
+        else:
+            losses = [one.candidate.loss for one in alone]
+            worth = bases if start is not None else worth_correcting(bases, losses, config)
+            corrected = [one for base in worth for one in trainer.corrected(base, start)]
+        kept = simplest_as_good([alone[-1], *corrected], config)
+        tried = [*alone, *corrected]
+    mixed = config.prefer_mixture and kept.denoiser.base is not None
+    if train.attributes is not None and config.num_steps != 0 and not mixed:
+        given = trainer.given_attributes(kept.denoiser, start)
+        tried, kept = [*tried, *given], given[0] if given else kept
     little = kept.denoiser.negligible_correction or config.prefer_mixture
-    validated = dataclasses.replace(kept.denoiser, negligible_correction=True)
-    denoiser = dataclasses.replace(validated, negligible_correction=little)
+    validated = replace(kept.denoiser, negligible_correction=True)
+    denoiser = replace(validated, negligible_correction=little)
     if found is not None and validated.base is not None and validated.correction is None:
-        denoiser = dataclasses.replace(denoiser, base=_on_device(found.mixture))
+        denoiser = replace(denoiser, base=_on_device(found.mixture))
     index = next(i for i, one in enumerate(tried) if one is kept)
     gain = 0.0 if found is None else found.score - found.gaussian_score
     candidates = tuple(one.candidate for one in tried)
@@ -158,7 +169,7 @@ def _mixtures(
     samples, weights = np.concatenate([train.samples, held_out.samples]), None
     if train.weights is not None and held_out.weights is not None:
         weights = np.concatenate([train.weights, held_out.weights])
-    limits = dataclasses.replace(config.search, max_components=largest)
+    limits = replace(config.search, max_components=largest)
     found = search_samples(samples, weights, seed=seed, config=limits, groups=groups)
     if not found.pays:
         return None
@@ -171,7 +182,7 @@ def _mixtures(
 def _on_device(mixture: GaussianMixture) -> GaussianMixture:
     """A mixture in unit coordinates as the base of a denoiser."""
     variances = np.maximum(mixture.variances, MIN_BASE_VARIANCE)
-    return dataclasses.replace(mixture, variances=variances).on_device(np.float32)
+    return replace(mixture, variances=variances).on_device(np.float32)
 
 
 class _Validation(NamedTuple):
@@ -212,14 +223,35 @@ class _Trainer(NamedTuple):
         scores = self._scores(self._validation(scored_as), self._start(scored_as))
         return self._scored(base, None, 0.0, scores, None)
 
+    def as_it_is(self, denoiser: CorrectedDenoiser) -> Scored:
+        """A denoiser that is not trained; without attributes where its network takes them."""
+        base, correction = denoiser.base, denoiser.correction
+        if correction is None or denoiser.takes_attributes:
+            return self.alone(base, like=base)
+        scores = self._scores(self._validation(base), correction)
+        return self._scored(base, correction, 1.0, scores, None)
+
+    def given_attributes(self, rival: CorrectedDenoiser, start: Correction | None) -> list[Scored]:
+        """A Gaussian with a network that takes attributes, if it is better than a denoiser that
+        does not by more than a standard error. Errors are those of single samples: means over
+        samples of other attributes would be wrong.
+        """
+        single = self._replace(config=replace(self.config, target_samples=0))
+        if start is None or start.weights_attributes is None:
+            start = single._start(None, self.train.attributes)
+        other = single.as_it_is(rival)
+        for one in single.corrected(None, start):
+            if not as_good(other.errors, one.errors, 1.0, self.config.min_relative_gain):
+                loss = other.candidate.loss
+                return [one._replace(candidate=replace(one.candidate, without_attributes=loss))]
+        return []
+
     def corrected(self, base: GaussianMixture | None, start: Correction | None) -> list[Scored]:
         """The base with a correction trained on it, if held-out samples justify one, and as much of
         it as they do.
         """
         training, rows, pieces = self._training(base), self.train, pool_size(base, self.config)
-        own = dataclasses.replace(
-            self.random_evidence, log_precision_range=training.log_precision_range
-        )
+        own = replace(self.random_evidence, log_precision_range=training.log_precision_range)
         rng = np.random.default_rng([self.seed, TRAINING])
         loss = CorrectionLoss.create(rng, base, own, training.target_samples, pieces)
         if rows.dim <= NEIGHBORS_MAX_DIM and training.target_samples:
@@ -243,9 +275,12 @@ class _Trainer(NamedTuple):
     def _training(self, base: GaussianMixture | None) -> Training:
         return self.config.training(self.train.dim, 1 if base is None else base.num_components)
 
-    def _start(self, base: GaussianMixture | None) -> Correction:
+    def _start(
+        self, base: GaussianMixture | None, attributes: Float[Array, "n a"] | None = None
+    ) -> Correction:
         training, components = self._training(base), 1 if base is None else base.num_components
         size = {"width": training.width, "depth": training.depth}
+        size["num_attributes"] = 0 if attributes is None else attributes.shape[1]
         rng = np.random.default_rng([self.seed, WEIGHTS])
         return Correction.initialize(rng, self.train.dim, components, **size)
 

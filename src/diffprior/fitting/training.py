@@ -261,6 +261,7 @@ class TrainingBatch(NamedTuple):
     y: Float[Array, "g s d"]
     responsibilities: Float[Array, "g s k"]
     target: Float[Array, "g s d"]
+    attributes: Float[Array, "g s a"] | None
 
 
 class Errors(NamedTuple):
@@ -372,7 +373,8 @@ class CorrectionLoss(AbstractLoss):
         responsibilities, mean = self._base_means(pool, x)
         root = _matrices(pool.vectors, jnp.sqrt(1.0 + precisions))
         y, target = (jnp.einsum("gij,gsj->gsi", root, a) for a in (mean - x, target - mean))
-        return pool, TrainingBatch(drawn.rows, x, y, responsibilities, target)
+        known = None if rows.attributes is None else rows.attributes[drawn.rows]
+        return pool, TrainingBatch(drawn.rows, x, y, responsibilities, target, known)
 
     def _takes_all(self, rows: Rows) -> bool:
         """Whether there are no more rows than asked for: then all take part as they are. Drawn at
@@ -413,7 +415,11 @@ class CorrectionLoss(AbstractLoss):
 def _corrections(correction: Correction, pool: Pool, batch: TrainingBatch) -> Float[Array, "g s d"]:
     def group(vectors: Array, log_precision: Array, batch: TrainingBatch) -> Float[Array, "s d"]:
         bias = correction.evidence_bias(Spectral(vectors, jnp.exp(log_precision)))
-        over_samples = jax.vmap(correction, in_axes=(0, 0, 0, None))
+        axis = None
+        if correction.weights_attributes is not None:
+            assert batch.attributes is not None
+            bias, axis = bias[None] + jax.vmap(correction.attributes_bias)(batch.attributes), 0
+        over_samples = jax.vmap(correction, in_axes=(0, 0, 0, axis))
         return over_samples(batch.x, batch.y, batch.responsibilities, bias)
 
     return jax.vmap(group)(pool.vectors, pool.log_precision, batch)

@@ -19,6 +19,7 @@ from .scoring import Family, Gain, family_of, gain, task_log_evidence
 from .tasks import REFINING_STEPS, turns_of
 
 GAUSSIAN, GIVEN = "Gaussian", " given attributes"  # in the names of families
+SHAPED = "diffusion shaped by attributes"
 NUM_ROWS = (1, 5, 20, 50)
 MIN_LONG_TASKS = 20  # of at least so many rows
 MAX_COLUMNS = 20  # that are left out one at a time

@@ -12,26 +12,35 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, UInt64
 
+from ..denoisers.base import for_task
 from ..denoisers.network import CorrectedDenoiser
 from ..evaluate.tasks import as_tasks
 from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..executors import InProcess
 from ..files.cache import array_digest
-from ..fitting.attributes import Regression, offsets_of
+from ..fitting.attributes import Regression
 from ..fitting.config import FitConfig, LearningConfig
 from ..fitting.report import FitWarning
+from ..fitting.samples import with_hedge
 from ..logs.logs import Logs
 from ..logs.shards import Shard
 from ..logs.statistics import Selection, uniforms
 from ..mixture import GaussianMixture
-from ..priors.diffusion import EXACT_DRAWS, DiffusionPrior, exact_model
-from ..samplers.base import AbstractSampler
+from ..priors.diffusion import (
+    EXACT_DRAWS,
+    DiffusionPrior,
+    FitOptions,
+    exact_model,
+    fit_residuals,
+)
+from ..samplers.base import AbstractSampler, Info
 from ..samplers.twisted_smc import TwistedSMC
-from .scoring import hedged
+from .scoring import conditional, hedged
 from .source import Passes
 
 FOLD_SALT = 3
 BATCH_TASKS = 256
+FIRST_STEPS = 4  # times the steps of a round, for a network that takes attributes
 HERE = Passes(InProcess())
 DEFAULTS = LearningConfig()
 
@@ -75,29 +84,46 @@ def em_round(
     passes: Passes = HERE,
     config: LearningConfig = DEFAULTS,
     regression: Regression | None = None,
+    shape_hedge: float | None = None,
 ) -> DiffusionPrior:
     """Run one round of expectation maximization of a diffusion model.
 
     The sampler of the E-step must be exact: one whose posterior is too narrow, such as `DPS`,
     makes the prior collapse. Draws of one task are on one side of the split that stops training.
-    With a `regression` on attributes, the model is of its residuals.
+    With a `regression` on attributes, the model is of its residuals; with a `shape_hedge`, its
+    network takes attributes too, if held-out draws justify that, and learns this hedge again.
     """
     sampler = TwistedSMC(prior, num_particles=16)
     drawn = e_step(sampler, pieces, likelihood, round_, passes, config.round_draws, regression)
-    about = {"steps": config.round_steps, "seed": seed + 1 + round_}
-    train = functools.partial(
-        DiffusionPrior.fit,
-        drawn.points,
-        groups=np.unique(drawn.hashes, return_inverse=True)[1],
-        initial=prior,
-        config=FitConfig(num_steps=about["steps"]),
-        seed=about["seed"],
-        progress=False,
-    )
+    first = shape_hedge is not None and not prior.denoiser.takes_attributes
+    about = {"steps": FIRST_STEPS * config.round_steps if first else config.round_steps}
+    about["seed"] = seed + 1 + round_
+    points, known = drawn.points, None
+    groups = np.unique(drawn.hashes, return_inverse=True)[1]
+    if shape_hedge is not None and regression is not None:
+        points = with_hedge(points, shape_hedge, about["seed"])
+        count = len(points) - len(groups)
+        known = regression.standardized(_attributes(pieces, drawn.hashes))
+        some = np.random.default_rng(about["seed"]).integers(0, len(groups), count)
+        known = np.concatenate([known, known[some]])
+        groups = np.concatenate([groups, groups.max() + 1 + np.arange(count)])
+    fit = FitConfig(num_steps=about["steps"])
+    options = FitOptions(fit, about["seed"], groups=groups, initial=prior)
+    train = functools.partial(fit_residuals, options, points, known)
     settings = {"round": round_, "points": array_digest(drawn.points), **about}
     with warnings.catch_warnings():  # of samples, which are our draws
         warnings.simplefilter("ignore", FitWarning)
         return passes.checkpoint("round of EM", settings, train, prior)
+
+
+def _attributes(
+    pieces: Sequence[Logs | Shard], hashes: UInt64[np.ndarray, " n"]
+) -> Float[np.ndarray, "n a"]:
+    """Attributes of the tasks of these hashes."""
+    parts = [(p.hashes, p.attributes) for p in pieces if isinstance(p, Logs)]
+    every, attributes = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(every)
+    return attributes[order[np.searchsorted(every, hashes, sorter=order)]]
 
 
 def e_step(
@@ -147,8 +173,11 @@ def draw_piece(
 ) -> Draws:
     """Draw from the posterior of each task of a piece, once for each number of `copies`."""
     logs = piece if isinstance(piece, Logs) else piece.read()
-    offsets = offsets_of(regression, logs)
-    every = [posterior_draws(sampler, logs, likelihood, round_, copy, offsets) for copy in copies]
+    conditions = None
+    if regression is not None and logs.attributes is not None:
+        conditions = conditional(sampler.prior, regression).conditions(logs.attributes)
+    about = (sampler, logs, likelihood, round_)
+    every = [posterior_draws(*about, copy, conditions) for copy in copies]
     points, hashes = np.concatenate(every), np.tile(logs.hashes, len(copies))
     finite = np.isfinite(points).all(axis=1)
     return Draws(points[finite], hashes[finite])
@@ -160,25 +189,35 @@ def posterior_draws(
     likelihood: AbstractLikelihood,
     round_: int,
     copy: int = 0,
-    offsets: Float[np.ndarray, "n d"] | None = None,
+    conditions: Float[np.ndarray, "n c"] | None = None,
 ) -> Float[np.ndarray, "n d"]:
     """Draw once from the posterior of each task, less its offset; NaN where that failed.
 
-    A task's label, the round and the copy determine its draw, so that shards may be drawn anywhere.
+    Conditions are as of `Tasks`. A task's label, the round and the copy determine its draw, so that
+    shards may be drawn anywhere.
     """
-    tasks = dataclasses.replace(as_tasks(logs, likelihood), offsets=offsets)
+    tasks = dataclasses.replace(as_tasks(logs, likelihood), conditions=conditions)
     seeds = (uniforms(logs.hashes, 1, 6, round_, copy)[:, 0] * 2**31).astype(np.uint32)
     draws = np.empty((logs.num_tasks, logs.dim))
     for which, evidence in tasks.batches(BATCH_TASKS):
         keys = jax.vmap(jax.random.key)(jnp.asarray(seeds[which]))
-        values, failed = _draw(sampler, keys, evidence)
+        values, failed = _draw(sampler, keys, evidence, tasks.known(which))
         draws[which] = np.where(np.asarray(failed)[:, None], np.nan, np.asarray(values))
     return draws
 
 
 @eqx.filter_jit
 def _draw(
-    sampler: AbstractSampler, keys: Key[Array, " b"], evidence: AbstractEvidence
+    sampler: AbstractSampler,
+    keys: Key[Array, " b"],
+    evidence: AbstractEvidence,
+    known: Float[Array, "b a"] | None,
 ) -> tuple[Float[Array, "b d"], Array]:
-    values, info = jax.vmap(sampler.draw)(keys, evidence)
+    def one(
+        key: Key[Array, ""], evidence: AbstractEvidence, known: Array | None
+    ) -> tuple[Float[Array, " d"], Info]:
+        own = sampler if known is None else for_task(sampler, known)
+        return own.draw(key, evidence)
+
+    values, info = jax.vmap(one)(keys, evidence, known)
     return values, info.failed

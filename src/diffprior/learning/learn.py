@@ -13,6 +13,7 @@ from ..evidence.base import AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..executors import AbstractExecutor, InProcess
 from ..files.cache import Checkpoints
+from ..fitting.attributes import Regression
 from ..fitting.config import LearningConfig
 from ..fitting.em import AbstractBlock, one_thread
 from ..fitting.rows import AnyLogs, blocks_of
@@ -28,6 +29,7 @@ from ..progress import progress as progress_bar
 from .attributes import (
     GAUSSIAN,
     GIVEN,
+    SHAPED,
     AttributeReport,
     attribute_report,
     gaussian_given,
@@ -282,15 +284,17 @@ class _Run:
                 sentence += f"; attributes are left out, as they change {figures}"
         if search is not None and base.name not in (GAUSSIAN, GAUSSIAN + GIVEN):
             self.progress.note(sentence)
-            if "diffusion" in allowed and (search.grows or "mixture" not in allowed):
+            plain = search.grows or "mixture" not in allowed
+            if "diffusion" in allowed and (plain or worth is not None):
                 self.progress.note("fitting a diffusion model: minutes; quick=True leaves it out")
                 with self._phase("diffusion"):
-                    family, pays, about = self._diffusion(base)
-                families.append(family)
-                if pays or "mixture" not in allowed:
-                    chosen, sentence = family.name, about
-                else:
-                    sentence = f"{sentence}; {about}"
+                    rungs = self._diffusion(base, plain, worth is not None)
+                for family, pays, about in rungs:
+                    families.append(family)
+                    if pays or (family is rungs[0][0] and "mixture" not in allowed):
+                        chosen, sentence = family.name, about
+                    else:
+                        sentence = f"{sentence}; {about}"
             elif "diffusion" in allowed:
                 sentence += "; no diffusion model was fitted, as more components explain no more"
         warnings = data_warnings(self.source.sample, self.likelihood, gaussian, seen, self.noise)
@@ -401,56 +405,70 @@ class _Run:
             required=required,
         )
 
-    def _diffusion(self, base: Family) -> tuple[Family, bool, str]:
-        """Distill a closed form, improve it by EM while that pays, and compare the two.
+    def _diffusion(self, base: Family, plain: bool, shaped: bool) -> list[tuple[Family, bool, str]]:
+        """Distill a closed form, improve it by EM while that pays, and compare with it.
 
-        One fold of the tasks scores. The closed form was fitted to them too, which favors it: the
-        diffusion model is chosen only if it is clearly better.
+        If `plain`, a network that takes no attributes, and if `shaped`, one that does, beginning
+        where the first ended. One fold of the tasks scores. The closed form was fitted to them too,
+        which favors it: a diffusion model is chosen only if it is clearly better.
         """
         assert base.components is not None
         config, rest = self.config, self.rest
         name = "diffusion" + (GIVEN if base.regression is not None else "")
-
-        def as_family(prior: DiffusionPrior) -> Family:
-            family = Family(name, prior)
-            if base.regression is None:
-                return family
-            return Family.given_attributes(name, family, base.regression)
-
-        prior = distill(base.components, self.hedge)
-        family = as_family(prior)
+        family = named(name, distill(base.components, self.hedge), base.regression)
         fold = rest.select(folds(rest.hashes, config.num_folds, FOLD_SALT) == 0)
         scoring = first_tasks(fold, config.scoring_tasks)
+        best, found = task_log_evidence(base, scoring, self.likelihood, self.seed), []
+        values = task_log_evidence(family, scoring, self.likelihood, self.seed)
+        if plain:
+            family, values, rounds = self._rounds(family, values, scoring)
+            difference = gain(values - best)
+            figures = f"{difference.mean:+.3f} +- {difference.error:.3f} nats per task"
+            after, pays = f" after {rounds} rounds of EM" if rounds else "", False
+            about = f"the diffusion model distilled from it has{after} {figures} relative to it"
+            if difference.mean > difference.error:
+                about = f"chosen: the diffusion model{after}, {figures} relative to it"
+                best, pays = values, True
+            found.append((family, pays, about))
+        if shaped and isinstance(rest, Logs) and rest.attributes is not None:
+            regression = base.regression or Regression.none(rest.attributes, base.components)
+            family = named(SHAPED, family.residual, regression)
+            family, values, rounds = self._rounds(family, values, scoring, self.hedge)
+            difference = gain(values - best)
+            if rounds and difference.mean > difference.error:
+                figures = f"{difference.mean:+.3f} +- {difference.error:.3f} nats per task"
+                about = f"chosen: the {SHAPED}, {figures} over the best whose shape does not depend"
+                found.append((family, True, f"{about} on them"))
+        return found
 
-        def scored(family: Family) -> np.ndarray:
-            return task_log_evidence(family, scoring, self.likelihood, self.seed)
-
-        values, rounds = scored(family), 0
+    def _rounds(
+        self, family: Family, values: np.ndarray, scoring: AnyLogs, shape_hedge: float | None = None
+    ) -> tuple[Family, np.ndarray, int]:
+        """The diffusion model after as many rounds of EM as pay, its scores, and how many."""
+        config, rounds = self.config, 0
         while rounds < config.max_rounds:
-            self.progress.describe(f"EM of the diffusion model, round {rounds + 1}")
+            self.progress.describe(f"EM of the {family.name} model, round {rounds + 1}")
             better = em_round(
-                prior,
+                family.residual,
                 self.source.pieces(learning_tasks(self.source.num_tasks, rounds, config)),
                 self.likelihood,
                 rounds,
                 self.seed,
                 passes=self.passes,
                 config=config,
-                regression=base.regression,
+                regression=family.regression,
+                shape_hedge=shape_hedge,
             )
-            trial = as_family(better)
-            new = scored(trial)
+            if shape_hedge is not None and not better.denoiser.takes_attributes:
+                break
+            trial = named(family.name, better, family.regression)
+            new = task_log_evidence(trial, scoring, self.likelihood, self.seed)
             step = gain(new - values)
             if step.mean <= step.error:
                 break
-            prior, family, values, rounds = better, trial, new, rounds + 1
-            self.progress.advance(STEPS["diffusion"] / (config.max_rounds + 1))
-        difference = gain(values - scored(base))
-        figures = f"{difference.mean:+.3f} +- {difference.error:.3f} nats per task relative to it"
-        after = f" after {rounds} rounds of EM" if rounds else ""
-        if difference.mean > difference.error:
-            return family, True, f"chosen: the diffusion model{after}, {figures}"
-        return family, False, f"the diffusion model distilled from it has{after} {figures}"
+            family, values, rounds = trial, new, rounds + 1
+            self.progress.advance(STEPS["diffusion"] / (2 * config.max_rounds + 2))
+        return family, values, rounds
 
     def _report(
         self,
@@ -536,6 +554,12 @@ class _Run:
         parts = basis.block_draws(shown, self.likelihood, self.seed, 77)
         estimates = np.concatenate([part[0] for part in parts])
         return Pictures(draws, estimates, places)
+
+
+def named(name: str, prior: DiffusionPrior, regression: Regression | None) -> Family:
+    """The family of a diffusion model, of residuals if there is a regression."""
+    family = Family(name, prior)
+    return family if regression is None else Family.given_attributes(name, family, regression)
 
 
 def gaussian_or_mixture(

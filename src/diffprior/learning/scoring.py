@@ -27,7 +27,8 @@ from ..fitting.rows import AnyLogs, RowTasks, block_order, blocks_of
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from ..priors.base import AbstractPrior
-from ..priors.conditional import ConditionalPrior
+from ..priors.conditional import ConditionalPrior, of_average_task
+from ..priors.diffusion import DiffusionPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..reporting.tables import standard_error
@@ -52,7 +53,7 @@ class Family:
     @staticmethod
     def given_attributes(name: str, family: "Family", regression: Regression) -> "Family":
         """The family whose residuals have the prior of another."""
-        prior = ConditionalPrior(family.prior, regression.coefficients, regression.center)
+        prior = conditional(family.prior, regression)
         return Family(name, prior, family.components, regression)
 
     def hedged(self, share: float) -> "Family":
@@ -63,6 +64,13 @@ class Family:
         if self.regression is None:
             return family
         return Family.given_attributes(self.name, family, self.regression)
+
+    @property
+    def residual(self) -> DiffusionPrior:
+        """The diffusion model, of residuals if there is a regression."""
+        prior = of_average_task(self.prior)
+        assert isinstance(prior, DiffusionPrior)
+        return prior
 
     def offsets(self, logs: AnyLogs) -> Float[np.ndarray, "t d"] | None:
         """Offset of each task's expected parameters by its attributes; None without."""
@@ -99,6 +107,12 @@ class Family:
         if self.components is not None:
             return self.components.draw(np.random.default_rng(seed), count)
         return np.asarray(self.prior.sample(jax.random.key(seed), count), np.float64)
+
+
+def conditional(residual: AbstractPrior, regression: Regression) -> ConditionalPrior:
+    """The prior of what a regression leaves, as one given attributes."""
+    about = (regression.coefficients, regression.center, regression.scale)
+    return ConditionalPrior(residual, *about)
 
 
 def family_of(name: str, components: GaussianMixture) -> Family:

@@ -31,6 +31,7 @@ from .base import (
 )
 from .conditional import ConditionalPrior
 
+MOMENT_DRAWS = 1024  # of a prior whose network takes attributes, for its mean and covariance
 LEARNED = (CorrectedDenoiser, NetworkDenoiser, StagewiseDenoiser)  # known to files
 EXACT_DRAWS = 1024  # of prior samples, for the mean variance given by a prior's own denoiser
 
@@ -156,7 +157,9 @@ class DiffusionPrior(AbstractPrior):
                 task unlike any before is not ruled out.
             initial: A prior to start from: its coordinates and weights (warm start), and its
                 schedule unless the config has one.
-            attributes: (n, a), what is known of each task, for a prior given attributes.
+            attributes: (n, a), what is known of each task, for a prior given attributes: their
+                mean moves by B z, and the shape of the rest depends on z through the network where
+                held-out samples justify that.
 
         Returns:
             The prior, or with attributes a `ConditionalPrior`; `report` says how learning went. A
@@ -170,37 +173,13 @@ class DiffusionPrior(AbstractPrior):
             FitWarning: Samples that are few, repeated, constant, dependent, far from the others, or
                 beyond the precision of draws.
         """
-        from ..fitting.fit import Start, fit_model  # slow to import, and not needed to decide
-
+        about = FitOptions(
+            _config(preset, config), seed, progress, sample_weights, groups, hedge, initial
+        )
         if attributes is not None:
-            options: dict[str, Any] = {
-                "preset": preset,
-                "config": config,
-                "seed": seed,
-                "progress": progress,
-                "sample_weights": sample_weights,
-                "groups": groups,
-                "hedge": hedge,
-                "initial": initial,
-            }
-            fit = functools.partial(DiffusionPrior.fit, **options)
+            fit = functools.partial(fit_residuals, about)
             return ConditionalPrior.fit(samples, attributes, fit, seed)
-        config = _config(preset, config)
-        start = None
-        if initial is not None:
-            if not isinstance(initial, DiffusionPrior):
-                raise ValueError(
-                    f"`initial`: expected a DiffusionPrior, got {type(initial).__name__}; "
-                    "fit without it"
-                )
-            offset, scale = (np.asarray(a, np.float64) for a in (initial.offset, initial.scale))
-            start = Start(offset, scale, initial.denoiser)
-            if config.schedule is None:
-                config = dataclasses.replace(config, schedule=initial.schedule)
-        weights = sample_weights
-        found, report = fit_model(samples, config, seed, progress, weights, groups, hedge, start)
-        fields: dict[str, Any] = found
-        return DiffusionPrior(**fields, metadata=Metadata(report))
+        return fit_residuals(about, samples, None)
 
     @staticmethod
     def from_prior(prior: object, schedule: Schedule | None = None) -> "DiffusionPrior":
@@ -264,8 +243,14 @@ class DiffusionPrior(AbstractPrior):
 
     @eqx.filter_jit
     def moments(self) -> Gaussian:
-        """The mean and covariance of the samples that the prior was learned from."""
-        return Gaussian(self.offset, self.scale @ self.scale.T)
+        """The mean and covariance of the samples that the prior was learned from; of draws, if its
+        network takes attributes.
+        """
+        if not self.denoiser.takes_attributes:
+            return Gaussian(self.offset, self.scale @ self.scale.T)
+        unit = self.sample_unit(jax.random.key(0), MOMENT_DRAWS)
+        mean, draws = jnp.mean(unit, axis=0), unit @ self.scale.T
+        return Gaussian(self.offset + self.scale @ mean, jnp.cov(draws.T).reshape(self.scale.shape))
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
         return _sample(self, random_key(key), positive_int("num_samples", num_samples))
@@ -308,6 +293,44 @@ class DiffusionPrior(AbstractPrior):
             jnp.log(stages.snr), self.residual_log_snr, jnp.log(self.residual)
         )
         return ReverseProcess(stages, self.denoiser.stages(schedule), jnp.exp(log_residual))
+
+
+class FitOptions(NamedTuple):
+    """Arguments of `DiffusionPrior.fit`."""
+
+    config: FitConfig
+    seed: int = 0
+    progress: bool | None = False
+    sample_weights: ArrayLike | None = None
+    groups: ArrayLike | None = None
+    hedge: float = 0.0
+    initial: DiffusionPrior | None = None
+
+
+def fit_residuals(
+    options: FitOptions, samples: ArrayLike, attributes: Float[np.ndarray, "n a"] | None
+) -> DiffusionPrior:
+    """Learn the prior of parameters, or of what their means given attributes leave of them, whose
+    network may take these standardized attributes.
+    """
+    from ..fitting.fit import Start, fit_model  # slow to import, and not needed to decide
+
+    config, seed, progress, weights, groups, hedge, initial = options
+    start = None
+    if initial is not None:
+        if not isinstance(initial, DiffusionPrior):
+            raise ValueError(
+                f"`initial`: expected a DiffusionPrior, got {type(initial).__name__}; "
+                "fit without it"
+            )
+        offset, scale = (np.asarray(a, np.float64) for a in (initial.offset, initial.scale))
+        start = Start(offset, scale, initial.denoiser)
+        if config.schedule is None:
+            config = dataclasses.replace(config, schedule=initial.schedule)
+    about = (config, seed, progress, weights, groups, hedge, start)
+    found, report = fit_model(samples, *about, attributes)
+    fields: dict[str, Any] = found
+    return DiffusionPrior(**fields, metadata=Metadata(report))
 
 
 def exact_model(

@@ -69,7 +69,9 @@ class GaussianPrior(AbstractClosedFormPrior):
             ValueError: Samples that are too few, constant, dependent or not finite.
         """
         if attributes is not None:
-            return ConditionalPrior.fit(samples, attributes, GaussianPrior.fit)
+            return ConditionalPrior.fit(
+                samples, attributes, lambda rest, _: GaussianPrior.fit(rest)
+            )
         array = checked_samples(samples, at_least=2)
         with np.errstate(over="ignore", invalid="ignore"):  # rejected below
             mean = array.mean(axis=0)

@@ -110,7 +110,7 @@ class MixturePrior(AbstractClosedFormPrior):
             return ConditionalPrior.fit(
                 samples,
                 attributes,
-                lambda rest: MixturePrior.fit(rest, num_components, sample_weights, seed),
+                lambda rest, _: MixturePrior.fit(rest, num_components, sample_weights, seed),
                 seed,
             )
         # Slow to import, and not needed to decide.

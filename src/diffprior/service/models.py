@@ -37,7 +37,7 @@ from .requests import Attributes, Json, ServiceError, not_found
 from .settings import Settings, check_rewards
 from .store import Database, Row, candidates, models, tasks, versions
 
-MAX_OFFSETS = 2**15  # tasks whose attributes are encoded in memory
+MAX_CONDITIONS = 2**15  # tasks whose attributes are encoded in memory
 log = logging.getLogger("diffprior.service")
 REFRESH_SECONDS = 1.0  # until a version that another process has added is seen
 
@@ -95,8 +95,8 @@ class Version:
         except ValueError as error:
             raise ServiceError(422, str(error)) from error
 
-    def offset(self, attributes: Attributes) -> np.ndarray:
-        """Offset of the prior mean by attributes; a ValueError names what is wrong."""
+    def condition(self, attributes: Attributes) -> np.ndarray:
+        """Condition of the prior by attributes; a ValueError names what is wrong."""
         if not isinstance(self.prior, ConditionalPrior):
             raise ValueError(
                 "`attributes`: expected none, because the prior was learned without, got "
@@ -109,23 +109,23 @@ class Version:
                 "was learned from arrays, got columns; pass a list of numbers"
             )
         z = np.asarray(attributes if encoder is None else encoder.encode(attributes), np.float64)
-        return self.prior.offsets(z.reshape(1, -1))[0]
+        return self.prior.conditions(z.reshape(1, -1))[0]
 
     @cached_property
-    def known_offset(self) -> Callable[[str | None], np.ndarray | None]:
-        """Offset of the prior mean by attributes in the database; None without.
+    def known_condition(self) -> Callable[[str | None], np.ndarray | None]:
+        """Condition of the prior by attributes in the database; None without.
 
         Attributes that this version does not know count as those of the average task.
         """
 
-        @functools.lru_cache(maxsize=MAX_OFFSETS)
+        @functools.lru_cache(maxsize=MAX_CONDITIONS)
         def known(text: str | None) -> np.ndarray | None:
-            if not self.takes_attributes:
+            if not isinstance(self.prior, ConditionalPrior):
                 return None
             with contextlib.suppress(ValueError):
                 if text is not None:
-                    return self.offset(json.loads(text))
-            return np.zeros(self.dim)
+                    return self.condition(json.loads(text))
+            return self.prior.average
 
         return known
 
@@ -239,8 +239,8 @@ class Version:
         temperature = 1.0
         if self._forgetting is not None:
             temperature = self._forgetting.temperature(state.moment, clock)
-        seed, offset = task[0], self.known_offset(task[1])
-        return TaskRequest(state.leaves, state.structure, seed, number, temperature, offset)
+        seed, given = task[0], self.known_condition(task[1])
+        return TaskRequest(state.leaves, state.structure, seed, number, temperature, given)
 
     def learn(self, state: State, phi: np.ndarray, reward: float, clock: float) -> State:
         """Evidence with one more observation at this time, in at most `max_rows` rows."""
@@ -441,7 +441,7 @@ class Catalog:
         serving = [v for v in self.versions_of(model) if v.share > 0]
         for version in [v for v in serving if v.takes_attributes] or serving[:1]:
             try:
-                version.offset(attributes)
+                version.condition(attributes)
             except ValueError as error:
                 raise ServiceError(422, str(error)) from error
 

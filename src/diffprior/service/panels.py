@@ -22,7 +22,7 @@ from ..bandits.decisions import WINS, best_first, fresh_seed, propensity, seed_k
 from ..bandits.panel import Panel, PanelRows, PriorPool
 from ..evidence.response import response_of
 from ..logs.decisions import CandidateSet
-from ..priors.conditional import of_average_task
+from ..priors.conditional import of_average_task, takes_attributes
 from .models import Catalog, Version
 from .requests import Choose, ServiceError
 from .store import Database, Row, candidates, read_rows, tasks
@@ -106,11 +106,14 @@ class ItemPanel:
         self._num_redraws += len(items)
         thetas = self._pool(numbers)
         for theta, item in zip(thetas, items, strict=True):
-            offset = version.known_offset(item["attributes"])
-            theta += 0.0 if offset is None else offset
+            given = version.known_condition(item["attributes"])
+            theta += 0.0 if given is None else given[: version.dim]
         requests, places = [], []
+        shaped = takes_attributes(of_average_task(version.prior))  # no two items have one prior
         for place, (item, state) in enumerate(zip(items, states, strict=True)):
-            if state is not None and state.num_learned:
+            if state is None and shaped:
+                state = TaskState.empty(item, version)
+            if state is not None and (state.num_learned or shaped):
                 number = UNUSED_NUMBER + (self._first + int(numbers[place])) % 2**30
                 clock = version.clock(item["num_decisions"], now)
                 requests.append(state.draw_request(item, number, clock))

@@ -41,8 +41,8 @@ class Reader:
         """Counts, posterior and prior of a task."""
         row, state = self.task_state(model, name)
         version, prior = state.version, state.version.moments
-        offset = version.known_offset(row["attributes"])
-        mean = np.asarray(prior.mean) + (0.0 if offset is None else offset)
+        given = version.known_condition(row["attributes"])
+        mean = np.asarray(prior.mean) + (0.0 if given is None else given[: version.dim])
         return {
             "model": model,
             "task": name,
