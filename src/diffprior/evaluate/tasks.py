@@ -162,7 +162,14 @@ class Tasks:
         return None if self.conditions is None else self.conditions[:, : self.dim]
 
     def known(self, which: Int[np.ndarray, " b"]) -> Float[Array, "b a"] | None:
-        """Standardized attributes of some tasks, where the shape of the prior depends on them."""
+        """Standardized attributes of some tasks, where the shape of the prior depends on them.
+
+        Args:
+            which: Numbers of the tasks.
+
+        Returns:
+            One row per task (b, a), or None.
+        """
         if self.conditions is None or self.conditions.shape[1] == self.dim:
             return None
         return on_device(self.conditions[which, self.dim :])
