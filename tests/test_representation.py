@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import diffprior as dp
-from cases import ATOMS, COVS, DIM, MEANS, WEIGHTS, diffusion
+from cases import ATOMS, COVS, DIM, MEANS, RESPONSES, WEIGHTS, diffusion
 from foreign import Stranger
 
 ONE, TWO = np.zeros(2), np.eye(2)
@@ -33,6 +33,7 @@ OBJECTS: dict[str, Callable[[], Any]] = {
     "GLMEvidence(Logistic(), dim=2, num_rows=3)": lambda: dp.Logistic().observe(
         np.ones((3, 2)), np.ones(3)
     ),
+    "Response(inner_product, Identity(noise_std=0.7))": lambda: RESPONSES[0].make(),
     "NegativeBinomial(dispersion=2)": lambda: dp.NegativeBinomial(2.0),
     "ZeroInflated(amount=20, log_std=0.8, slope=0.5)": lambda: dp.ZeroInflated(20.0, 0.8, 0.5),
     "Linear(noise_std=0.7)": lambda: dp.Linear(0.7),

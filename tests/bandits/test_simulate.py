@@ -205,7 +205,7 @@ WIDE = dp.Exact(dp.GaussianPrior(np.zeros(3), np.eye(3)))
         (lambda: simulate(LINEAR, {}), "`agents`.*dict without entries"),
         (lambda: simulate(LINEAR, [EXACT]), "`agents`.*list without names; pass"),
         (lambda: simulate(LINEAR, {"a": "Exact"}), "'a'.*got str.*`Exact"),
-        (lambda: simulate(LINEAR, {"a": WIDE}), "2 parameters for 'a'.*got 3"),
+        (lambda: simulate(LINEAR, {"a": WIDE}), "2 features for 'a'.*3 parameters"),
         (lambda: simulate(LINEAR, {"a": EXACT}, num_runs=0), "`num_runs`.*got 0"),
         (lambda: simulate(LINEAR, {"a": EXACT}, num_rounds=0), "`num_rounds`.*got 0"),
         (lambda: simulate(LINEAR, {"a": EXACT}, num_rounds=2**63), "`num_rounds`: .*got 512 times"),
@@ -220,7 +220,7 @@ WIDE = dp.Exact(dp.GaussianPrior(np.zeros(3), np.eye(3)))
         ),
         (
             lambda: simulate(Wrong(dp.Linear(1.0), False), {"a": EXACT}, 2, 2),
-            r"`features`: expected shape \(num_actions, dim\) = \(8, 2\), got \(3, 2\)",
+            r"`features`: expected shape \(8, 2\), got \(3, 2\)",
         ),
         (
             lambda: simulate(Broken(dp.Linear(1.0), False), {"a": EXACT}, 2, 2),

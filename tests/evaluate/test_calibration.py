@@ -114,5 +114,5 @@ def test_too_few_draws_are_rejected(tasks: Tasks, level: float, num_draws: int) 
 
 
 def test_another_dimension_is_rejected(tasks: Tasks) -> None:
-    with pytest.raises(ValueError, match="`tasks`: expected 1 features as in the prior, got 2"):
+    with pytest.raises(ValueError, match="`tasks`: expected 1 parameters as in the prior, got 2"):
         coverage(dp.GaussianPrior(np.zeros(1), np.eye(1)), tasks)

@@ -13,7 +13,16 @@ import numpy as np
 from numpy.testing import assert_array_equal
 
 import diffprior as dp
-from cases import DIM, LIKELIHOODS, PRIORS, SAMPLERS, diffusion, network_denoiser, problem
+from cases import (
+    DIM,
+    LIKELIHOODS,
+    PRIORS,
+    RESPONSES,
+    SAMPLERS,
+    diffusion,
+    network_denoiser,
+    problem,
+)
 from diffprior.denoisers.network import (
     CorrectedDenoiser,
     Correction,
@@ -137,10 +146,10 @@ def _items(likelihood: dp.AbstractLikelihood) -> dp.Items:
 
 # How an object of every kind is made, by a name.
 EXAMPLES: dict[str, Callable[[], Any]] = {
-    **{case.name: case.make for case in (*LIKELIHOODS, *PRIORS)},
+    **{case.name: case.make for case in (*LIKELIHOODS, *RESPONSES, *PRIORS)},
     **{
         f"{case.name}-evidence": lambda case=case: problem(0, 3, 5, case).evidence(case.make())
-        for case in LIKELIHOODS
+        for case in (*LIKELIHOODS, *RESPONSES)
     },
     **{case.name: functools.partial(case.make, temperature=0.3) for case in SAMPLERS},
     "oracle": diffusion,

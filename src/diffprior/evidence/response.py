@@ -22,6 +22,7 @@ from .glm import AbstractFamily, GLMEvidence
 from .linear import Linear
 
 Function = Callable[[Float[Array, " d"], Float[Array, " p"]], Float[Array, ""]]
+MAX_STEPS = 64  # of the search for a mode
 _FUNCTIONS: dict[str, Function] = {}  # by the names that files hold
 _RESPONSES: dict[str, "Response"] = {}  # likewise, for the service
 
@@ -151,6 +152,10 @@ class Response(AbstractLikelihood):
         if name is not None:
             _RESPONSES[name] = self
 
+    def __repr__(self) -> str:
+        fn = self.function.fn
+        return f"Response({getattr(fn, '__name__', fn)}, {self.family!r})"
+
     @staticmethod
     def registered(name: str, options: Mapping[str, float]) -> "Response":
         """The response of a `name` that was constructed in this process, its family with these
@@ -244,7 +249,8 @@ class ResponseEvidence(AbstractEvidence):
         self, gaussian: Gaussian, start: Float[Array, " d"] | None = None
     ) -> tuple[Gaussian, Float[Array, ""]]:
         """Laplace's approximation with the Gauss-Newton curvature, about the mode that a damped
-        search finds from the best of the mean and points one or two deviations around it.
+        search finds from the best of the mean and points one or two deviations around it, or the
+        best point of 64 steps: Gauss-Newton can be slow where eta curves.
         """
         tril = cholesky(gaussian.cov)
         local = self.reparameterize(gaussian.mean, tril)
@@ -252,8 +258,8 @@ class ResponseEvidence(AbstractEvidence):
         if start is not None:
             z = solve_lower(tril, (start - gaussian.mean)[:, None])[:, 0]
             starts = jnp.clip(z, -30.0, 30.0)[None]
-        result = laplace(gaussian.mean, tril, find_mode(local.expand_at, starts))
-        return result.posterior, jnp.where(result.converged, result.log_evidence, jnp.nan)
+        result = laplace(gaussian.mean, tril, find_mode(local.expand_at, starts, MAX_STEPS))
+        return result.posterior, result.log_evidence
 
     def expand_at(self, theta: Float[Array, " d"]) -> Expansion:
         """Log p(h | theta) at `theta` (d,), its Gauss-Newton curvature, and its gradient."""

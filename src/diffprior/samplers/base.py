@@ -4,7 +4,7 @@ import abc
 import copy
 import warnings
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import equinox as eqx
 import jax
@@ -26,8 +26,6 @@ from ..threefry import unrolled
 
 Sampler = TypeVar("Sampler", bound="AbstractSampler")
 AT_ONCE = {"cpu": 2**10, "gpu": 2**18}  # draws whose chains run side by side, to bound the memory
-
-POOR = 0.4  # share of proposals, below which draws were found to be off by more than a third
 
 
 class Info(eqx.Module):
@@ -73,6 +71,9 @@ class AbstractSampler(eqx.Module, Serializable):
     exploration less; 1 is Bayes' rule. It is a number of the compiled programs, not a constant of
     them, so that one program serves all temperatures.
     """
+
+    # Share of proposals, below which draws of responses were found to be off by a third or more.
+    poor_share: ClassVar[float] = 0.4
 
     prior: eqx.AbstractVar[AbstractPrior]
     temperature: eqx.AbstractVar[Float[Array, ""] | float]
@@ -171,7 +172,9 @@ class AbstractSampler(eqx.Module, Serializable):
         """Warn where draws of a response rest on an expansion that weights correct too little."""
         most = self.num_proposals
         share = float(np.median(info.effective_sample_size)) / (most or 1)
-        if most is not None and not share < POOR:  # NaN of closed forms that need no weights
+        if (
+            most is not None and not share < self.poor_share
+        ):  # NaN of closed forms that need no weights
             return
         quality = "no weights correct" if most is None else f"weights leave {share:.0%} of"
         warnings.warn(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,8 @@ class Exact(AbstractSampler):
         prior: A closed form.
         temperature: Counts the evidence 1 / temperature times; 1 is Bayes' rule.
     """
+
+    poor_share: ClassVar[float] = 0.7
 
     prior: AbstractClosedFormPrior
     temperature: Float[Array, ""]
