@@ -60,7 +60,7 @@ from .report import picture, write_report
 WIDE, NARROW = 1e6, 1e-12  # variances of a prior that says nothing, and of one that says all
 LENGTHS = (0, 1, 5, 20)  # rows after which the next reward is predicted
 NUM_DRAWS = 99  # of a predictive interval
-HEDGE = 0.003  # nats, the most that the share of a wide Gaussian in what `learn` returns may cost
+HEDGE = 0.0203  # nats, the most that the hedge in what `learn` returns may cost
 REPLAYS = {"movielens": "movielens", "InstEval": "insteval"}  # data sets with choices to replay
 
 
@@ -413,7 +413,7 @@ _INTRODUCTION = (
 )
 _NOWHERE_WORSE = (
     "What is learned is nowhere worse than a Gaussian, no pooling, or without attributes, beyond "
-    f"two standard errors and the {HEDGE:g} nats that its hedge may cost."
+    f"two standard errors and the {HEDGE:.2g} nats that its hedge may cost."
 )
 _WINS = (
     "What `learn` chooses: nats per task held out, on all of its rows, over rivals; the prior that "

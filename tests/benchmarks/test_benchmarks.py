@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import diffprior as dp
-from benchmarks import drift, growth, harness, judging, learning, past_tasks, speed
+from benchmarks import drift, growth, harness, judging, learning, past_tasks, shift, speed
 from benchmarks.harness import Bench, Measurement
 
 
@@ -115,7 +115,17 @@ def test_the_truth_explains_new_tasks_best(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(learning.CASES, "tiny", (60, 5.0, 2, 1.0, "linear"))
     found = learning.measure("tiny", True, ["gaussian"])
     values = found["nats per new task"]
-    assert values["truth"] > values["Gaussian"] > values["naive estimates"]
+    assert values["truth"] > values["Gaussian"] > values["cold start"]
+
+
+def test_a_hedge_helps_in_tasks_unlike_those_learned_from() -> None:
+    logs = learning.logs_of(np.random.default_rng(1), 120, 10.0, 2, 1.0, "linear")
+    halves = (logs.select(np.arange(60)), logs.select(np.arange(60, 120)))
+    found = shift.shifts("tiny", *halves, num_rounds=20)
+    assert [one.kind for one in found] == list(shift.KINDS)
+    assert found[0].nats[0] > 0 and found[0].hedge[0] > np.log(0.98)  # at most what it weighs
+    assert found[3].hedge[0] > 5 * found[3].hedge[1] and found[3].ratio[0] < 1.5
+    assert str(shift.table(found)).count("std") == 3
 
 
 def test_a_task_that_changes() -> None:

@@ -34,6 +34,7 @@ from diffprior.files.cache import SavedArrays
 from diffprior.fitting.report import Candidate, FitReport, StageLoss
 from diffprior.learning.attributes import AttributeReport
 from diffprior.learning.diagnostics import NextRewards, Regret, Simulation
+from diffprior.learning.payoff import LearningCurve, RowsSaved
 from diffprior.learning.report import LearningReport
 from diffprior.learning.scoring import FamilyResult, Gain
 from diffprior.mixture import GaussianMixture
@@ -113,11 +114,12 @@ def encoder() -> dp.Encoder:
 def model() -> dp.Model:
     """A model with an encoder and a report."""
     gain = Gain(0.5, 0.1, 9)
-    families = (FamilyResult("Gaussian", -1.5, gain, (gain,), None, True),)
-    regrets = (Regret("Gaussian", 1.0, 3.0, 0.5, 0.0, 0.0),)
+    families = (FamilyResult("Gaussian", -1.5, gain, gain, None, True),)
+    regrets = (Regret("Gaussian", 1.0, 3.0, 0.5, -1.0, 0.1, 0.0, 0.0),)
+    curve = LearningCurve((2, 4, 8), (gain, gain, gain), gain, 90)
     report = LearningReport(
         *(9, 90, (10.0, 10.0, 10.0), ("a", "b"), "linear", 0.5, "given", 1, (0.9, 0.8), 9.0),
-        *(families, ("10",), NextRewards(0.2, 0.3, 0.1, 0.9, 0.01)),
+        *(families, RowsSaved(2.5, 1.0, 8.0, 8, 9), curve, NextRewards(0.2, 0.3, 0.1, 0.9, 0.01)),
         *(Simulation(regrets, 50, 8, 1.0), "Gaussian", "chosen: it"),
         *(0.003, ("few tasks",), {"Gaussian": 1.0}),
         attributes=AttributeReport(("z",), gain, (1,), (gain,), ("z", "y"), (gain, gain)),

@@ -244,7 +244,7 @@ def test_with_few_tasks_a_gaussian_given_attributes_is_chosen_by_cross_validatio
     model = learned(world(80))
     assert model.report.chosen == "Gaussian given attributes"
     names = [family.name for family in model.report.families]
-    assert names == ["naive estimates", "Gaussian", "Gaussian given attributes"]
+    assert names == ["cold start", "Gaussian", "Gaussian given attributes"]
     assert model.report.families[2].over_gaussian.mean > 0.1
 
 

@@ -74,7 +74,7 @@ def test_a_diffusion_model_is_learned_where_it_is_all_that_is_allowed() -> None:
     report = learned.report
     assert report.chosen == "diffusion" and isinstance(learned.prior, dp.DiffusionPrior)
     names = [family.name for family in report.families]
-    assert names == ["naive estimates", "Gaussian", "mixture of 2", "diffusion"]
+    assert names == ["cold start", "Gaussian", "mixture of 2", "diffusion"]
     mixture, diffusion = report.families[2:]
     difference = diffusion.log_evidence - mixture.log_evidence
     assert abs(difference) < 0.1 and mixture.over_gaussian.mean > 0

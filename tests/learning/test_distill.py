@@ -5,7 +5,7 @@ import numpy as np
 import diffprior as dp
 from diffprior.fitting.config import LearningConfig
 from diffprior.learning.distill import FOLD_SALT, distill, learning_tasks
-from diffprior.learning.scoring import first_halves
+from diffprior.learning.scoring import family_of, first_halves, hedged
 from diffprior.logs.statistics import folds, held_out, label_hashes
 from diffprior.mixture import GaussianMixture
 
@@ -28,10 +28,15 @@ def test_few_components_are_distilled_without_loss() -> None:
         np.testing.assert_allclose(ours.cov, exact.cov, atol=1e-4)
 
 
-def test_a_hedge_widens_what_is_distilled() -> None:
-    bare, hedged = (np.asarray(distill(PARTS, share).moments().cov) for share in (0.0, 0.01))
-    expected = 1 + 0.01 * (3.0**2 - 1)
-    np.testing.assert_allclose(np.diagonal(hedged), expected * np.diagonal(bare), rtol=1e-4)
+def test_a_hedge_is_a_wide_gaussian_and_the_cold_start() -> None:
+    """Second moments are averages; the prior's own is left where the share is zero."""
+    cold = family_of("cold start", GaussianMixture.single(np.zeros(2), 5.0 * np.eye(2)))
+    assert hedged(PARTS, 0.0, cold) is PARTS
+    mean, cov = hedged(PARTS, 0.1, cold).moments()
+    own, spread = PARTS.moments()
+    np.testing.assert_allclose(mean, 0.95 * own)
+    second = 0.9 * spread + 0.05 * 9 * np.diag(np.diagonal(spread)) + 0.05 * 5.0 * np.eye(2)
+    np.testing.assert_allclose(cov + np.outer(mean, mean), second + 0.95 * np.outer(own, own))
 
 
 def test_a_round_learns_from_tasks_that_neither_report_nor_score_uses() -> None:

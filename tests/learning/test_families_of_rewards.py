@@ -26,7 +26,7 @@ FAMILIES: dict[str, dp.AbstractLikelihood] = {
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_mean_and_spread_are_found_and_beat_naive_estimates(kind: str) -> None:
+def test_mean_and_spread_are_found_and_beat_a_cold_start(kind: str) -> None:
     rng = np.random.default_rng(0)
     thetas = blobs(rng, 250)
     tasks, x, _ = rows(rng, thetas, 8.0)
@@ -36,8 +36,8 @@ def test_mean_and_spread_are_found_and_beat_naive_estimates(kind: str) -> None:
     moments = learned.families["Gaussian"].moments()
     np.testing.assert_allclose(moments.mean, 0.0, atol=5 * std / np.sqrt(250))
     np.testing.assert_allclose(np.sqrt(np.diagonal(moments.cov)), std, rtol=0.25)
-    naive, gaussian = learned.report.families
-    assert naive.over_gaussian.mean < 0 and gaussian.chosen
+    cold, gaussian = learned.report.families
+    assert cold.over_gaussian.mean < 0 < gaussian.over_cold.mean and gaussian.chosen
     found = learned.report.next_rewards
     assert found is not None and abs(found.predicted - found.mean) < 5 * found.error
     assert (found.coverage is None) == (kind == "logistic")
@@ -85,8 +85,8 @@ def test_revenue_is_learned_by_the_name_of_its_likelihood() -> None:
     logs = logs_of("zero-inflated", np.random.default_rng(2), 250)
     model = dp.learn(logs, "auto", families=("gaussian",), quick=True, progress=False)
     assert isinstance(model.likelihood, dp.ZeroInflated)
-    naive, gaussian = model.report.families
-    assert naive.over_gaussian.mean < 0 and gaussian.chosen
+    cold, gaussian = model.report.families
+    assert cold.over_gaussian.mean < 0 and gaussian.chosen
     again = dp.load_bytes(model.to_bytes())
     assert again.likelihood == model.likelihood
     bandit = again.bandit(seed=0)

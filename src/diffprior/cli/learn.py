@@ -67,7 +67,7 @@ def learn(
             "diffusion model was fitted."
         ),
     ] = None,
-    hedge: Annotated[float, typer.Option(help="Weight of a wide Gaussian mixed in.")] = 0.003,
+    hedge: Annotated[float, typer.Option(help="Weight of a cold start mixed in.")] = 0.02,
     seed: Seed = 0,
     report: Annotated[Path | None, typer.Option(help="Also write the report as .html")] = None,
     json_file: Json = None,

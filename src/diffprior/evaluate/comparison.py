@@ -1,6 +1,6 @@
 """Log evidence of tasks under a prior, and priors compared by it on held-out tasks."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -227,22 +227,27 @@ def cold_start(
     Returns:
         The prior with the s under which the tasks are most probable.
     """
-    from scipy.optimize import minimize_scalar
-
     tasks = as_tasks(tasks, likelihood)
     few = tasks.select(np.unique(np.linspace(0, len(tasks) - 1, COLD_TASKS).astype(int)))
     few = few.first_rows(COLD_ROWS)
 
-    def prior(log_variance: float) -> GaussianPrior:
-        return GaussianPrior(np.zeros(tasks.dim), np.exp(log_variance) * np.eye(tasks.dim))
+    def prior(variance: float) -> GaussianPrior:
+        return GaussianPrior(np.zeros(tasks.dim), variance * np.eye(tasks.dim))
+
+    return prior(best_variance(lambda s: estimate_log_evidence(prior(s), few, seed=seed).mean))
+
+
+def best_variance(score: Callable[[float], float]) -> float:
+    """The s with the highest score of N(0, s I): the best of a grid, refined."""
+    from scipy.optimize import minimize_scalar
 
     def loss(log_variance: float) -> float:
-        return -estimate_log_evidence(prior(log_variance), few, seed=seed).mean
+        return -score(float(np.exp(log_variance)))
 
     best, step = min(LOG_VARIANCES, key=loss), LOG_VARIANCES[1] - LOG_VARIANCES[0]
     bounds = (best - step, best + step)
     found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 0.02})
-    return prior(float(found.x))
+    return float(np.exp(found.x))
 
 
 def first_rewards(
@@ -264,25 +269,25 @@ def first_rewards(
         One number per task (n,); NaN of tasks without rows.
     """
     prior, tasks = residuals(as_prior(prior), as_tasks(tasks, likelihood))
-    logs = tasks.logs
+    draws = _exact(prior.sample(jax.random.key(seed), NUM_CHOICES))
+    return choice_rewards(tasks.logs, draws, tasks.offsets)
+
+
+def choice_rewards(
+    logs: Logs, draws: Float[np.ndarray, "m d"], offsets: Float[np.ndarray, "n d"] | None = None
+) -> Float[np.ndarray, " n"]:
+    """Mean reward of the rows of each task that draws, moved by the task's offset, choose."""
     known = np.flatnonzero(logs.counts)
     starts, rows = logs.starts[known], np.repeat(np.arange(len(known)), logs.counts[known])
-    draws = _exact(prior.sample(jax.random.key(seed), NUM_CHOICES))
-    along = 0.0 if tasks.offsets is None else _row_dots(logs, tasks.offsets)
-    earned, values = np.zeros(len(known)), np.full(len(tasks), np.nan)
+    moved = 0.0 if offsets is None else np.sum(logs.features * offsets[logs.row_tasks], axis=1)
+    earned, values = np.zeros(len(known)), np.full(logs.num_tasks, np.nan)
     for theta in draws if len(known) else ():
-        predicted = logs.features @ theta + along
+        predicted = logs.features @ theta + moved
         best = predicted >= np.maximum.reduceat(predicted, starts)[rows]
         counts = np.add.reduceat(best.astype(float), starts)
         earned += np.add.reduceat(best * logs.rewards, starts) / counts
-    values[known] = earned / NUM_CHOICES
+    values[known] = earned / len(draws)
     return values
-
-
-def _row_dots(logs: Logs, vectors: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " r"]:
-    """Inner product of each row's features with the vector of its task."""
-    dots: np.ndarray = np.sum(logs.features * vectors[logs.row_tasks], axis=1)
-    return dots
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,6 +1,7 @@
 """Diagnostics of logs and priors: reliability, calibration, warnings, and simulated regret."""
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..bandits.simulate import simulate
+from ..evaluate.comparison import COLD
 from ..evidence.base import AbstractLikelihood
 from ..evidence.families import Logistic
 from ..evidence.linear import Linear
@@ -51,7 +53,7 @@ def reliability(
 ) -> Reliability:
     """Compute the eigenvalues of I - C^-1 mean Cov(theta | h) under the Gaussian."""
     sums = executor.total(TaskMoments, functools.partial(TaskMoments.of, gaussian), blocks)
-    num_tasks = sums.count[1]
+    num_tasks = sums.count
     values, vectors = np.linalg.eigh(symmetric(sums.cov_z / num_tasks))
     shares = np.clip(1.0 - values, 0.0, 1.0)
     towards = np.linalg.solve(gaussian.factors[0].T, vectors).T  # functionals w' theta
@@ -258,13 +260,15 @@ ACTIONS_PER_ROUND = 10
 class Regret(Serializable):
     """Expected regret of one family at one temperature, and its standard error.
 
-    `over_gaussian` is the paired difference to the Gaussian at the same temperature.
+    `over_cold` and `over_gaussian` are paired differences at the same temperature.
     """
 
     family: str
     temperature: float
     mean: float
     error: float
+    over_cold: float
+    over_cold_error: float
     over_gaussian: float
     over_gaussian_error: float
 
@@ -312,8 +316,8 @@ def simulate_regret(
             progress=False, throw=False,
         )  # fmt: skip
         for name in priors:
-            difference = result.paired_difference(name, "Gaussian")
-            figures = (result.mean(name), result.standard_error(name), *difference)
+            over = (result.paired_difference(name, other) for other in (COLD, "Gaussian"))
+            figures = (result.mean(name), result.standard_error(name), *itertools.chain(*over))
             regrets.append(Regret(name, temperature, *(float(figure[-1]) for figure in figures)))
         advance(1 / len(TEMPERATURES))
     own = [regret for regret in regrets if regret.family == chosen_name]

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ..checks import choice
+from ..evaluate.comparison import COLD
 from ..evidence.base import AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..executors import AbstractExecutor, InProcess
@@ -47,15 +48,17 @@ from .diagnostics import (
 from .distill import FOLD_SALT, distill, em_round, learning_tasks
 from .likelihoods import likelihood_advice, named_likelihood
 from .model import Model
+from .payoff import curve_sizes, learning_curve, rows_saved
 from .report import LearningReport, Pictures
 from .scoring import (
     Family,
-    FamilyResult,
     Gain,
+    HeldOut,
+    by_name,
+    cold_start,
     family_of,
     first_tasks,
     gain,
-    naive,
     score,
     task_log_evidence,
 )
@@ -63,7 +66,6 @@ from .source import LOADED, Passes, Source
 from .tasks import resolve, search_logs
 
 FAMILIES = ("gaussian", "mixture", "diffusion")
-NAIVE = "naive estimates"  # its name in the report
 FEW_FOLDS = 5  # of few tasks
 # Steps of the progress bar, about as many as each phase usually takes of the time.
 STEPS = {
@@ -92,7 +94,7 @@ def learn(
     attributes: str | Sequence[str] = (),
     families: Sequence[str] | None = None,
     seed: int = 0,
-    hedge: float = 0.003,
+    hedge: float = 0.02,
     quick: bool = False,
     simulate: bool | None = None,
     executor: AbstractExecutor | None = None,
@@ -125,8 +127,8 @@ def learn(
         families: Families to choose from, some of "gaussian", "mixture" and "diffusion"; all by
             default. A single one is fitted whether or not it beats the others.
         seed: Random seed. Tasks are split by their labels, whatever the seed.
-        hedge: Weight of a wide Gaussian mixed into the prior, so that tasks unlike any before can
-            be learned.
+        hedge: Weight of a cold start and of a wide Gaussian mixed into the prior, so that tasks
+            unlike any before are learned almost as from a cold start.
         quick: Whether to stop after the closed forms, a Gaussian and mixtures, and to simulate
             nothing: seconds instead of minutes. `TaskStatistics` allow no more.
         simulate: Whether to simulate the regret of the families for the report; by default if a
@@ -161,7 +163,7 @@ def learn(
             "'diffusion' alone, which takes minutes and rows; name another, or pass dp.Logs"
         )
     if not 0.0 <= hedge < 1.0:
-        raise ValueError(f"`hedge`: expected a share in [0, 1), got {hedge:g}; 0.01 is usual")
+        raise ValueError(f"`hedge`: expected a share in [0, 1), got {hedge:g}; 0.02 is usual")
     config = config or LearningConfig()
     planned = {GAUSSIAN, "report", *(allowed - {"gaussian"})}
     planned |= {"attributes"} if getattr(logs, "attributes", None) is not None else set()
@@ -242,6 +244,7 @@ class _Run:
         self.rest = sample.select(~out)  # tasks learned from that are in memory
         self.held_out = self.rest if self.few else sample.select(out)
         self.likelihood, self.noise = resolve(self.rest, likelihood)
+        self.cold = cold_start(self.rest, self.likelihood)
 
     def learn(self, allowed: frozenset[str], simulate: bool | None) -> Model:
         """Fit all families, choose one and write the report."""
@@ -254,8 +257,7 @@ class _Run:
         blocks = self.source.blocks(self.likelihood, self.selection)
         with self._phase(GAUSSIAN):
             gaussian = gaussian_of(blocks, self.passes)
-            families = [family_of(NAIVE, naive(blocks, self.passes))]
-            families.append(family_of(GAUSSIAN, gaussian))
+            families = [self.cold, family_of(GAUSSIAN, gaussian)]
             seen = reliability(gaussian, blocks, self.passes)
         self._note_gaussian(families)
         rough = self.few or seen.learnable_order < self.config.min_order
@@ -275,13 +277,12 @@ class _Run:
             with self._phase("attributes"):
                 worth, given, found, over = self._attributes(gaussian, search, forced)
             families += given
-            figures = f"{over.mean:+.3f} +- {over.error:.3f} nats per task"
             if over.mean > max(over.error, 0.0):
-                sentence = f"chosen: the {given[-1].name}, {figures} over the {chosen}, which does "
-                sentence += "without attributes, cross-validated"
+                sentence = f"chosen: the {given[-1].name}, better than the {chosen} without "
+                sentence += "attributes, by cross-validation"
                 base, search, chosen = given[-1], found, given[-1].name
             else:
-                sentence += f"; attributes are left out, as they change {figures}"
+                sentence += "; attributes are left out, as they are no better"
         if search is not None and base.name not in (GAUSSIAN, GAUSSIAN + GIVEN):
             self.progress.note(sentence)
             plain = search.grows or "mixture" not in allowed
@@ -324,7 +325,7 @@ class _Run:
             )
         final = next(f for f in families if f.name == chosen)
         if self.hedge:  # a diffusion model has had it since it was distilled
-            final = final.hedged(self.hedge)
+            final = final.hedged(self.hedge, self.cold)
         return Model(
             final.prior,
             self.likelihood,
@@ -343,7 +344,7 @@ class _Run:
         ]
         self.progress.note(
             f"Gaussian after {self.seconds[GAUSSIAN]:.1f} s: {values[1]:.3f} nats per task, "
-            f"{values[1] - values[0]:+.3f} over naive estimates"
+            f"{values[1] - values[0]:+.3f} over a cold start"
         )
 
     @contextlib.contextmanager
@@ -482,10 +483,7 @@ class _Run:
         worth: AttributeReport | None,
     ) -> LearningReport:
         likelihood, held_out, seed = self.likelihood, self.held_out, self.seed
-        if self.few:
-            results, names = self._cross_validated(chosen, worth is not None)
-        else:
-            results, names = score(families, held_out, likelihood, chosen, seed)
+        turns, sizes = self._held_out(families, chosen, worth is not None)
         next_rewards = places = None
         if isinstance(held_out, Logs):
             next_rewards, places = predict_second_halves(basis, held_out, likelihood, seed)
@@ -503,8 +501,9 @@ class _Run:
             num_report_tasks=held_out.num_tasks,
             reliability=tuple(float(value) for value in seen.values),
             learnable_order=seen.learnable_order,
-            families=results,
-            length_names=names,
+            families=score(turns, likelihood, chosen, seed),
+            rows_saved=rows_saved(turns, chosen, likelihood, seed),
+            curve=learning_curve(turns, sizes, likelihood, seed) if sizes else None,
             next_rewards=next_rewards,
             simulation=simulation,
             chosen=chosen,
@@ -517,39 +516,55 @@ class _Run:
             pictures=self._pictures(families, basis, places),
         )
 
-    def _cross_validated(
-        self, chosen: str, attributes: bool
-    ) -> tuple[tuple[FamilyResult, ...], tuple[str, ...]]:
-        """Score naive estimates and Gaussians on each fifth, fitted to the other tasks."""
-        logs = self.source.sample
+    def _held_out(
+        self, families: list[Family], chosen: str, attributes: bool
+    ) -> tuple[list[HeldOut], list[int]]:
+        """Tasks held out, families learned from the others, and sizes of nested parts of these.
+
+        Few tasks are held out a fifth at a time, from cold starts and Gaussians of the others.
+        """
+        given = chosen.endswith(GIVEN)
+        if not self.few:
+            sizes = curve_sizes(self.rest.num_tasks)
+            fewer = self._nested(self.rest, sizes, families, given)
+            return [HeldOut(self.held_out, families, fewer)], sizes
+        logs, found = self.source.sample, []
         num_folds = min(FEW_FOLDS, logs.num_tasks)
         which = folds(logs.hashes, num_folds, salt=11)
-        parts: dict[str, list[np.ndarray]] = {}
+        sizes = curve_sizes(logs.num_tasks - int(np.bincount(which).max()))
         for fold in range(num_folds):
             own, other = logs.select(which != fold), logs.select(which == fold)
             if other.num_tasks == 0 or own.num_tasks < 2:
                 continue
-            blocks = blocks_of(own, self.likelihood)
-            gaussian = gaussian_of(blocks)
-            found = [family_of(NAIVE, naive(blocks)), family_of(GAUSSIAN, gaussian)]
-            if attributes and isinstance(own, Logs):
-                found.append(gaussian_given(own, self.likelihood, gaussian))
-            for family in found:
-                values = task_log_evidence(family, other, self.likelihood)
-                parts.setdefault(family.name, []).append(values)
-        scores = {name: np.concatenate(found) for name, found in parts.items()}
-        results = (
-            FamilyResult(
-                name, float(v.mean()), gain(v - scores[GAUSSIAN]), (), None, name == chosen
-            )
-            for name, v in scores.items()
-        )
-        return tuple(results), ()
+            own_families = [cold_start(own, self.likelihood), self._gaussian(own, False)]
+            if attributes:
+                own_families.append(self._gaussian(own, True))
+            fewer = self._nested(own, sizes, own_families, given)
+            found.append(HeldOut(other, own_families, fewer))
+        return found, sizes
+
+    def _nested(
+        self, logs: AnyLogs, sizes: Sequence[int], families: Sequence[Family], given: bool
+    ) -> list[Family]:
+        """Gaussians of parts of the tasks; that of all is known."""
+        known = by_name(families, GAUSSIAN + GIVEN * given)
+        return [
+            known if size == logs.num_tasks else self._gaussian(first_tasks(logs, size), given)
+            for size in sizes
+        ]
+
+    def _gaussian(self, logs: AnyLogs, given: bool) -> Family:
+        """A Gaussian of these tasks alone, given their attributes or not."""
+        gaussian = gaussian_of(blocks_of(logs, self.likelihood))
+        if not given:
+            return family_of(GAUSSIAN, gaussian)
+        assert isinstance(logs, Logs)
+        return gaussian_given(logs, self.likelihood, gaussian)
 
     def _pictures(
         self, families: list[Family], basis: Family, places: np.ndarray | None
     ) -> Pictures:
-        draws = {f.name: f.draw(self.seed, SHOWN_POINTS) for f in families if f.name != NAIVE}
+        draws = {f.name: f.draw(self.seed, SHOWN_POINTS) for f in families if f.name != COLD}
         shown = first_tasks(self.rest, SHOWN_POINTS)
         parts = basis.block_draws(shown, self.likelihood, self.seed, 77)
         estimates = np.concatenate([part[0] for part in parts])
@@ -575,9 +590,10 @@ def gaussian_or_mixture(
         )
     if search is None or search.best == GAUSSIAN_ALONE:
         return GAUSSIAN, "chosen: the Gaussian, since nothing richer was tried"
-    figures = (
-        f"{search.gain:+.3f} +- {search.error:.3f} nats per task over the Gaussian, cross-validated"
-    )
-    if search.pays or forced:
-        return search.name, f"chosen: the {search.name}, {figures}"
-    return GAUSSIAN, f"chosen: the Gaussian; the best mixture ({search.name}) has {figures}"
+    if search.pays:
+        about = "better than the Gaussian by cross-validation"
+        return search.name, f"chosen: the {search.name}, {about}"
+    if forced:
+        return search.name, f"chosen: the {search.name}, the best of those asked for"
+    about = f"the best mixture ({search.name}) is not clearly better by cross-validation"
+    return GAUSSIAN, f"chosen: the Gaussian; {about}"

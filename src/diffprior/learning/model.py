@@ -228,7 +228,7 @@ class Model(Serializable):
         if self.attribute_encoder is not None:
             parts += [("attributes", ", ".join(self.attribute_encoder.names))]
         if self.report is not None:
-            parts += [("report", self.report.sentence)]
+            parts += [("report", self.report.verdict)]
         return html([Table((), parts, words=True)])
 
     def __repr__(self) -> str:

@@ -12,13 +12,15 @@ import numpy as np
 from jaxtyping import Float
 
 from ..checks import require
+from ..evaluate.comparison import COLD
 from ..files.atomic import write_atomic
 from ..files.base import Serializable
-from ..reporting.figures import html, legend_below, new_figure, picture, plot_intervals
+from ..reporting.figures import html, new_figure, picture, plot_intervals
 from ..reporting.page import Block, Callout, Code, Heading, Text, page
 from ..reporting.tables import Table, plus_minus
 from .attributes import AttributeReport
 from .diagnostics import NextRewards, Simulation
+from .payoff import LearningCurve, RowsSaved
 from .scoring import FamilyResult, Gain
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 COLORS = ("#4477aa", "#228833", "#ee6677", "#ccbb44", "#66ccee")  # of families, in their order
 MAX_PAIRS = 3  # pairs of parameters shown
+MANY_MORE = 1.5  # times the past tasks there are, from which more of them are advised
+TOO_MANY = 50  # times, from which no number is given
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,29 +43,16 @@ class Pictures:
     places: np.ndarray | None  # predictive probabilities of smaller rewards than the next ones
 
 
-def gains_figure(families: Sequence[FamilyResult], length_names: Sequence[str]) -> "Figure":
-    """Plot gains over the Gaussian by number of rows per task, a bar per other family."""
-    from matplotlib import rcParams
-
-    figure, axes = new_figure(1, 1, width=7.0, height=3.0)
-    axis, ink = axes[0, 0], rcParams["text.color"]
-    others = [(i, f) for i, f in enumerate(families) if f.name != "Gaussian" and f.by_length]
-    width = 0.8 / len(others)
-    for place, (i, family) in enumerate(others):
-        axis.bar(
-            np.arange(len(family.by_length)) + (place - 0.5 * (len(others) - 1)) * width,
-            [gain.mean for gain in family.by_length],
-            width,
-            yerr=[gain.error for gain in family.by_length],
-            label=family.name,
-            color=COLORS[i % len(COLORS)],
-            error_kw={"elinewidth": 1, "ecolor": ink},
-        )
-    axis.axhline(0.0, color=ink, linewidth=0.8)
-    axis.set_xticks(range(len(length_names)))
-    axis.set_xticklabels([f"{name} rows" for name in length_names])
-    axis.set_ylabel("nats per task over the Gaussian")
-    legend_below(figure)
+def curve_figure(curve: LearningCurve) -> "Figure":
+    """Plot the gain over a cold start by number of past tasks, with two standard errors."""
+    figure, axes = new_figure(1, 1, width=6.0, height=2.6)
+    axis, means = axes[0, 0], [gain.mean for gain in curve.gains]
+    errors = [2 * gain.error for gain in curve.gains]
+    axis.errorbar(curve.num_tasks, means, errors, marker="o", color=COLORS[0])
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(curve.num_tasks, [f"{count:,}" for count in curve.num_tasks])
+    axis.set_xlabel("past tasks")
+    axis.set_ylabel("nats per task over a cold start")
     return figure
 
 
@@ -123,13 +114,14 @@ class LearningReport(Serializable):
         num_report_tasks: Number of held-out tasks that the figures are computed on.
         reliability: Information of one task about theta, 0 to 1, by direction.
         learnable_order: Order of structure that this number of tasks can show.
-        families: Scores of every family on the held-out tasks, beginning with naive estimates.
-        length_names: Names of the groups of tasks by number of rows.
+        families: Scores of every family on the held-out tasks, beginning with the cold start.
+        rows_saved: First rewards of a new task that the chosen prior replaces; or None.
+        curve: Gain by number of past tasks; None of very few.
         next_rewards: The second half of each task's rewards beside their predictions; or None.
         simulation: Expected regret of the families; or None.
         chosen: Name of the chosen family.
-        sentence: The choice and its reason.
-        hedge: Weight of a wide Gaussian mixed in.
+        sentence: The choice and how it was made.
+        hedge: Weight of a cold start and a wide Gaussian mixed in.
         warnings: Warnings about the data.
         seconds: Duration of each part.
         likelihood_advice: The likelihood that the rewards suggest, and why.
@@ -147,7 +139,8 @@ class LearningReport(Serializable):
     reliability: tuple[float, ...]
     learnable_order: float
     families: tuple[FamilyResult, ...]
-    length_names: tuple[str, ...]
+    rows_saved: RowsSaved | None
+    curve: LearningCurve | None
     next_rewards: NextRewards | None
     simulation: Simulation | None
     chosen: str
@@ -163,11 +156,21 @@ class LearningReport(Serializable):
     def file_hints(cls) -> dict[str, object]:
         return {name: hint for name, hint in super().file_hints().items() if name != "pictures"}
 
+    @property
+    def result(self) -> FamilyResult:
+        """Scores of the chosen family."""
+        return next(family for family in self.families if family.name == self.chosen)
+
+    @property
+    def verdict(self) -> str:
+        """Whether to use the prior, in words."""
+        return verdict(self)
+
     def to_dict(self) -> dict[str, object]:
-        """Return the report as plain numbers and text, without the pictures."""
+        """Return the verdict and the report as plain numbers and text, without the pictures."""
         fields = dataclasses.asdict(dataclasses.replace(self, pictures=None))
         del fields["pictures"]
-        return {name: _plain(value) for name, value in fields.items()}
+        return {"verdict": self.verdict} | {name: _plain(value) for name, value in fields.items()}
 
     def to_json(self, path: str | Path) -> None:
         """Write `to_dict` to the file at `path`."""
@@ -180,28 +183,25 @@ class LearningReport(Serializable):
             ImportError: Matplotlib or Jinja2 is missing.
         """
         require("plot", "matplotlib", "jinja2")
-        title, verdict = (
-            "Does a learned prior pay on these tasks?",
-            Callout(f"{_capitalized(self.sentence)}."),
-        )
-        write_atomic(path, page(title, verdict, _blocks(self), Code(_NEXT_STEP)))
+        title = "Does a learned prior pay on these tasks?"
+        write_atomic(path, page(title, _lead(self), _blocks(self), Code(_NEXT_STEP)))
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Plot what each family gains over the Gaussian in nats per task, with two standard errors.
+        """Plot what families gain over a cold start in nats per task, with two standard errors.
 
         Args:
             ax: Axes of Matplotlib; by default those of a new figure.
         """
-        others = [family for family in self.families if family.name != "Gaussian"]
-        gains = [family.over_gaussian for family in others]
+        others = [family for family in self.families if family.name != COLD]
+        gains = [family.over_cold for family in others]
         ends = np.array([(g.mean - 2 * g.error, g.mean + 2 * g.error) for g in gains])
         names, means = [family.name for family in others], [gain.mean for gain in gains]
-        along = "nats per task over the Gaussian"
+        along = f"nats per task over a {COLD}"
         return plot_intervals(ax, names, means, ends.reshape(-1, 2), along, 0.0)
 
     def _repr_html_(self) -> str | None:
         warnings = [Callout(text, "bad") for text in self.warnings]
-        return html([Callout(f"{_capitalized(self.sentence)}."), *warnings, family_table(self)])
+        return html([_lead(self), *warnings, family_table(self)])
 
     def __repr__(self) -> str:
         return str(self)
@@ -217,9 +217,54 @@ class LearningReport(Serializable):
             )
         warnings = "\n".join(f"warning: {text}" for text in self.warnings)
         attributes = "" if self.attributes is None else str(attribute_table(self.attributes))
-        first = (_about_logs(self), str(family_table(self)), self.sentence, attributes)
-        sections = (*first, _limits(self), regret, warnings)
+        tables = (str(family_table(self)), self.sentence, attributes)
+        sections = (self.verdict, _about_logs(self), *tables, _limits(self), regret, warnings)
         return "\n\n".join(section for section in sections if section)
+
+
+def verdict(report: LearningReport) -> str:
+    """Whether to use the prior, in words; every number in it is one of the report's."""
+    over, saved, advice = report.result.over_cold, report.rows_saved, _advice(report)
+    if not over.mean > 2 * over.error:
+        if advice:
+            return f"Not enough tasks: {advice}."
+        return "Past tasks say too little here: starting cold is as good."
+    if saved is not None:
+        start = f"as if {saved} rewards were already known ({saved.interval})"
+    else:
+        start = f"{_gain(over)} nats ahead of a cold start"
+    little = saved is not None and saved.count < 1
+    first = "Past tasks say little here" if little else "Use this prior"
+    sentences = [f"{first}: a new task starts {start}", "a Gaussian is enough"]
+    if not report.chosen.startswith("Gaussian"):
+        sentences[1] = f"more than a Gaussian gains {_gain(report.result.over_gaussian)} nats"
+    if advice:
+        sentences.append(f"{advice} to learn most of what they can tell")
+    return f"{'; '.join(sentences)}."
+
+
+def _advice(report: LearningReport) -> str:
+    """How many past tasks to collect, if many more than there are."""
+    enough = None if report.curve is None else report.curve.enough
+    if enough is None or enough < MANY_MORE * report.num_tasks:
+        return ""
+    if enough > TOO_MANY * report.num_tasks:
+        return "collect many more"
+    return f"collect about {float(f'{enough:.1g}'):,.0f}"
+
+
+def _lead(report: LearningReport) -> Callout:
+    good = report.result.over_cold.mean > 2 * report.result.over_cold.error
+    return Callout(report.verdict, "good" if good else "")
+
+
+def _curve_line(curve: LearningCurve) -> str:
+    pairs = zip(curve.gains, curve.num_tasks, strict=True)
+    gains = ", ".join(f"{_gain(gain)} from {count:,}" for gain, count in pairs)
+    line = f"nats per task of a Gaussian over a {COLD}, by past tasks: {gains}"
+    if curve.enough is not None:
+        line += f"; nine tenths of the {_gain(curve.limit)} from any number take {curve.enough:,}"
+    return line
 
 
 def _about_logs(report: LearningReport) -> str:
@@ -239,23 +284,22 @@ def _about_logs(report: LearningReport) -> str:
 
 
 def family_table(report: LearningReport) -> Table:
-    """The families side by side; tasks all of one length are not split."""
-    lengths = report.length_names if len(report.length_names) > 1 else ()
+    """The families side by side."""
     columns = (
         "prior",
         f"log evidence of {report.num_report_tasks} new tasks",
+        f"over a {COLD}",
         "over the Gaussian",
-        *(f"{name} rows" for name in lengths),
-        "next rows",
+        "reward of first choices",
         "choice",
     )
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             family.name,
             f"{family.log_evidence:.3f}",
+            _gain(family.over_cold),
             _gain(family.over_gaussian),
-            *(_gain(gain) for gain in family.by_length[: len(lengths)]),
-            "" if family.next_rows is None else _gain(family.next_rows),
+            "" if family.first_reward is None else _gain(family.first_reward),
             "chosen" if family.chosen else "",
         )
         for family in report.families
@@ -265,9 +309,9 @@ def family_table(report: LearningReport) -> Table:
 
 def attribute_table(attributes: AttributeReport) -> Table:
     """Gain from attributes by number of rows, and from each raw column."""
-    rows = [("a Gaussian given attributes, over one without", "all", attributes.gain)]
+    what = "a Gaussian given attributes, over one without"
     pairs = zip(attributes.num_rows, attributes.by_rows, strict=True)
-    rows += [("", f"first {count}", gain) for count, gain in pairs]
+    rows = [(what, f"first {count}", gain) for count, gain in pairs]
     losses = zip(attributes.columns, attributes.losses, strict=True)
     rows += [(f"all attributes, over all but {name}", "all", loss) for name, loss in losses]
     cells = [(what, which, _gain(gain), f"{gain.num_tasks:,}") for what, which, gain in rows]
@@ -280,17 +324,15 @@ def regret_table(simulation: Simulation, chosen: str = "") -> Table:
     names = list(dict.fromkeys(r.family for r in simulation.regrets))
     by = {(r.family, r.temperature): r for r in simulation.regrets}
     headings = (f"temperature {t:g}" for t in temperatures)
-    columns = ("expected regret", *headings, "over the Gaussian")
-    rows = [
-        (
-            name,
-            *(plus_minus(by[name, t].mean, by[name, t].error) for t in temperatures),
-            ""
-            if name == "Gaussian"
-            else plus_minus(by[name, 1.0].over_gaussian, by[name, 1.0].over_gaussian_error),
-        )
-        for name in names
-    ]
+    columns = ("expected regret", *headings, f"over a {COLD}", "over the Gaussian")
+    rows: list[tuple[str, ...]] = []
+    for name in names:
+        one = by[name, 1.0]
+        means = (plus_minus(by[name, t].mean, by[name, t].error) for t in temperatures)
+        over_cold = plus_minus(one.over_cold, one.over_cold_error, signed=True)
+        over = plus_minus(one.over_gaussian, one.over_gaussian_error, signed=True)
+        others = ("" if name == COLD else over_cold, "" if name == "Gaussian" else over)
+        rows.append((name, *means, *others))
     return Table(columns, rows, marked=_row_of(chosen, rows))
 
 
@@ -302,14 +344,16 @@ def _row_of(name: str, rows: list[tuple[str, ...]]) -> frozenset[tuple[int, int]
 
 
 def _limits(report: LearningReport) -> str:
-    lines = [
+    lines = [] if report.curve is None else [_curve_line(report.curve)]
+    lines += [
         "fine structure, narrower than what one task's rows can tell, is not known from these logs"
     ]
     if report.next_rewards is not None:
         lines.append(str(report.next_rewards))
     if report.hedge:
         lines.append(
-            f"{100 * report.hedge:g} % of a wide Gaussian is mixed in, for tasks unlike any before"
+            f"{100 * report.hedge:g} % of a cold start and of a wide Gaussian are mixed in, for "
+            "tasks unlike any before"
         )
     return "\n".join(lines)
 
@@ -344,18 +388,20 @@ def _blocks(report: LearningReport) -> list[Block]:
     families = dataclasses.replace(
         family_table(report),
         caption=f"Mean log evidence in nats of {report.num_report_tasks} tasks that nothing was "
-        "learned from; differences from the Gaussian with paired standard errors.",
+        "learned from; differences with paired standard errors. First choices are among the rows "
+        "of a task, with the rewards that were observed, over those of the cold start.",
     )
     blocks: list[Block] = [
+        Text(f"{_capitalized(report.sentence)}."),
         *(Callout(text, "bad") for text in report.warnings),
         *(Text(f"{_capitalized(line)}.") for line in _about_logs(report).splitlines()),
         Heading("Families side by side"),
         families,
     ]
-    split = any(f.by_length for f in report.families if f.name != "Gaussian")
-    if split and len(report.length_names) > 1:
-        caption = "Gain over the Gaussian by rows per task, with standard errors."
-        blocks.append(picture(caption, lambda: gains_figure(report.families, report.length_names)))
+    curve = report.curve
+    if curve is not None:
+        caption = "Gain of a Gaussian by number of past tasks, with two standard errors."
+        blocks.append(picture(caption, lambda: curve_figure(curve)))
     if report.attributes is not None:
         blocks += [Heading("What attributes are worth"), attribute_table(report.attributes)]
     blocks.append(Heading("What the logs can tell"))

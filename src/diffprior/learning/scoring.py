@@ -1,7 +1,5 @@
 """Families of priors learned from logs, and their scores on tasks held out."""
 
-import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,19 +7,22 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from ..evaluate.comparison import estimate_log_evidence
+from ..evaluate.comparison import (
+    COLD,
+    COLD_TASKS,
+    NUM_CHOICES,
+    best_variance,
+    choice_rewards,
+    estimate_log_evidence,
+)
 from ..evidence.base import AbstractLikelihood
-from ..executors import AbstractExecutor
 from ..files.base import Serializable
 from ..fitting.attributes import Regression, offsets_of
 from ..fitting.em import (
-    HERE,
     AbstractBlock,
     AbstractTasks,
     Additive,
-    guess_gaussian,
     log_evidence,
-    well_conditioned,
 )
 from ..fitting.rows import AnyLogs, RowTasks, block_order, blocks_of
 from ..logs.logs import Logs
@@ -34,8 +35,7 @@ from ..priors.mixture import MixturePrior
 from ..reporting.tables import standard_error
 
 NUM_ESTIMATES = 8
-RIDGE = 0.1  # of plug-in estimates, relative to the information of an average task
-HEDGE_SCALE = 3.0  # standard deviations of the hedge, relative to those of the prior
+HEDGE_SCALE = 3.0  # standard deviations of the wide Gaussian, relative to those of the prior
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,11 +56,11 @@ class Family:
         prior = conditional(family.prior, regression)
         return Family(name, prior, family.components, regression)
 
-    def hedged(self, share: float) -> "Family":
-        """The family with a wide Gaussian of weight `share` mixed into its closed form, if any."""
+    def hedged(self, share: float, cold: "Family") -> "Family":
+        """The family with a hedge of weight `share` mixed into its closed form, if any."""
         if self.components is None:
             return self
-        family = family_of(self.name, hedged(self.components, share))
+        family = family_of(self.name, hedged(self.components, share, cold))
         if self.regression is None:
             return family
         return Family.given_attributes(self.name, family, self.regression)
@@ -127,34 +127,41 @@ def prior_of(components: GaussianMixture) -> GaussianPrior | MixturePrior:
     return MixturePrior(components.weights, components.means, components.covs)
 
 
-def hedged(components: GaussianMixture, share: float) -> GaussianMixture:
-    """Add a wide Gaussian of weight `share` around all components.
+def cold_start(logs: AnyLogs, likelihood: AbstractLikelihood) -> Family:
+    """N(0, s I) with the s under which tasks are most probable, as `evaluate.cold_start`."""
+    blocks = blocks_of(first_tasks(logs, COLD_TASKS), likelihood)
 
-    It is wide in every direction, since parameters that were correlated in all past tasks need not
-    be in the next. A task unlike any before can then be learned; the cost for other tasks is at
-    most -log(1 - share) nats.
+    def gaussian(variance: float) -> GaussianMixture:
+        return GaussianMixture.single(np.zeros(logs.dim), variance * np.eye(logs.dim))
+
+    variance = best_variance(lambda s: float(log_evidence(blocks, gaussian(s)).mean()))
+    return family_of(COLD, gaussian(variance))
+
+
+def hedged(
+    components: GaussianMixture, share: float, cold: Family | None = None
+) -> GaussianMixture:
+    """Add Gaussians of weight `share` together: a wide one, and the cold start if there is one.
+
+    The first is around all components and wide in every direction, since parameters that were
+    correlated in all past tasks need not be in the next. Where the prior is wrong, a task is then
+    learned almost as from a cold start, log(2 / share) nats later; the cost where it is right is
+    at most -log(1 - share) nats.
     """
     if share == 0.0:
         return components
     mean, cov = components.moments()
-    return GaussianMixture.from_covs(
-        np.concatenate([(1 - share) * components.weights, [share]]),
-        np.concatenate([components.means, mean[None]]),
-        np.concatenate([components.covs, HEDGE_SCALE**2 * np.diag(np.diagonal(cov))[None]]),
-    )
+    wide = GaussianMixture.single(mean, HEDGE_SCALE**2 * np.diag(np.diagonal(cov)))
+    others = [wide] if cold is None or cold.components is None else [wide, cold.components]
+    shares = [1 - share, *(share / len(others) for _ in others)]
+    return GaussianMixture.average([components.without_factors(), *others], shares)
 
 
 @dataclass(frozen=True, eq=False)
 class TaskMoments(Additive):
-    """Sums over tasks of posteriors under a Gaussian, in its units.
+    """Covariances of posteriors under a Gaussian, in its units, as triangles, summed over tasks."""
 
-    Means and their products are summed over tasks of several rows and over all, covariances, as
-    triangles, over all.
-    """
-
-    count: Float[np.ndarray, " 2"]
-    mean_z: Float[np.ndarray, "2 d"]
-    square_z: Float[np.ndarray, "2 d d"]
+    count: int
     cov_z: Float[np.ndarray, " p"]
 
     @staticmethod
@@ -165,34 +172,8 @@ class TaskMoments(Additive):
     @staticmethod
     def _of(gaussian: GaussianMixture, tasks: AbstractTasks) -> "TaskMoments":
         assert isinstance(tasks, RowTasks)
-        given = tasks.condition(gaussian)
-        z = given.mean_z[:, 0].T
-        groups = (z[tasks.counts >= 2], z)
-        return TaskMoments(
-            np.array([len(group) for group in groups], float),
-            np.stack([group.sum(axis=0) for group in groups]),
-            np.stack([group.T @ group for group in groups]),
-            given.cov_z[:, 0].sum(axis=1),
-        )
-
-
-def naive(blocks: Sequence[AbstractBlock], executor: AbstractExecutor = HERE) -> GaussianMixture:
-    """Fit a Gaussian to plug-in estimates: mean and covariance of a ridge regression per task.
-
-    For generalized linear models the estimate is one Newton step from the pooled one. Tasks of one
-    row are left out. It is much too wide, because it counts noise of estimates as variation between
-    tasks.
-    """
-    start = guess_gaussian(blocks, executor)
-    mean, cov = np.asarray(start.means[0]), np.asarray(start.covs[0])
-    start = GaussianMixture.single(mean, cov / RIDGE)
-    sums = executor.total(TaskMoments, functools.partial(TaskMoments.of, start), blocks)
-    which = 0 if sums.count[0] > 2 * start.dim else 1
-    count, mean_z = sums.count[which], sums.mean_z[which] / sums.count[which]
-    cov_z = (sums.square_z[which] - count * np.outer(mean_z, mean_z)) / (count - 1)
-    factor = start.factors[0]
-    cov = factor @ cov_z @ factor.T
-    return GaussianMixture.single(start.means[0] + factor @ mean_z, well_conditioned(cov))
+        cov_z = tasks.condition(gaussian).cov_z[:, 0].sum(axis=1)
+        return TaskMoments(tasks.num_tasks, cov_z)
 
 
 @dataclass(frozen=True)
@@ -208,17 +189,34 @@ class Gain(Serializable):
 class FamilyResult(Serializable):
     """Scores of one family on tasks held out.
 
-    `log_evidence` is the mean log p(h) per task. Differences from the Gaussian are over all tasks,
-    over those of few, some and many rows, and in the log evidence of the second half of each task's
-    rows given the first, None without rows.
+    `log_evidence` is the mean log p(h) per task, with differences from the cold start, N(0, s I),
+    and from the Gaussian. `first_reward` is what first choices among the rows of a task earn over
+    those of the cold start, in tasks of several rows; None without rows.
     """
 
     name: str
     log_evidence: float
+    over_cold: Gain
     over_gaussian: Gain
-    by_length: tuple[Gain, ...]
-    next_rows: Gain | None
+    first_reward: Gain | None
     chosen: bool
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Tasks held out, and families learned from the others.
+
+    `fewer` are Gaussians of nested parts of the others, the smallest first.
+    """
+
+    logs: AnyLogs
+    families: Sequence[Family]
+    fewer: Sequence[Family] = ()
+
+
+def by_name(families: Sequence[Family], name: str) -> Family:
+    """The family of this name."""
+    return next(family for family in families if family.name == name)
 
 
 def task_log_evidence(
@@ -248,36 +246,33 @@ def first_halves(logs: Logs) -> tuple[Logs, np.ndarray]:
 
 
 def score(
-    families: Sequence[Family],
-    logs: AnyLogs,
-    likelihood: AbstractLikelihood,
-    chosen: str,
-    seed: int = 0,
-) -> tuple[tuple[FamilyResult, ...], tuple[str, ...]]:
-    """Score every family on the same tasks; returns the names of the groups by length too."""
-    evidence = {f.name: task_log_evidence(f, logs, likelihood, seed) for f in families}
-    groups, names = length_groups(np.asarray(logs.counts, float))
-    base = evidence["Gaussian"]
-    later: dict[str, np.ndarray] | None = None
-    several = logs.counts >= 2
-    if isinstance(logs, Logs) and np.any(several):
-        first, _ = first_halves(logs.select(several))
-        later = {
-            f.name: evidence[f.name][several] - task_log_evidence(f, first, likelihood, seed)
-            for f in families
-        }
-    results = tuple(
+    turns: Sequence[HeldOut], likelihood: AbstractLikelihood, chosen: str, seed: int = 0
+) -> tuple[FamilyResult, ...]:
+    """Score every family on all tasks held out."""
+    evidence: dict[str, np.ndarray] = {}
+    rewards: dict[str, np.ndarray] = {}
+    for family in turns[0].families:
+        parts, earned = [], []
+        for turn in turns:
+            own = by_name(turn.families, family.name)
+            parts.append(task_log_evidence(own, turn.logs, likelihood, seed))
+            if isinstance(turn.logs, Logs):
+                several = turn.logs.select(turn.logs.counts >= 2)
+                draws = own.draw(seed, NUM_CHOICES)
+                earned.append(choice_rewards(several, draws, own.offsets(several)))
+        evidence[family.name] = np.concatenate(parts)
+        rewards[family.name] = np.concatenate(earned) if earned else np.zeros(0)
+    return tuple(
         FamilyResult(
-            f.name,
-            float(evidence[f.name].mean()),
-            gain(evidence[f.name] - base),
-            tuple(gain((evidence[f.name] - base)[group]) for group in groups),
-            None if later is None else gain(later[f.name] - later["Gaussian"]),
-            f.name == chosen,
+            name,
+            float(values.mean()),
+            gain(values - evidence[COLD]),
+            gain(values - evidence["Gaussian"]),
+            gain(rewards[name] - rewards[COLD]) if len(rewards[name]) else None,
+            name == chosen,
         )
-        for f in families
+        for name, values in evidence.items()
     )
-    return results, names
 
 
 def gain(differences: Float[np.ndarray, " n"]) -> Gain:
@@ -285,18 +280,3 @@ def gain(differences: Float[np.ndarray, " n"]) -> Gain:
     if len(differences) == 0:
         return Gain(float("nan"), float("nan"), 0)
     return Gain(float(np.mean(differences)), standard_error(differences), len(differences))
-
-
-def length_groups(counts: Float[np.ndarray, " t"]) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Split tasks by number of rows into about thirds; returns masks and names."""
-    low, high = np.quantile(counts, [1 / 3, 2 / 3])
-    edges = sorted({int(low), int(high)})
-    bounds = [-1, *edges, int(counts.max())]
-    groups, names = [], []
-    for below, top in itertools.pairwise(bounds):
-        mask = (counts > below) & (counts <= top)
-        if mask.any():
-            groups.append(mask)
-            least = max(below + 1, int(counts.min()))
-            names.append(f"{least}" if least == top else f"{least} to {top}")
-    return groups, tuple(names)
