@@ -26,7 +26,7 @@ from .updates import State
 MAX_DECISIONS, MAX_NUMBERS = 64, 2**12  # whose random numbers are computed at once
 
 
-class _Prior:
+class Components:
     """The components of a Gaussian mixture, in double precision."""
 
     def __init__(self, prior: GaussianPrior | MixturePrior) -> None:
@@ -50,7 +50,7 @@ class _GivenSums:
     Cholesky factor of the posterior covariance, which compiled programs multiply by the same noise.
     """
 
-    def __init__(self, prior: _Prior, leaves: Sequence[np.ndarray], temperature: float) -> None:
+    def __init__(self, prior: Components, leaves: Sequence[np.ndarray], temperature: float) -> None:
         precision, shift = (np.asarray(leaf, np.float64) / temperature for leaf in leaves[:2])
         self._prior = prior
         self._factors = dict[int, np.ndarray]()
@@ -76,7 +76,7 @@ class _GivenRows:
 
     def __init__(
         self,
-        prior: _Prior,
+        prior: Components,
         terms: Terms,
         leaves: Sequence[np.ndarray],
         temperature: float,
@@ -106,7 +106,7 @@ class ClosedForm:
         terms: Terms | None,
         stream: UInt32[np.ndarray, " 2"],
     ) -> None:
-        self._prior, self._terms = _Prior(prior), terms
+        self._prior, self._terms = Components(prior), terms
         self._temperature, self._stream = temperature, (stream[:1], stream[1:])
         num_components, dim = self._prior.means.shape
         self._shape = (dim,) if terms is None else (PROPOSALS, 2 * dim + 4)

@@ -359,7 +359,7 @@ class Policy:
     ) -> tuple[Any, Bool[np.ndarray, " n"]]:
         """Results of the agent's `method` for the numbers from `first` on, and which failed."""
         parts = []
-        for start, size in _pieces(count):
+        for start, size in pieces(count):
             program = self._program(method, state, size)
             index, failed = program(self._leaves, state.leaves, key, _as_word(first + start))
             parts.append((awaited(failed), *map(np.asarray, index)))
@@ -406,12 +406,12 @@ def _draw_program(
     return draws
 
 
-def _pieces(count: int) -> Iterator[tuple[int, int]]:
+def pieces(count: int, sizes: tuple[int, ...] = SIZES) -> Iterator[tuple[int, int]]:
     """Start and size of the calls that make up so many draws, few of which are not needed."""
     start = 0
     while start < count:
         left = count - start
-        size = 1 if count == 1 else next((s for s in SIZES if 2 * left > s), SIZES[-1])
+        size = 1 if count == 1 else next((s for s in sizes if 2 * left > s), sizes[-1])
         yield start, size
         start += size
 

@@ -31,10 +31,10 @@ from ..reporting.tables import Table
 from ._dispatch import check_not_forked
 from .bandit import Posterior
 from .best import Mixtures, best_probabilities
-from .decisions import best_first, host_mean
+from .decisions import best_first, host_mean, pieces
 from .item_choice import ItemChoice, Name, View
 from .online import MAX_ROWS, AbstractOnline, seed_or_fresh
-from .panel import Panel, PanelDraws, PanelRows, pieces, side_by_side, state_kind
+from .panel import HOST_SIZES, Panel, PanelDraws, PanelRows, side_by_side, state_kind
 from .updates import Observations, State, add_one_to_each, num_axes
 
 Names = Name | Iterable[object]
@@ -592,11 +592,12 @@ class Items(AbstractOnline):
         known, mixture = self._posteriors, self._draws.mixture
         assert mixture is not None
         changed = [i for i in items if known.get(i.number, (-1,))[0] != i.num_redraws]
-        for some in pieces(np.arange(len(changed))):
-            states = [changed[place].state or self._empty for place in some]
-            parts = mixture.mixtures(states, self._stacked_conditions([changed[i] for i in some]))
-            for place, *own in zip(some, *parts, strict=True):
-                known[changed[place].number] = (changed[place].num_redraws, *own)
+        for start, size in pieces(len(changed), HOST_SIZES):
+            some = changed[start : start + size]
+            states = [item.state or self._empty for item in some]
+            parts = mixture.mixtures(states, self._stacked_conditions(some))
+            for item, *own in zip(some, *parts, strict=True):
+                known[item.number] = (item.num_redraws, *own)
         found = [known[item.number][1:] for item in items]
         return [np.stack(column) for column in zip(*found, strict=True)]
 

@@ -5,7 +5,7 @@ double precision, where nothing has to be compiled. Everything else goes through
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +23,8 @@ from ..priors.mixture import MixturePrior
 from ..samplers.exact import Exact
 from ._dispatch import Structure, compiled, partition
 from .agents import AbstractAgent, AbstractGaussianAgent, LinUCB, ThompsonSampling, Uniform
-from .decisions import of_residual, seed_key
+from .closed_form import Components
+from .decisions import of_residual, pieces, seed_key
 from .updates import State
 
 POOL = 2**14  # draws of a learned prior that new items share once there are more of them
@@ -156,8 +157,10 @@ class PanelDraws:
         kind = state_kind if self.mixture is None else type
         for place, state in enumerate(states if self._num_draws else ()):
             groups.setdefault(None if state is None else kind(state), []).append(place)
+        sizes = SIZES if self.mixture is None else HOST_SIZES
         for about, places in groups.items():
-            for some in pieces(np.array(places), SIZES if self.mixture is None else HOST_SIZES):
+            for start, size in pieces(len(places), sizes):
+                some = np.array(places[start : start + size])
                 given = [] if about is None else [state for i in some if (state := states[i])]
                 by = None if conditions is None else conditions[some]
                 found.thetas[some], covs = self._rows(given, words[some], by)
@@ -212,6 +215,8 @@ class PanelDraws:
 
     def _prior_draws(self, key: Key[Array, ""], count: int) -> Any:
         assert isinstance(self._agent, ThompsonSampling)
+        if isinstance(self._agent.sampler, Exact):
+            return self._agent.sampler.prior.sample(key, count)
         empty = self._agent.likelihood.empty(self._dim)
         return self._agent.sampler.sample_many(key, empty, count, throw=False)[0]
 
@@ -220,15 +225,9 @@ class ConditionedMixture:
     """Gaussian mixtures under linear evidence, of many items side by side (see `Tilted`)."""
 
     def __init__(self, prior: GaussianPrior | MixturePrior, temperature: float) -> None:
-        parts: tuple[ArrayLike, ...]
-        if isinstance(prior, MixturePrior):
-            parts = (prior.weights, prior.means, prior.covs)
-        else:
-            parts = (np.ones(1), prior.mean[None], prior.cov[None])
-        weights, self.means, covs = (np.asarray(part, np.float64) for part in parts)
-        with np.errstate(divide="ignore"):
-            self.log_weights = np.log(weights)
-        self.trils = np.linalg.cholesky(covs)
+        components = Components(prior)
+        self.means, self.log_weights = components.means, components.log_weights
+        self.trils = components.trils
         self.transposed = np.ascontiguousarray(self.trils.swapaxes(1, 2))
         self.temperature = temperature
 
@@ -364,18 +363,6 @@ def _padded(conditions: Float[np.ndarray, "n e"] | None, size: int) -> np.ndarra
 def state_kind(state: State) -> tuple[object, ...]:
     """States of a kind can be stacked."""
     return (state.structure, *(np.shape(leaf) for leaf in state.leaves))
-
-
-def pieces(
-    places: Int[np.ndarray, " n"], sizes: tuple[int, ...] = HOST_SIZES
-) -> Iterator[Int[np.ndarray, " k"]]:
-    """Places in pieces that programs of few sizes take, with little room to spare."""
-    start = 0
-    while start < len(places):
-        left = len(places) - start
-        size = next((s for s in sizes if 2 * left > s), sizes[-1])
-        yield places[start : start + size]
-        start += size
 
 
 def side_by_side(states: Sequence[State], size: int) -> list[np.ndarray]:
