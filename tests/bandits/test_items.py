@@ -282,7 +282,7 @@ def test_calls_that_make_no_sense_say_why_and_change_nothing() -> None:
         "`names`: expected a known item, got 'zebra'": lambda: items.remove("zebra"),
         "`among`: expected at least one name": lambda: items.choose(CONTEXT, among=[]),
         "`top_k`: expected at most 4, the number of items": lambda: items.choose(CONTEXT, top_k=5),
-        "`top_k`: expected at most 0": lambda: items.choose(CONTEXT, exclude=NAMES),
+        "`items`: expected some that can be chosen": lambda: items.choose(CONTEXT, exclude=NAMES),
         "`context`: expected .*2": lambda: items.choose([1.0, 2.0, 3.0]),
         "`context`: expected 2 numbers, or a row": lambda: items.choose(np.zeros((3, 2))),
         '`propensity`: expected "panel", got "exact"': lambda: items.choose(
