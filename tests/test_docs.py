@@ -130,6 +130,7 @@ def test_the_site_builds_strictly_and_reads_from_files(tmp_path: Path) -> None:
         page = pages[f"tutorials/{path.stem}.html"]
         assert all(f'alt="{alt}"' in page for alt in re.findall('alt="([^"]*)"', source))
         assert (tmp_path / "tutorials" / f"{path.stem}.ipynb").stat().st_size > 1000
+    assert not [name for name, text in pages.items() if re.search(r"<m[io]>\\", text)]
     tutorials = [text for name, text in pages.items() if name.startswith("tutorials/")]
     assert len(tutorials) == 6 and all('<img alt="' in text for text in tutorials)
     for command in ("learn", "serve", "token create"):

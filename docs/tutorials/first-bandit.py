@@ -15,9 +15,9 @@ kinds = np.array([[-2.0, 1.0], [2.0, 0.5]])
 past = kinds[rng.integers(0, 2, 500)] + 0.3 * rng.standard_normal((500, 2))
 prior = dp.MixturePrior.fit(past, num_components=2)
 
-axes = prior.plot()
+figure, axes = plt.subplots(figsize=(5, 3))
 axes.scatter(*past.T, s=8, color="black", label="past campaigns")
-axes.legend()
+prior.plot(axes).legend()
 plt.show()
 
 # %% [markdown]
