@@ -145,8 +145,9 @@ def read_site(site: Path) -> None:
         requests: list[str] = []
         page.on("request", lambda request: requests.append(request.url))
         page.on("pageerror", lambda error: requests.append(f"script: {error}"))
-        page.goto((site / "index.html").as_uri())
-        assert not violations(page)
+        for name in ("tutorials/logs", "explanation/results", "reference/evaluate", "index"):
+            page.goto((site / f"{name}.html").as_uri())
+            assert not violations(page), name
         page.emulate_media(color_scheme="dark")
         assert not violations(page, rules=["color-contrast"])
         page.locator(".md-search__input").click()
