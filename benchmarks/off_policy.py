@@ -14,7 +14,7 @@ import numpy as np
 
 import diffprior as dp
 from diffprior.evaluate import LoggedDecisions, OffPolicy, off_policy
-from diffprior.evaluate.off_policy import _probabilities
+from diffprior.evaluate.replay import _probabilities
 from diffprior.service.engine import Engine
 from diffprior.service.export import export
 from diffprior.service.metrics import Metrics

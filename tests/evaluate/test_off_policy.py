@@ -5,7 +5,7 @@ import pytest
 
 import diffprior as dp
 from diffprior.evaluate import LoggedDecisions, off_policy
-from diffprior.evaluate.off_policy import _estimates, _probabilities, _Replayed
+from diffprior.evaluate.replay import _estimates, _probabilities, _Replayed
 
 DIM, ACTIONS, NOISE = 2, 4, 1.0
 NUM_LOGS, TASKS_OF_LOG, ROUNDS = 100, 40, 5

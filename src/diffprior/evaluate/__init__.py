@@ -30,7 +30,7 @@ from .distances import (
     distance_over_floor,
     earth_movers_distance,
 )
-from .off_policy import Estimate, OffPolicy, off_policy
+from .replay import Estimate, OffPolicy, off_policy
 from .tasks import Tasks
 
 __all__ = [
