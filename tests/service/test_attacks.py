@@ -343,7 +343,7 @@ def test_whatever_was_learned_a_decision_comes(
     prior = dp.GaussianPrior([2.0, 0.0, -2.0], 0.01 * np.eye(3))
     client = make_service(likelihood="poisson", propensity_draws=4, prior=prior)
     orders = list(itertools.permutations(rows))
-    for number, order in enumerate(2 * orders):
+    for number, order in enumerate(orders + orders[:2]):
         if number == len(orders):
             monkeypatch.setattr(Version, "_leaves_room", lambda *_: True)
         for phi, value in order:

@@ -59,7 +59,7 @@ def best_probabilities(posteriors: list[dp.MixturePrior], x: np.ndarray) -> np.n
 def test_choices_are_thompson_sampling_and_propensities_weights(
     make_service: MakeService,
 ) -> None:
-    num = 2048
+    num = 1024
     client = make_service(**(LINEAR | {"propensity_draws": 64}), panel_draws=num)
     engine = client.engine
     engine.panels = Panels(engine.database, engine.catalog, engine.task_cache, seed=0)
