@@ -12,8 +12,14 @@ from browser.browsing import empty_pictures, opened_browser, serving
 from service.shop import Shop, add_models, stretch_time
 
 VIEWS = {"light": ("light", 1280), "dark": ("dark", 1280), "phone": ("light", 390)}
-UPPER = 1300  # pixels: the answers, the versions and two rows of pictures
 TASK = "/tasks/shop/campaign-007"
+PAGES = {
+    "dashboard": "/",
+    "task": TASK,
+    "traffic": "/traffic?model=shop&version=2&share=75",
+    "docs": "/docs",
+}
+UPPER = 1420  # pixels: the answers, the versions and two rows of pictures
 
 
 def simulate(path: Path, num_tasks: int, num_decisions: int) -> None:
@@ -37,9 +43,10 @@ def take(folder: Path, address: str) -> None:
             size = {"width": width, "height": 1000}
             page = browser.new_page(color_scheme=scheme, viewport=size)
             page.set_default_timeout(120_000)
-            for what, path in {"dashboard": "/", "task": TASK}.items():
-                page.goto(address + path)
-                assert not empty_pictures(page), empty_pictures(page)
+            for what, path in PAGES.items():
+                page.goto(path if "://" in path else address + path)
+                page.wait_for_load_state("networkidle")
+                assert what == "docs" or not empty_pictures(page), empty_pictures(page)
                 page.screenshot(path=folder / f"{what}-{name}.png", full_page=True)
             page.close()
 
@@ -54,10 +61,12 @@ def shorten(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--page", action="append", default=[], help="file of a report, too")
     parser.add_argument("--tasks", type=int, default=300)
     parser.add_argument("--decisions", type=int, default=10_000)
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
+    PAGES.update({Path(name).stem: Path(name).absolute().as_uri() for name in asked.page})
     database = asked.folder / "shop.sqlite"
     if not database.exists():
         simulate(database, asked.tasks, asked.decisions)

@@ -1,19 +1,25 @@
 """The dashboard and the pages of tasks in a real Chromium, behind a sign-in form."""
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from playwright.sync_api import Browser, Page
 
 from browser.browsing import empty_pictures, is_too_wide, opened_browser, serving, violations
+from diffprior.reporting.page import Callout, Code, Heading, Picture, SideBySide, Text
+from diffprior.reporting.page import page as report
+from diffprior.reporting.tables import Table
 from diffprior.service.auth import create_token
 from diffprior.service.settings import Settings
 from service.shop import Shop, add_models
 
 SETTINGS = Settings(likelihood="linear", likelihood_options={"noise_std": 0.5}, propensity_draws=4)
 NUM_TASKS, NUM_DECISIONS = 3, 60
-NUM_CHARTS = {"/": 11, "/tasks/shop/campaign-000": 3}
+TRAFFIC = "/traffic?model=shop&version=2&share=25"
+NUM_CHARTS = {"/?range=24h&top=20": 11, "/tasks/shop/campaign-000": 3, TRAFFIC: 0}
 
 
 @pytest.fixture(scope="module")
@@ -23,17 +29,17 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """The address of a service with some decisions behind it, and a token that may read."""
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str, str]]:
+    """The address of a service with decisions behind it, a token that may read, and all rights."""
     path: Path = tmp_path_factory.mktemp("shop") / "log.sqlite"
     with serving(path, required=True) as (engine, address):
         add_models(engine, SETTINGS)
         Shop(engine, NUM_TASKS).run(NUM_DECISIONS)
-        yield address, create_token(engine.database, ("read",))
+        yield address, create_token(engine.database, ("read",)), create_token(engine.database)
 
 
-def test_a_visit_from_sign_in_to_sign_out(browser: Browser, shop: tuple[str, str]) -> None:
-    address, token = shop
+def test_a_visit_from_sign_in_to_sign_out(browser: Browser, shop: tuple[str, str, str]) -> None:
+    address, token, admin = shop
     context = browser.new_context(base_url=address)
     context.set_default_timeout(120_000)
     page = context.new_page()
@@ -56,6 +62,8 @@ def test_a_visit_from_sign_in_to_sign_out(browser: Browser, shop: tuple[str, str
         check_page(page, path, num_charts)
     check_links(page)
     use_keyboard(page)
+    sort_and_save(page)
+    change_traffic(page, admin)
     assert not problems, problems
     page.get_by_role("button", name="Sign out").click()
     page.get_by_role("heading", name="Sign in").wait_for()
@@ -113,6 +121,50 @@ def use_keyboard(page: Page) -> None:
     page.get_by_role("heading", name="Task campaign-000").wait_for()
 
 
+def sort_and_save(page: Page) -> None:
+    """Choose a range, sort a table, point at a chart, and save numbers."""
+    page.goto("/")
+    page.get_by_role("link", name="30 days").click()
+    page.get_by_role("link", name="mean reward", exact=True).nth(1).click()
+    assert "range=30d" in page.url and page.locator("th[aria-sort]").count() == 1
+    assert page.locator(".dot title").first.text_content()
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="CSV of Arms, the most taken first").click()
+    assert saved.value.path().read_text().startswith("arm,decisions,")
+
+
+def change_traffic(page: Page, admin: str) -> None:
+    """Look at what a change does, and make it with another token than that of the visit."""
+    page.goto("/")
+    page.get_by_role("link", name="Change traffic…").click()
+    page.get_by_label("serves, % of the tasks").fill("25")
+    page.get_by_role("button", name="Preview").click()
+    page.get_by_label("Token with the right admin").fill(admin)
+    page.get_by_role("button", name="Let version 2 serve 25 %").click()
+    page.get_by_role("heading", name="Model shop").wait_for()
+    assert page.get_by_role("cell", name="75%").count() == 1
+
+
+def test_reports_have_no_violations(browser: Browser) -> None:
+    """In light, dark and on a phone, where a wide table scrolls and says so."""
+    wide = Table([f"a column, {i}" for i in range(8)], [["5.0 ± 0.5"] * 8] * 3, "A wide table")
+    with io.BytesIO() as file:
+        Image.new("RGB", (900, 300), "gray").save(file, "png")
+        picture = Picture(file.getvalue(), file.getvalue(), "A picture with numbers")
+    callouts = [Callout("It pays.", "good"), Callout("It warns.", "bad")]
+    words = Table((), [("a setting", "and what it is")], "Settings", words=True)
+    blocks = [callouts[1], Text("Text."), Heading("A part"), wide, SideBySide([words]), picture]
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.set_content(report("A report", callouts[0], blocks, Code("diffprior serve")))
+    assert not violations(tab) and tab.locator("main > *").nth(1).inner_text() == "It pays."
+    tab.emulate_media(color_scheme="dark")
+    assert not violations(tab, ["color-contrast"])
+    assert tab.locator(".hint").first.bounding_box()["height"] == 0
+    tab.set_viewport_size({"width": 390, "height": 844})
+    assert not is_too_wide(tab) and tab.locator(".hint").first.bounding_box()["height"] > 10
+    tab.close()
+
+
 def test_an_empty_picture_would_be_found(browser: Browser) -> None:
     """The checks can fail: a picture of axes only, one without numbers, a button without a name,
     a page that is too wide."""
@@ -128,9 +180,9 @@ def test_an_empty_picture_would_be_found(browser: Browser) -> None:
 
 
 def test_the_api_documentation_shows_operations_and_calls_them(
-    browser: Browser, shop: tuple[str, str]
+    browser: Browser, shop: tuple[str, str, str]
 ) -> None:
-    address, _ = shop
+    address, *_ = shop
     context = browser.new_context(base_url=address)
     page = context.new_page()
     problems: list[str] = []

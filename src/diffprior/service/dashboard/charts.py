@@ -313,6 +313,8 @@ class Axis(NamedTuple):
         """A line per version or arm, the first one in front; of versions, which are few, in a band
         of two standard errors.
         """
+        if y is None and group != "version":
+            y = padded([b.mean.value for bins in found.values() for b in bins])
         plot = self.plot(_range(found) if y is None else y)
         legend = [(colors[name], name) for name in found]
         for (kind, name), bins in reversed(list(zip(legend, found.values(), strict=True))):

@@ -67,6 +67,7 @@ class ModelPage:
         at_random = [version.version for version in versions if version.at_random]
         predicted = window[~np.isin(window.version, at_random)]
         tables = {"versions": _versions_table(versions, window, gains)}
+        numbers: dict[str, Table] = {}
         context: dict[str, Any] = {
             "title": f"Model {model}",
             "model": model,
@@ -85,20 +86,20 @@ class ModelPage:
             if guarded := self._guard.about(model):
                 context["answers"]["Is the new version guarded?"] = Answer(*guarded)
             scale, address = sample.total / len(sample.window), model_address(model, time_range)
-            context["charts"], more = drawn(model_charts(window, predicted, gains, scale), address)
-            tables |= more
+            charts = model_charts(window, predicted, gains, scale)
+            context["charts"], numbers = drawn(charts, address)
             for name, kind in (("actions", ~window.choice), ("items", window.choice)):
                 if np.any(kind):
                     own = predicted[predicted.choice == (name == "items")]
                     found = arm_charts(window[kind], own)
                     context[name], more = drawn(found, address, f"{name}-")
-                    tables |= {name: arms_table(model, window[kind], own)} | more
+                    tables[name], numbers = arms_table(model, window[kind], own), numbers | more
             with self._database.reading() as connection:
                 tables["tasks"] = _tasks_table(connection, model, window)
                 if "items" in context:
                     newest = newest_items(connection, model, window[window.choice])
                     tables["newest"], context["learning"] = newest
-        return Page("model.html", context, tables)
+        return Page("model.html", context, tables, numbers)
 
     def _has_decided(self, model: str) -> bool:
         query = sa.select(tasks.c.id).where(tasks.c.model == model, tasks.c.num_decisions > 0)

@@ -24,11 +24,15 @@ T = TypeVar("T")
 
 
 class Page(NamedTuple):
-    """A template, its variables, and its tables by their names in addresses."""
+    """A template, its variables, and its tables by their names in addresses.
+
+    The `numbers` of charts are there as files too.
+    """
 
     template: str
     context: Mapping[str, Any]
-    tables: Mapping[str, Table]
+    tables: Mapping[str, Table] = {}
+    numbers: Mapping[str, Table] = {}
 
 
 class Snapshots(Generic[T]):

@@ -49,7 +49,7 @@ def task_page(database: Database, reader: Reader, model: str, name: str) -> Page
         parameters_chart(prior, posterior, state.num_learned, version.feature_names),
         history_chart(history),
     ]
-    charts, tables = drawn(found, task_address(model, name))
+    charts, numbers = drawn(found, task_address(model, name))
     context = {
         "title": f"Task {name}",
         "links": [Link(f"Model {model}", model_address(model)())],
@@ -57,8 +57,8 @@ def task_page(database: Database, reader: Reader, model: str, name: str) -> Page
         f"{utc(row['created'])} UTC. Version {version.version} of the model serves it.",
         "charts": charts,
     }
-    history_table = _history_table(history[: -MAX_LISTED - 1 : -1])
-    return Page("task.html", context, {"history": history_table, **tables})
+    tables = {"history": _history_table(history[: -MAX_LISTED - 1 : -1])}
+    return Page("task.html", context, tables, numbers)
 
 
 def _history(database: Database, task_id: int) -> tuple[list[Row], Row | None]:

@@ -82,9 +82,18 @@ Form = Annotated[dict[str, str], fastapi.Depends(_form)]
 def dashboard_router(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.APIRouter:
     """Create the routes of the dashboard, the pages of tasks and the forms."""
     router = fastapi.APIRouter(include_in_schema=False)
-    models = ModelPage(engine.database, engine.catalog, engine.guard)
     snapshots: Snapshots[Page] = Snapshots()
-    show = functools.partial(_show, tokens)
+    router.include_router(_pages(engine, tokens, reader, snapshots))
+    router.include_router(_traffic(engine, tokens, snapshots))
+    router.include_router(_signing_in(tokens))
+    return router
+
+
+def _pages(
+    engine: Engine, tokens: Tokens, reader: Reader, snapshots: Snapshots[Page]
+) -> fastapi.APIRouter:
+    router, show = fastapi.APIRouter(), functools.partial(_show, tokens)
+    models = ModelPage(engine.database, engine.catalog, engine.guard)
 
     @router.get("/")
     def home(
@@ -102,7 +111,7 @@ def dashboard_router(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.
             names = [n for n in engine.catalog.names() if token.allows("read", n)]
             name = models.newest(names) if model is None else model
             if name is None:
-                return Page("no_model.html", {"title": "No model yet"}, {}), Address("/")
+                return Page("no_model.html", {"title": "No model yet"}), Address("/")
             healthy = engine.healthy
             key = (name, range, healthy)
             found = snapshots.get(key, lambda: models.content(name, range, healthy))
@@ -137,6 +146,12 @@ def dashboard_router(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.
         """From the form of a model's page to the page of a task."""
         return RedirectResponse(task_address(model, task)(), 303)
 
+    return router
+
+
+def _traffic(engine: Engine, tokens: Tokens, snapshots: Snapshots[Page]) -> fastapi.APIRouter:
+    router, show = fastapi.APIRouter(), functools.partial(_show, tokens)
+
     @router.get("/traffic")
     def confirm(request: fastapi.Request, model: str, version: int, share: Percent) -> Response:
         """The page that asks whether a version should serve this share of the tasks."""
@@ -158,9 +173,7 @@ def dashboard_router(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.
             secret = form.get("token", "")
             token = tokens.check(f"Bearer {secret}" if secret.isascii() and secret else None)
             if token is None or not token.allows("admin", model):
-                message = "It takes a token with the right admin for this model; try another."
-                page = traffic_page(engine, tokens, model, version, share, message)
-                return _page(page.template, 403, **page.context, tables=page.tables)
+                return _error("This takes a token with the right admin; go back, try another.", 403)
             engine.catalog.set_share(model, version, share / 100)
             engine.prepare()
         except ServiceError as error:
@@ -170,6 +183,12 @@ def dashboard_router(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.
         log.info("%s: version %d serves %g %%, by token %s", model, version, share, token.id)
         snapshots.clear()
         return RedirectResponse(model_address(model)(), 303)
+
+    return router
+
+
+def _signing_in(tokens: Tokens) -> fastapi.APIRouter:
+    router = fastapi.APIRouter()
 
     @router.post("/sign-in")
     def sign_in(request: fastapi.Request, form: Form) -> Response:
@@ -221,9 +240,7 @@ def _changes(engine: Engine, model: str) -> list[Link]:
     return links if len(versions) > 1 else []
 
 
-def traffic_page(
-    engine: Engine, tokens: Tokens, model: str, version: int, percent: float, message: str = ""
-) -> Page:
+def traffic_page(engine: Engine, tokens: Tokens, model: str, version: int, percent: float) -> Page:
     """The page that shows what a share of traffic changes, and asks for a token."""
     versions = engine.catalog.versions_of(model)
     after = engine.catalog.shares_after(model, version, percent / 100)
@@ -234,7 +251,6 @@ def traffic_page(
         "title": f"Change traffic of {model}",
         "links": [Link(f"Model {model}", model_address(model)())],
         "back": model_address(model)(),
-        "message": message,
         "model": model,
         "version": version,
         "numbers": [v.version for v in versions],
@@ -242,7 +258,7 @@ def traffic_page(
         "needs_token": tokens.required,
         "preview": Table(("version", "serves now", "would serve"), rows, "Share of the tasks"),
     }
-    return Page("traffic.html", context, {})
+    return Page("traffic.html", context)
 
 
 def _show(
@@ -261,9 +277,9 @@ def _show(
             return _sign_in("This service requires a token.", 401)
         if not found.allows("read", found.model if model is None else model):
             return _sign_in("That token may not read this; use another.", 403)
-        (template, context, tables), address = page(found)
+        (template, context, tables, numbers), address = page(found)
         if file:
-            return _file(tables, file)
+            return _file({**numbers, **tables}, file)
     except ServiceError as error:
         return _error(error.message, error.status)
     except sa.exc.SQLAlchemyError:
