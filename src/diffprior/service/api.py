@@ -326,7 +326,10 @@ def make_app(
     app = fastapi.FastAPI(
         title="diffprior",
         version=installed_version("diffprior"),
-        description="Decisions for many tasks, from a prior over them.",
+        description=(
+            "Decisions for many tasks, from a prior over them. Request a decision, carry it out, "
+            "and report its reward; the [dashboard](/) shows how it goes."
+        ),
         lifespan=lifespan,
         docs_url=None,  # FastAPI's own pages load scripts from other hosts
         redoc_url=None,
@@ -349,7 +352,10 @@ def make_app(
 
 
 def _add_docs(app: fastapi.FastAPI) -> None:
-    """Serve Swagger UI at /docs from this host."""
+    """Serve Swagger UI at /docs from this host; it lists calls with what they do."""
+    for route in app.routes:
+        if isinstance(route, fastapi.routing.APIRoute):
+            route.summary = route.summary or route.description.partition(".")[0]
     app.mount("/static", StaticFiles(directory=Path(fastapi_offline.__file__).parent / "static"))
 
     @app.get("/docs", include_in_schema=False)
