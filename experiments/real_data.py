@@ -21,6 +21,7 @@ import diffprior as dp
 from diffprior.checks import choice
 from diffprior.evaluate import cold_start, estimate_log_evidence, predictive_check
 from diffprior.files.cache import array_digest
+from diffprior.fitting.config import LearningConfig
 from diffprior.fitting.em import fit_gaussian
 from diffprior.fitting.rows import linear_blocks
 from diffprior.gaussian import Gaussian
@@ -236,7 +237,8 @@ def run_turn(
     assert model.report is not None
     assert without.report is not None
     found = dict(without.families)
-    if diffusion and DIFFUSION not in found:
+    enough = plain.num_tasks >= LearningConfig().min_held_out_tasks  # which `learn` asks for
+    if diffusion and enough and DIFFUSION not in found:
         found |= learn(plain, families=["diffusion"]).families
     rewards, gaussian = model.likelihood, without.families[GAUSSIAN]
     priors = {
