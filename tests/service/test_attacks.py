@@ -163,7 +163,7 @@ def test_rewards_of_a_decision_are_limited(make_service: MakeService) -> None:
 def test_expiry_keeps_up_with_decisions(make_service: MakeService) -> None:
     """7: it goes on while there is something to do, without waiting a second."""
     client = make_service(**(LINEAR | {"propensity_draws": 0}), reward_wait=0.2, default_reward=0.0)
-    futures = [client.engine.submit(Decide("shop", f"t{i % 9}", np.eye(2))) for i in range(1500)]
+    futures = [client.engine.submit(Decide("shop", f"t{i % 9}", np.eye(2))) for i in range(1100)]
     for future in futures:
         future.result(60)
     served: list[float] = []
@@ -176,7 +176,7 @@ def test_expiry_keeps_up_with_decisions(make_service: MakeService) -> None:
 
     client.engine._serve = noted
     end = time.monotonic() + 30
-    while sum(served) < 1500 and time.monotonic() < end:
+    while sum(served) < 1100 and time.monotonic() < end:
         time.sleep(0.05)
     with client.engine.database.reading() as connection:
         left = sa.select(sa.func.count()).where(decisions.c.settled.is_(False))
