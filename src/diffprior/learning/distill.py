@@ -35,7 +35,7 @@ from ..priors.diffusion import (
 )
 from ..samplers.base import AbstractSampler, Info
 from ..samplers.twisted_smc import TwistedSMC
-from .scoring import conditional, hedged
+from .scoring import conditional
 from .source import Passes
 
 FOLD_SALT = 3
@@ -54,13 +54,12 @@ def learning_tasks(num_tasks: int, round_: int, config: LearningConfig = DEFAULT
     return Selection(config.report_share, config.num_folds, FOLD_SALT, share, 50 + round_)
 
 
-def distill(components: GaussianMixture, hedge: float = 0.0) -> DiffusionPrior:
-    """Turn a closed form into a diffusion model, with the hedge in it.
+def distill(components: GaussianMixture) -> DiffusionPrior:
+    """Turn a closed form into a diffusion model.
 
     The components are the base of its denoiser, so that nothing is lost; a network has something to
     learn only in rounds of EM.
     """
-    components = hedged(components, hedge)
     offset, cov = components.moments()
     scale = np.linalg.cholesky(cov)
     inverse, dtype = np.linalg.inv(scale), jnp.result_type(float)

@@ -59,6 +59,7 @@ from .scoring import (
     family_of,
     first_tasks,
     gain,
+    hedged,
     score,
     task_log_evidence,
 )
@@ -416,7 +417,9 @@ class _Run:
         assert base.components is not None
         config, rest = self.config, self.rest
         name = "diffusion" + (GIVEN if base.regression is not None else "")
-        family = named(name, distill(base.components, self.hedge), base.regression)
+        family = named(
+            name, distill(hedged(base.components, self.hedge, self.cold)), base.regression
+        )
         fold = rest.select(folds(rest.hashes, config.num_folds, FOLD_SALT) == 0)
         scoring = first_tasks(fold, config.scoring_tasks)
         best, found = task_log_evidence(base, scoring, self.likelihood, self.seed), []
@@ -424,11 +427,10 @@ class _Run:
         if plain:
             family, values, rounds = self._rounds(family, values, scoring)
             difference = gain(values - best)
-            figures = f"{difference.mean:+.3f} +- {difference.error:.3f} nats per task"
             after, pays = f" after {rounds} rounds of EM" if rounds else "", False
-            about = f"the diffusion model distilled from it has{after} {figures} relative to it"
+            about = f"the diffusion model distilled from it is no better{after}"
             if difference.mean > difference.error:
-                about = f"chosen: the diffusion model{after}, {figures} relative to it"
+                about = f"chosen: the diffusion model{after}, better than the {base.name}"
                 best, pays = values, True
             found.append((family, pays, about))
         if shaped and isinstance(rest, Logs) and rest.attributes is not None:
@@ -437,8 +439,7 @@ class _Run:
             family, values, rounds = self._rounds(family, values, scoring, self.hedge)
             difference = gain(values - best)
             if rounds and difference.mean > difference.error:
-                figures = f"{difference.mean:+.3f} +- {difference.error:.3f} nats per task"
-                about = f"chosen: the {SHAPED}, {figures} over the best whose shape does not depend"
+                about = f"chosen: the {SHAPED}, better than the best whose shape does not depend"
                 found.append((family, True, f"{about} on them"))
         return found
 

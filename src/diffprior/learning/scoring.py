@@ -138,23 +138,20 @@ def cold_start(logs: AnyLogs, likelihood: AbstractLikelihood) -> Family:
     return family_of(COLD, gaussian(variance))
 
 
-def hedged(
-    components: GaussianMixture, share: float, cold: Family | None = None
-) -> GaussianMixture:
-    """Add Gaussians of weight `share` together: a wide one, and the cold start if there is one.
+def hedged(components: GaussianMixture, share: float, cold: Family) -> GaussianMixture:
+    """Add two Gaussians of weight `share` together: a wide one, and the cold start.
 
     The first is around all components and wide in every direction, since parameters that were
     correlated in all past tasks need not be in the next. Where the prior is wrong, a task is then
     learned almost as from a cold start, log(2 / share) nats later; the cost where it is right is
     at most -log(1 - share) nats.
     """
-    if share == 0.0:
+    if share == 0.0 or cold.components is None:
         return components
     mean, cov = components.moments()
     wide = GaussianMixture.single(mean, HEDGE_SCALE**2 * np.diag(np.diagonal(cov)))
-    others = [wide] if cold is None or cold.components is None else [wide, cold.components]
-    shares = [1 - share, *(share / len(others) for _ in others)]
-    return GaussianMixture.average([components.without_factors(), *others], shares)
+    parts = [components.without_factors(), wide, cold.components]
+    return GaussianMixture.average(parts, [1 - share, share / 2, share / 2])
 
 
 @dataclass(frozen=True, eq=False)
