@@ -72,7 +72,9 @@ def test_the_walk_of_the_tutorial_ends_with_less_regret(
     found = {name: (float(mean), float(error)) for name, mean, error in shown}
     assert set(found) == {"before", "version 1", "version 2", "after"}
     assert found["after"][0] < found["before"][0]  # by about five standard errors
-    assert re.search(r"doubly robust +-?\d", said) and "none left out" in said
+    # Of so few decisions some logs cannot tell, which follows from the service's own seed.
+    assert re.search(r"doubly robust +-?\d|this log cannot tell", said)
+    assert "none left out" in said
     assert "version 1 earned" in said and "version 2 earned" in said
 
 
