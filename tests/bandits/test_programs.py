@@ -16,7 +16,7 @@ import diffprior as dp
 from bandits.helpers import Counting, standard_prior
 from diffprior.bandits._dispatch import MAX_PACKED, compiled, partition
 from diffprior.bandits.bandit import Bandit
-from diffprior.bandits.decisions import WINS, WinCount, _pieces, host_mean, wins
+from diffprior.bandits.decisions import WINS, WinCount, host_mean, pieces, wins
 
 RNG = np.random.default_rng(11)
 FEATURES = RNG.standard_normal((200, 2))
@@ -155,8 +155,8 @@ def test_the_first_compaction_is_compiled_beside_the_rows_before_it(
 
 def test_pieces_cover_every_draw_and_waste_few() -> None:
     for count in (1, 2, 7, 8, 9, 32, 33, 64, 65, 128, 257, 512, 513, 2000):
-        pieces = list(_pieces(count))
-        starts, sizes = zip(*pieces, strict=True)
+        found = list(pieces(count))
+        starts, sizes = zip(*found, strict=True)
         assert list(starts) == np.cumsum([0, *sizes])[:-1].tolist()
         assert count <= sum(sizes) < 2 * count + 7 and {*sizes} <= {1, 8, 64, 512}
 

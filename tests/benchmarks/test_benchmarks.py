@@ -140,4 +140,4 @@ def test_priors_are_compared_on_tasks_not_seen(monkeypatch: pytest.MonkeyPatch) 
     assert np.all(np.linalg.norm(source.actions, axis=1) <= 1)
     (found,) = past_tasks.gains(source, 300, [5], num_scored=16)
     assert found["num_tasks"] == 16 and found["chosen"]
-    assert list(found["priors"]) == ["Gaussian", "mixture, K chosen", "diffusion"]
+    assert list(found["priors"]) == ["cold start", "Gaussian", "mixture, K chosen", "diffusion"]

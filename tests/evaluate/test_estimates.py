@@ -198,7 +198,10 @@ def test_logs_need_a_likelihood_and_the_right_width() -> None:
     np.testing.assert_allclose(found, log_evidence(GAUSSIAN, tasks))
     with pytest.raises(ValueError, match="`likelihood`"):
         log_evidence(GAUSSIAN, logs)
-    with pytest.raises(ValueError, match="expected 2 features"):
+    with pytest.raises(
+        ValueError,
+        match="expected 2 parameters as in the prior, got 1; use features with 2 columns",
+    ):
         log_evidence(dp.example_mixture("blobs"), logs, dp.Linear(1.0))
     with pytest.raises(ValueError, match="`baseline`"):
         compare({"a": GAUSSIAN}, logs, dp.Linear(1.0), baseline="b")

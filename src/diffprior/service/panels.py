@@ -371,7 +371,8 @@ class Panels:
     def work(self, now: float, hurried: bool) -> bool:
         """Draw anew for a short time between two transactions; whether more items wait for it.
 
-        If requests wait, few items do so too, as a program takes about as long for one as for many.
+        If requests wait, few items do so too, as a program takes about as long for one as for many;
+        but not new ones, which could not be chosen.
         """
         if not all(self._catalog.loaded(*key) for key in self._panels):
             self._panels = {k: p for k, p in self._panels.items() if self._catalog.loaded(*k)}
@@ -380,8 +381,8 @@ class Panels:
             if not self._database.is_sqlite and time.monotonic() - panel.scanned > waits:
                 with self._database.reading() as connection:
                     panel.scan(connection)
-            few = len(panel.due) < CHUNK and time.monotonic() - panel.turned < REST_SECONDS
-            if not (hurried and few):
+            few = len(panel.due) < CHUNK and all(name in panel for name in panel.due)
+            if not (hurried and few and time.monotonic() - panel.turned < REST_SECONDS):
                 self._draw(panel, now)
         return any(panel.due for panel in self._panels.values())
 
