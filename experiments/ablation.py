@@ -4,24 +4,21 @@
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import typer
 
 import diffprior as dp
-from diffprior.progress import Progress, progress
-from diffprior.reporting.page import Block, Callout, Heading, SideBySide, Text
-from diffprior.reporting.tables import Table, plus_minus
+from diffprior.progress import progress
+from diffprior.reporting.page import Callout, Heading, SideBySide, Text
+from diffprior.reporting.tables import Table
 
 from .agents import CHOSEN, LearnedPriors, true_prior
-from .cache import ResultCache
-from .command import Fresh, Json, Out, Quick, Runs, Seed, conduct
 from .experiment import Effort, Regret, past_tasks, play
-from .figures import Curve, Panel, panels_figure
-from .report import picture, write_report
+from .figures import Curve, Panel, figure_of
+from .report import regret_text
+from .results import Quick, Results, Runs, Seed, command
 
 PROBLEM = "cross"
 SAMPLES = (100, 300, 1000, 3000, 10_000)
@@ -31,20 +28,8 @@ PAPER = {1: "26", 50: "15", 100: "15", 200: "15", 300: "15"}  # regret read off 
 PRESET, FITTED, OURS = "DiffTS (paper's preset)", "DiffTS fitted (default prior)", "EvidenceDPS"
 MIXTURE = "MixTS(K)"
 
-
-@dataclass(frozen=True)
-class AblationResult:
-    """Regret by number of training samples and of stages; and what to compare with."""
-
-    settings: dict[str, str]
-    levels: dict[str, Regret]
-    by_samples: dict[int, dict[str, Regret]]
-    by_stages: dict[int, dict[str, Regret]]
-
-    @property
-    def summary(self) -> list[Table]:
-        """Tables for a terminal."""
-        return [samples_table(self), stages_table(self)]
+Samplers = dict[str, Callable[[], dp.AbstractSampler]]
+Regrets = dict[int, dict[str, Regret]]  # by what is varied, and agent
 
 
 def paper_schedule(num_stages: int) -> dp.Schedule:
@@ -52,167 +37,135 @@ def paper_schedule(num_stages: int) -> dp.Schedule:
     return dp.Schedule.constant(num_stages, 0.97 ** (100 / num_stages))
 
 
-class Ablation:
-    """Samplers on cross, by number of training samples and of stages."""
+def levels(priors: LearnedPriors, problem: dp.AbstractProblem) -> Samplers:
+    """TS, and exact sampling with the true prior, to compare with."""
+    true = true_prior(problem, priors.seed)
+    return {"TS": lambda: dp.Exact(priors["N(0, I)"]), "true prior": lambda: dp.Exact(true)}
 
-    def __init__(self, cache: ResultCache, effort: Effort, seed: int, shown: Progress) -> None:
-        self.problem, self.cache, self.shown = dp.synthetic(PROBLEM), cache, shown
-        self.effort, self.seed = effort, seed
-        self.samples = past_tasks(self.problem, effort.num_samples, seed)
 
-    def levels(self) -> dict[str, Regret]:
-        """TS, and exact sampling with the true prior."""
-        standard = self.priors(len(self.samples))["N(0, I)"]
-        true = true_prior(self.problem, self.seed)
-        samplers: dict[str, Callable[[], dp.AbstractSampler]]
-        samplers = {"TS": lambda: dp.Exact(standard), "true prior": lambda: dp.Exact(true)}
-        return self._regrets({}, samplers)
+def of_samples(few: LearnedPriors) -> Samplers:
+    """Priors learned from few samples."""
+    return {
+        MIXTURE: lambda: dp.Exact(few[CHOSEN]),
+        PRESET: lambda: dp.LaplaceDPS(few.diffusion("paper"), covariance="paper"),
+        FITTED: lambda: dp.LaplaceDPS(few.diffusion("default")),
+        OURS: lambda: dp.EvidenceDPS(few.diffusion("default")),
+    }
 
-    def by_samples(self, count: int) -> dict[str, Regret]:
-        """Priors learned from the first so many samples."""
-        few = self.priors(count)
-        samplers: dict[str, Callable[[], dp.AbstractSampler]] = {
-            MIXTURE: lambda: dp.Exact(few[CHOSEN]),
-            PRESET: lambda: dp.LaplaceDPS(few.diffusion("paper"), covariance="paper"),
-            FITTED: lambda: dp.LaplaceDPS(few.diffusion("default")),
-            OURS: lambda: dp.EvidenceDPS(few.diffusion("default")),
-        }
-        return self._regrets({"samples": count}, samplers)
 
-    def by_stages(self, count: int) -> dict[str, Regret]:
-        """So many stages; the default prior is the same for all."""
-        priors = self.priors(len(self.samples))
-        schedule = None if count == 100 else paper_schedule(count)
-        samplers: dict[str, Callable[[], dp.AbstractSampler]] = {
-            PRESET: lambda: dp.LaplaceDPS(priors.diffusion("paper", schedule), covariance="paper"),
-        }
-        if count <= DEFAULT_UP_TO:
-            samplers[FITTED] = lambda: dp.LaplaceDPS(priors.diffusion("default"), steps=count)
-            samplers[OURS] = lambda: dp.EvidenceDPS(priors.diffusion("default"), steps=count)
-        return self._regrets({"stages": count}, samplers)
-
-    def priors(self, count: int) -> LearnedPriors:
-        """Priors learned from the first `count` samples."""
-        label = f"{PROBLEM}, {count} samples"
-        return LearnedPriors(label, self.samples[:count], self.cache, self.seed)
-
-    def _regrets(
-        self, varied: dict[str, int], samplers: dict[str, Callable[[], dp.AbstractSampler]]
-    ) -> dict[str, Regret]:
-        settings = {**dataclasses.asdict(self.effort), "seed": self.seed, **varied}
-        what = "".join(f", {value} {key}" for key, value in varied.items())
-        found = {}
-        for name, make in samplers.items():
-            self.shown.describe(name + what)
-            play_it = functools.partial(self._play, make)
-            found[name] = self.cache.numbers(Regret, f"regret, {name}{what}", settings, play_it)
-        self.shown.advance()
-        return found
-
-    def _play(self, make: Callable[[], dp.AbstractSampler]) -> Regret:
-        agent = dp.ThompsonSampling(make(), self.problem.likelihood)
-        return play(self.problem, agent, self.effort.num_runs, self.effort.num_rounds, self.seed)
+def of_stages(priors: LearnedPriors, count: int) -> Samplers:
+    """So many stages; the default prior is the same for all."""
+    schedule = None if count == 100 else paper_schedule(count)
+    preset: Samplers = {
+        PRESET: lambda: dp.LaplaceDPS(priors.diffusion("paper", schedule), covariance="paper")
+    }
+    default: Samplers = {
+        FITTED: lambda: dp.LaplaceDPS(priors.diffusion("default"), steps=count),
+        OURS: lambda: dp.EvidenceDPS(priors.diffusion("default"), steps=count),
+    }
+    return preset | (default if count <= DEFAULT_UP_TO else {})
 
 
 def run_ablation(
-    out: Path,
-    cache: ResultCache,
+    results: Results,
     *,
+    runs: Runs = None,
+    quick: Quick = False,
+    seed: Seed = 0,
     effort: Effort | None = None,
-    quick: bool = False,
-    seed: int = 0,
-) -> AblationResult:
-    """Run what is missing, draw the figure and write the report."""
-    effort = effort or Effort()
-    samples, stages = (SAMPLES[::2], (1, 5, 20)) if quick else (SAMPLES, STAGES)
+    samples: tuple[int, ...] = SAMPLES,
+    stages: tuple[int, ...] = STAGES,
+) -> dict[str, Any]:
+    """Regret by training samples and by stages, and the time of stages (Appendix C.3)."""
+    effort, problem = effort or Effort.of(runs, quick), dp.synthetic(PROBLEM)
+    samples, stages = (samples[::2], (1, 5, 20)) if quick else (samples, stages)
+    past = past_tasks(problem, effort.num_samples, seed)
+
+    def learned(count: int) -> LearnedPriors:
+        return LearnedPriors(f"{PROBLEM}, {count} samples", past[:count], results, seed)
+
+    def played(varied: str, count: int, samplers: Samplers) -> dict[str, Regret]:
+        settings = {**dataclasses.asdict(effort), "seed": seed, varied: count}
+        found = {}
+        for name, make in samplers.items():
+            shown.describe(what := f"{name}, {count} {varied}")
+
+            def compute(make: Callable[[], dp.AbstractSampler] = make) -> Regret:
+                agent = dp.ThompsonSampling(make(), problem.likelihood)
+                return play(problem, agent, effort.num_runs, effort.num_rounds, seed)
+
+            found[name] = results.numbers(Regret, f"regret, {what}", settings, compute)
+        shown.advance()
+        return found
+
+    every = learned(len(past))
     with progress("", 1 + len(samples) + len(stages)) as shown:
-        ablation = Ablation(cache, effort, seed, shown)
-        settings = {"problem": PROBLEM, "runs": str(effort.num_runs), "seed": str(seed)}
-        result = AblationResult(
-            settings | {"rounds": str(effort.num_rounds)},
-            ablation.levels(),
-            {count: ablation.by_samples(count) for count in samples},
-            {count: ablation.by_stages(count) for count in stages},
-        )
-    panels = _panels(result, effort.num_runs)
-    shown = picture(out, "ablation", _CAPTION, lambda: panels_figure(panels))
-    blocks: list[Block] = [
-        Text(_INTRODUCTION),
-        shown,
-        Heading("Numbers"),
-        SideBySide([samples_table(result), stages_table(result)]),
-        _table(result.by_stages, "stages", lambda r: _time(r, effort.num_runs), _TIME),
+        known = played("samples", len(past), levels(every, problem))
+        by_samples = {n: played("samples", n, of_samples(learned(n))) for n in samples}
+        by_stages = {n: played("stages", n, of_stages(every, n)) for n in stages}
+    seconds = {
+        n: {name: f"{100 * r.seconds / effort.num_runs:.2f}" for name, r in row.items()}
+        for n, row in by_stages.items()
+    }
+    caption = ", ".join(f"{name} {regret_text(row)}" for name, row in known.items())
+    tables = [
+        table(texts(by_samples), "samples", f"Regret; to compare with: {caption}."),
+        table(
+            {n: row | {"the paper": PAPER.get(n, "")} for n, row in texts(by_stages).items()},
+            "stages",
+            "Regret by stages.",
+        ),
     ]
-    write_report(out, "Ablation on cross", _verdict(result), blocks, result.settings, cache)
-    return result
+    of_time = table(seconds, "stages", "Seconds for 100 runs, without compilation.")
+    panels = _panels(known, by_samples, by_stages, effort.num_runs)
+    shown_figure = results.picture("ablation", _CAPTION, lambda: figure_of([panels]))
+    blocks = [Text(_INTRODUCTION), shown_figure, Heading("Numbers"), SideBySide(tables), of_time]
+    settings = {"problem": PROBLEM, "runs": str(effort.num_runs), "seed": str(seed)}
+    settings["rounds"] = str(effort.num_rounds)
+    results.report("Ablation on cross", _verdict(by_samples), blocks, settings, tables)
+    found = {"levels": known, "by_samples": by_samples, "by_stages": by_stages}
+    return {"settings": settings, **found}
 
 
-def _verdict(result: AblationResult) -> Callout:
+def _verdict(by_samples: Regrets) -> Callout:
     """The lowest regret with most samples."""
-    most, by_name = max(result.by_samples.items())
+    most, by_name = max(by_samples.items())
     best = min(by_name, key=lambda name: by_name[name].mean)
-    rest = ", ".join(f"{name} {_regret(row)}" for name, row in by_name.items() if name != best)
-    found = f"{best} has the lowest regret, {_regret(by_name[best])}"
+    rest = ", ".join(f"{name} {regret_text(r)}" for name, r in by_name.items() if name != best)
+    found = f"{best} has the lowest regret, {regret_text(by_name[best])}"
     return Callout(f"With {most:,} samples, {found}; {rest}.")
 
 
-def samples_table(result: AblationResult) -> Table:
-    """Regret by number of training samples."""
-    levels = ", ".join(f"{name} {_regret(row)}" for name, row in result.levels.items())
-    return _table(result.by_samples, "samples", _regret, f"Regret; to compare with: {levels}.")
+def texts(rows: Regrets) -> dict[int, dict[str, str]]:
+    return {n: {name: regret_text(r) for name, r in row.items()} for n, row in rows.items()}
 
 
-def stages_table(result: AblationResult) -> Table:
-    """Regret by number of stages, beside what the paper shows."""
-    table = _table(result.by_stages, "stages", _regret, "Regret by stages.")
-    rows = [[*row, PAPER.get(int(row[0]), "")] for row in table.rows]
-    return Table((*table.columns, "the paper"), rows, table.caption)
-
-
-def _table(
-    rows: dict[int, dict[str, Regret]], across: str, cell: Callable[[Regret], str], caption: str
-) -> Table:
+def table(rows: dict[int, dict[str, str]], across: str, caption: str) -> Table:
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
-    cells = [
-        [str(count), *(cell(row[name]) if name in row else "" for name in names)]
-        for count, row in rows.items()
-    ]
+    cells = [[str(n), *(row.get(name, "") for name in names)] for n, row in rows.items()]
     return Table((across, *names), cells, caption)
 
 
-def _regret(regret: Regret) -> str:
-    return plus_minus(regret.mean, regret.standard_error)
-
-
-def _time(regret: Regret, num_runs: int) -> str:
-    return f"{100 * regret.seconds / num_runs:.2f}"
-
-
-def _panels(result: AblationResult, num_runs: int) -> list[Panel]:
+def _panels(
+    known: dict[str, Regret], by_samples: Regrets, by_stages: Regrets, num_runs: int
+) -> list[Panel]:
     """The three panels of the paper's figure."""
-    levels = {name: row.mean for name, row in result.levels.items()}
-    samples, stages = (_curves(rows) for rows in (result.by_samples, result.by_stages))
-    times = _curves(result.by_stages, lambda r: 100 * r.seconds / num_runs, lambda r: 0.0)
+
+    def curves(rows: Regrets, seconds: bool = False) -> dict[str, Curve]:
+        found = {}
+        for name in dict.fromkeys(name for row in rows.values() for name in row):
+            own = {n: row[name] for n, row in rows.items() if name in row}
+            y = [100 * r.seconds / num_runs if seconds else r.mean for r in own.values()]
+            error = [0.0 if seconds else r.standard_error for r in own.values()]
+            found[name] = Curve(list(own), y, error)
+        return found
+
+    level = {name: row.mean for name, row in known.items()}
     return [
-        Panel("(a) training samples", "samples", "regret", samples, levels),
-        Panel("(b) stages", "stages T", "regret", stages, levels),
-        Panel("(c) time of 100 runs", "stages T", "seconds", times, {}, log_y=True),
+        Panel("(a) training samples", "samples", "regret", curves(by_samples), level),
+        Panel("(b) stages", "stages T", "regret", curves(by_stages), level),
+        Panel("(c) time of 100 runs", "stages T", "seconds", curves(by_stages, True), {}, True),
     ]
-
-
-def _curves(
-    rows: dict[int, dict[str, Regret]],
-    value: Callable[[Regret], float] = lambda regret: regret.mean,
-    error: Callable[[Regret], float] = lambda regret: regret.standard_error,
-) -> dict[str, Curve]:
-    names = dict.fromkeys(name for row in rows.values() for name in row)
-    having = {name: {c: row[name] for c, row in rows.items() if name in row} for name in names}
-    return {
-        name: Curve(
-            list(found), [value(r) for r in found.values()], [error(r) for r in found.values()]
-        )
-        for name, found in having.items()
-    }
 
 
 _INTRODUCTION = (
@@ -222,22 +175,6 @@ _INTRODUCTION = (
     "any number of stages."
 )
 _CAPTION = "Regret by training samples (a) and stages (b); time by stages (c)."
-_TIME = "Seconds for 100 runs, without compilation."
-
-
-def main(
-    out: Out = Path("results/ablation"),
-    json: Json = None,
-    quick: Quick = False,
-    runs: Runs = None,
-    fresh: Fresh = False,
-    seed: Seed = 0,
-) -> None:
-    """Regret by training samples and by stages, and the time of stages (Appendix C.3)."""
-    effort = Effort.of(runs, quick)
-    run = functools.partial(run_ablation, out, effort=effort, quick=quick, seed=seed)
-    conduct(run, out, json, fresh)
-
 
 if __name__ == "__main__":
-    typer.run(main)
+    typer.run(command(run_ablation))

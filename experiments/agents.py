@@ -2,7 +2,7 @@
 
 import dataclasses
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from diffprior.checks import choice
 from diffprior.files.cache import array_digest
 from diffprior.reporting.tables import Table
 
-from .cache import ResultCache
+from .results import Results
 
 NUM_ATOMS = 20_000  # samples that stand for a true prior without closed form, linear rewards
 NUM_ATOMS_GLM = 2_000  # and for others, whose likelihood costs a pass over the history
@@ -60,44 +60,29 @@ def _paper_dps(prior: Any, temperature: float = 1.0) -> dp.AbstractSampler:
 
 
 AGENTS = (
-    AgentSpec(
-        "TS", "N(0, I)", "Thompson sampling that has learned nothing from the past", dp.Exact
-    ),
+    AgentSpec("TS", "N(0, I)", "Thompson sampling that has learned nothing", dp.Exact),
     AgentSpec("TunedTS", "Gaussian", "one Gaussian, fitted to past tasks", dp.Exact),
     AgentSpec("MixTS", "mixture of 2", "two Gaussians, fitted to past tasks", dp.Exact),
-    AgentSpec(
-        "MixTS(K)", CHOSEN, "as many Gaussians as held-out tasks justify: the one to beat", dp.Exact
-    ),
+    AgentSpec("MixTS(K)", CHOSEN, "as many as held-out tasks justify: the one to beat", dp.Exact),
     AgentSpec("LinUCB", "N(0, I)", "upper confidence bounds; nothing learned", policy=dp.LinUCB),
-    AgentSpec(
-        "EpsilonGreedy", "N(0, I)", "mostly greedy; nothing learned", policy=dp.EpsilonGreedy
-    ),
+    AgentSpec("EpsilonGreedy", "N(0, I)", "mostly greedy", policy=dp.EpsilonGreedy),
     AgentSpec("DPS", "paper", "gradients through the denoiser, a baseline of the paper", dp.DPS),
     AgentSpec("DiffTS", "paper", "the paper's method to the letter: LaplaceDPS", _paper_dps),
-    AgentSpec(
-        "DiffTS fitted", "default", "LaplaceDPS with the fitted reverse covariance", dp.LaplaceDPS
-    ),
-    AgentSpec(
-        "EvidenceDPS", "default", "evidence inside the denoiser, stage by stage", dp.EvidenceDPS
-    ),
-    AgentSpec(
-        "TwistedSMC", "default", "particles; slow, so it plays fewer runs", dp.TwistedSMC, slow=True
-    ),
-    AgentSpec(
-        "Exact", TRUE, "the exact posterior under the true prior, which nobody has", dp.Exact
-    ),
+    AgentSpec("DiffTS fitted", "default", "the fitted reverse covariance", dp.LaplaceDPS),
+    AgentSpec("EvidenceDPS", "default", "evidence inside the denoiser", dp.EvidenceDPS),
+    AgentSpec("TwistedSMC", "default", "particles; it plays fewer runs", dp.TwistedSMC, slow=True),
+    AgentSpec("Exact", TRUE, "the exact posterior, true prior; nobody has it", dp.Exact),
 )
 NAMES = tuple(spec.name for spec in AGENTS)
 
 
-def agent_specs(names: tuple[str, ...] = NAMES) -> tuple[AgentSpec, ...]:
+def agent_specs(names: Sequence[str] = NAMES) -> tuple[AgentSpec, ...]:
     """The agents of these names, in the order of the registry."""
     chosen = {choice("agent", name, NAMES) for name in names}
     return tuple(spec for spec in AGENTS if spec.name in chosen)
 
 
-def agents_table(names: tuple[str, ...]) -> Table:
-    """Description of every agent, in a line."""
+def agents_table(names: Sequence[str]) -> Table:
     rows = [
         (spec.name, SAMPLED.get(spec.prior, spec.prior), spec.meaning)
         for spec in agent_specs(names)
@@ -112,14 +97,14 @@ class LearnedPriors:
     Args:
         label: Name of the samples, for the names of cached results.
         samples: Parameters of past tasks (n, d).
-        cache: Keeps what takes time to learn.
+        results: Where what takes time to learn is cached.
         seed: Of everything random.
     """
 
-    def __init__(self, label: str, samples: Any, cache: ResultCache, seed: int = 0) -> None:
-        self.label, self.cache, self.seed = label, cache, seed
+    def __init__(self, label: str, samples: Any, results: Results, seed: int = 0) -> None:
+        self.label, self.results, self.seed = label, results, seed
         self.samples = np.asarray(samples, np.float64)
-        self.digest = array_digest(self.samples)
+        self.dim, self.digest = self.samples.shape[1], array_digest(self.samples)
         self._found: dict[str, dp.AbstractPrior] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -128,14 +113,13 @@ class LearnedPriors:
             self._found[name] = _PRIORS[choice("prior", name, tuple(_PRIORS))](self)
         return self._found[name]
 
-    def standard(self) -> dp.AbstractPrior:
-        """N(0, I)."""
-        dim = self.samples.shape[1]
-        return dp.GaussianPrior(np.zeros(dim), np.eye(dim))
+    def draws(self, name: str, count: int) -> np.ndarray:
+        """Samples of a prior, to be shown."""
+        return np.asarray(self[name].sample(jax.random.key(self.seed + 1), count), np.float64)
 
     def mixture(self, num_components: int | None) -> dp.AbstractPrior:
         """A Gaussian mixture; without a number of components, the best for held-out samples."""
-        return self.cache.object(
+        return self.results.saved(
             f"prior, {self.label}, mixture of {num_components or 'K'}",
             {"components": num_components, "samples": self.digest, "seed": self.seed},
             lambda: dp.MixturePrior.fit(self.samples, num_components, seed=self.seed),
@@ -146,7 +130,7 @@ class LearnedPriors:
         stages = None if schedule is None else list(schedule.alpha_bar)
         shown = "" if schedule is None else f", {schedule.num_stages} stages"
         settings = {"preset": preset, "alpha_bar": stages}
-        return self.cache.object(
+        return self.results.saved(
             f"prior, {self.label}, {preset}{shown}",
             {**settings, "samples": self.digest, "seed": self.seed},
             lambda: _fit(self.samples, preset, schedule, self.seed),
@@ -154,7 +138,7 @@ class LearnedPriors:
 
 
 _PRIORS: dict[str, Callable[[LearnedPriors], dp.AbstractPrior]] = {
-    "N(0, I)": LearnedPriors.standard,
+    "N(0, I)": lambda priors: dp.GaussianPrior(np.zeros(priors.dim), np.eye(priors.dim)),
     "Gaussian": lambda priors: dp.GaussianPrior.fit(priors.samples),
     "mixture of 2": lambda priors: priors.mixture(2),
     CHOSEN: lambda priors: priors.mixture(None),

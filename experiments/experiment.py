@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -19,9 +19,11 @@ from diffprior.progress import Progress
 
 from .agents import NAMES, TRUE, AgentSpec, LearnedPriors, agent_specs, true_prior
 
-Part = Callable[[], Any]
+Part = TypeVar("Part")
 CHANCE = 2.0  # standard errors that a difference must exceed
 REFERENCE = "Exact"  # knows the true prior, and so competes with nobody
+FEWEST_TASKS = 8  # that a slow sampler is scored on
+SAMPLES_SEED = 2**29  # of past tasks, apart from those that agents meet
 
 
 @dataclass(frozen=True)
@@ -65,15 +67,18 @@ class ProblemResult:
     sizes: tuple[int, ...]
     agents: dict[str, AgentResult]
 
-    def regret(self, agent: str, temperature: str = "1") -> Regret:
-        """Regret of an agent at a temperature."""
-        found = self.agents[agent]
-        return found.regret if temperature == "1" else found.tempered[temperature]
-
     def saved(self, agent: str, baseline: str, temperature: str = "1") -> tuple[float, float]:
         """Regret that an agent saves over a baseline at one temperature, and its standard error."""
-        ours, theirs = (self.regret(name, temperature).final for name in (agent, baseline))
-        return paired(theirs, ours)
+        ours, theirs = (
+            found.regret if temperature == "1" else found.tempered[temperature]
+            for found in (self.agents[agent], self.agents[baseline])
+        )
+        return paired(theirs.final, ours.final)
+
+    @property
+    def competitors(self) -> list[str]:
+        """Agents that one can have: all but the reference, unless there is no other."""
+        return [name for name in self.agents if name != REFERENCE] or list(self.agents)
 
     @property
     def lowest(self) -> str:
@@ -90,11 +95,6 @@ class ProblemResult:
         ahead = all(beyond_chance(*self.saved(best, name)) for name in others)
         return best if others and ahead else None
 
-    @property
-    def competitors(self) -> list[str]:
-        """Agents that one can have: all but the reference, unless there is no other."""
-        return [name for name in self.agents if name != REFERENCE] or list(self.agents)
-
 
 def paired(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
     """Mean of first - second over the runs that both have played, and its standard error."""
@@ -108,11 +108,7 @@ def beyond_chance(gain: float, error: float) -> bool:
     return gain > CHANCE * error
 
 
-FEWEST_TASKS = 8  # that a slow sampler is scored on
-SAMPLES_SEED = 2**29  # of past tasks, apart from those that agents meet
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Effort:
     """How much of everything."""
 
@@ -182,70 +178,50 @@ class Experiment:
         priors: LearnedPriors,
         *,
         effort: Effort,
-        agents: tuple[str, ...] = NAMES,
+        agents: Sequence[str] = NAMES,
         score_posteriors: bool = True,
         seed: int = 0,
     ) -> None:
         self.name, self.problem, self.priors = name, problem, priors
         self.effort, self.seed, self.score_posteriors = effort, seed, score_posteriors
         self.specs = agent_specs(agents)
-        self.cache = priors.cache
-
-    def prior_parts(self) -> list[Part]:
-        """Functions that learn the priors of its agents; each asks the cache for one."""
-        names = dict.fromkeys(spec.prior for spec in self.specs if spec.prior != TRUE)
-        return [functools.partial(self.priors.__getitem__, name) for name in names]
-
-    def parts(self) -> list[Part]:
-        """Every regret and every posterior, as functions that ask the cache for one."""
-        return [part for spec in self.specs for part in self.parts_of(spec)]
-
-    def parts_of(self, spec: AgentSpec) -> list[Part]:
-        """Those of one agent."""
-        effort = self.effort
-        found: list[Part] = [functools.partial(self.regret, spec, effort.num_runs)]
-        if spec.sampler is not None:
-            runs = effort.temperature_runs
-            found += [functools.partial(self.regret, spec, runs, t) for t in effort.temperatures]
-            found.append(functools.partial(self.posterior, spec))
-        return found
+        self.learned = [*dict.fromkeys(s.prior for s in self.specs if s.prior != TRUE)]
 
     @property
     def num_steps(self) -> int:
         """Steps of `run`: priors, regrets and posteriors."""
-        return len(self.prior_parts()) + len(self.parts())
+        more = 1 + len(self.effort.temperatures)
+        return len(self.learned) + sum(1 + more * bool(spec.sampler) for spec in self.specs)
 
     def run(self, progress: Progress) -> ProblemResult:
-        """All agents; `progress` counts priors, regrets and posteriors.
+        """All agents; the first plays while priors are learned: it compiles what others share."""
 
-        The first agent plays while priors are learned: it compiles what others share with it.
-        """
-
-        def take(named: tuple[str, Sequence[Part]]) -> list[Any]:
-            found = []
-            for part in named[1]:
-                progress.describe(f"{self.name}, {named[0]}")
-                found.append(part())
-                progress.advance()
+        def step(what: str, part: Callable[[], Part]) -> Part:
+            progress.describe(f"{self.name}, {what}")
+            found = part()
+            progress.advance()
             return found
 
-        agents = [(spec.name, self.parts_of(spec)) for spec in self.specs]
-        priors = [("priors", [part]) for part in self.prior_parts()]
-        executor = InProcess(self.effort.at_once)
-        first, *_ = executor.map(take, [agents[0], *priors])
-        last_first = list(executor.map(take, agents[:0:-1]))
-        numbers = zip(self.specs, [first, *last_first[::-1]], strict=True)
-        found = {spec.name: self.result(own) for spec, own in numbers}
-        return ProblemResult(self.name, self.effort.sizes, found)
+        def agent(spec: AgentSpec) -> AgentResult:
+            of = functools.partial(step, spec.name)
+            regret = of(lambda: self.regret(spec, self.effort.num_runs))
+            if spec.sampler is None:
+                return AgentResult(regret)
+            tempered = {
+                f"{t:g}": of(lambda t=t: self.regret(spec, self.effort.temperature_runs, t))
+                for t in self.effort.temperatures
+            }
+            return AgentResult(regret, tempered, of(lambda: self.posterior(spec)))
 
-    def result(self, numbers: Sequence[Any]) -> AgentResult:
-        """Results of the parts of an agent."""
-        regret, *rest = numbers
-        if not rest:
-            return AgentResult(regret)
-        *tempered, posterior = rest
-        temperatures = (f"{t:g}" for t in self.effort.temperatures)
-        return AgentResult(regret, dict(zip(temperatures, tempered, strict=True)), posterior)
+        priors = [
+            functools.partial(step, "priors", functools.partial(self.priors.__getitem__, name))
+            for name in self.learned
+        ]
+        executor, (one, *others) = InProcess(self.effort.at_once), self.specs
+        first, *_ = executor.map(lambda part: part(), [lambda: agent(one), *priors])
+        found = [first, *reversed(list(executor.map(agent, others[::-1])))]
+        names = (spec.name for spec in self.specs)
+        return ProblemResult(self.name, self.effort.sizes, dict(zip(names, found, strict=True)))
 
     def regret(self, spec: AgentSpec, num_runs: int, temperature: float = 1.0) -> Regret:
         """Regret of one agent at one temperature."""
@@ -258,7 +234,7 @@ class Experiment:
             return play(self.problem, agent, num_runs, rounds, self.seed)
 
         name = f"regret, {self.name}, {spec.name}{at}"
-        return self.cache.numbers(Regret, name, settings, compute)
+        return self.priors.results.numbers(Regret, name, settings, compute)
 
     def posterior(self, spec: AgentSpec) -> PosteriorError | None:
         """Distance from the true posterior at each size of history, and coverage."""
@@ -267,11 +243,11 @@ class Experiment:
         effort = dataclasses.asdict(self.effort)
         fields = ("sizes", "num_tasks", "num_draws", "coverage_tasks", "coverage_draws")
         settings = {**self.about(spec), **{key: effort[key] for key in fields}}
+        compute = functools.partial(self._posterior, spec)
         name = f"posterior, {self.name}, {spec.name}"
-        return self.cache.numbers(PosteriorError, name, settings, lambda: self._posterior(spec))
+        return self.priors.results.numbers(PosteriorError, name, settings, compute)
 
     def prior(self, spec: AgentSpec) -> dp.AbstractPrior:
-        """The prior of an agent."""
         return self.truth if spec.prior == TRUE else self.priors[spec.prior]
 
     @functools.cached_property
@@ -295,23 +271,22 @@ class Experiment:
     def _posterior(self, spec: AgentSpec) -> PosteriorError:
         assert spec.sampler is not None
         sampler, effort = spec.sampler(self.prior(spec)), self.effort
-        ratios, errors, draws, truths = [], [], [], []
+        few, covered = (
+            max(FEWEST_TASKS, effort.share(spec, n))
+            for n in (effort.num_tasks, effort.coverage_tasks)
+        )
+        distances, draws, truths = [], [], []
         for tasks, true in self._scored_tasks:
-            few = max(FEWEST_TASKS, effort.share(spec, effort.num_tasks))
             near = tasks.select(slice(min(few, effort.num_tasks)))
             ours = draw_posteriors(sampler, near, effort.num_draws, self.seed).values
-            exact = true[: len(near)]
-            distance = distance_over_floor(
-                ours, exact[:, : effort.num_draws], exact[:, effort.num_draws :]
-            )
-            ratios.append(distance.ratio)
-            errors.append(distance.standard_error)
-            few = max(FEWEST_TASKS, effort.share(spec, effort.coverage_tasks))
-            others = tasks.select(slice(effort.num_tasks, effort.num_tasks + few))
+            exact = np.split(true[: len(near)], 2, axis=1)
+            distances.append(distance_over_floor(ours, *exact))
+            others = tasks.select(slice(effort.num_tasks, effort.num_tasks + covered))
             draws.append(draw_posteriors(sampler, others, effort.coverage_draws, self.seed).values)
             truths.append(others.true_parameters())
-        covered = interval_coverage(np.concatenate(draws), np.concatenate(truths))
-        return PosteriorError(ratios, errors, covered.share, covered.standard_error)
+        inside = interval_coverage(np.concatenate(draws), np.concatenate(truths))
+        ratios, errors = [d.ratio for d in distances], [d.standard_error for d in distances]
+        return PosteriorError(ratios, errors, inside.share, inside.standard_error)
 
     @functools.cached_property
     def _scored_tasks(self) -> list[tuple[Tasks, np.ndarray]]:
@@ -325,8 +300,7 @@ class Experiment:
                 num_observations=size,
                 seed=self.seed + size,
             )
-            first = tasks.select(slice(effort.num_tasks))
-            exact = dp.Exact(self.truth)
+            first, exact = tasks.select(slice(effort.num_tasks)), dp.Exact(self.truth)
             draws = draw_posteriors(exact, first, 2 * effort.num_draws, self.seed + 1)
             found.append((tasks, draws.values))
         return found

@@ -59,55 +59,18 @@ class Clouds:
     learned: np.ndarray
 
 
-def regret_figure(columns: Sequence[tuple[Sequence[Clouds], ProblemResult]]) -> Any:
-    """The paper's arrangement: samples of true and learned priors above, regret curves below.
-
-    A single problem has them beside each other.
-    """
-    rows = 1 + max(len(clouds) for clouds, _ in columns)
-    alone = len(columns) == 1
-    shape = (1, rows) if alone else (rows, len(columns))
-    figure, axes = new_figure(*shape, width=4.4, height=3.6 if alone else 3.3)
-    axes = axes.T if alone else axes
-    for column, (clouds, result) in zip(axes.T, columns, strict=True):
-        for axis, cloud in zip(column, clouds, strict=False):
-            draw_clouds(axis, cloud)
-        draw_regret(column[-1], result)
-    axes[-1, 0].set_ylabel("regret")
+def figure_of(rows: Sequence[Sequence[Clouds | ProblemResult | Panel]]) -> Any:
+    """Clouds, regret curves and panels, as they are arranged."""
+    figure, axes = new_figure(len(rows), len(rows[0]), width=4.4, height=3.6)
+    for row, shown in zip(axes, rows, strict=True):
+        for axis, each in zip(row, shown, strict=True):
+            draw = {Clouds: _draw_clouds, ProblemResult: _draw_regret, Panel: _draw_panel}
+            draw[type(each)](axis, each)  # type: ignore[operator]
     legend_below(figure)
     return figure
 
 
-def panels_figure(
-    panels: Sequence[Panel], clouds: Sequence[Clouds] = (), *, height: float = 3.8
-) -> Any:
-    """Panels beside each other, below clouds of points where there are any."""
-    rows = 2 if clouds else 1
-    figure, axes = new_figure(rows, len(panels), width=4.4, height=height)
-    for axis, cloud in zip(axes[0], clouds, strict=False):
-        draw_clouds(axis, cloud)
-    for axis, panel in zip(axes[-1], panels, strict=True):
-        _draw_panel(axis, panel)
-    legend_below(figure)
-    return figure
-
-
-def data_figure(clouds: Sequence[Clouds], results: Sequence[ProblemResult]) -> Any:
-    """Overlap of true and learned priors, then regret of each kind of rewards."""
-    figure, axes = new_figure(1, len(clouds) + len(results), width=4.4, height=4.2)
-    for axis, cloud in zip(axes[0], clouds, strict=False):
-        draw_clouds(axis, cloud)
-        axis.set_xticks([])
-        axis.set_yticks([])
-    for axis, result in zip(axes[0, len(clouds) :], results, strict=True):
-        draw_regret(axis, result)
-    axes[0, len(clouds)].set_ylabel("regret")
-    legend_below(figure)
-    return figure
-
-
-def draw_clouds(axis: Any, clouds: Clouds) -> None:
-    """Points of the true prior under those of the learned one."""
+def _draw_clouds(axis: Any, clouds: Clouds) -> None:
     for points, color in ((clouds.true, DATA), (clouds.learned, MODEL)):
         axis.scatter(points[:, 0], points[:, 1], s=2, alpha=0.4, color=color, lw=0)
     for color, label in ((DATA, "true prior"), (MODEL, "learned prior")):
@@ -115,7 +78,7 @@ def draw_clouds(axis: Any, clouds: Clouds) -> None:
     axis.set_title(clouds.title)
 
 
-def draw_regret(axis: Any, result: ProblemResult) -> None:
+def _draw_regret(axis: Any, result: ProblemResult) -> None:
     """Means with bands of one standard error; the height leaves out agents that are far off."""
     tops = [agent.regret.mean for agent in result.agents.values()]
     for name, agent in result.agents.items():
@@ -126,7 +89,7 @@ def draw_regret(axis: Any, result: ProblemResult) -> None:
         axis.fill_between(rounds, mean - error, mean + error, color=color, alpha=0.2, lw=0)
     axis.set_ylim(0, min(1.1 * max(tops), 2.5 * float(np.median(tops))) or 1.0)
     axis.set_title(result.name)
-    axis.set_xlabel("round")
+    axis.set(xlabel="round", ylabel="regret")
 
 
 def _draw_panel(axis: Any, panel: Panel) -> None:

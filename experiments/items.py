@@ -3,11 +3,13 @@
 `python -m experiments.items --data FOLDER`
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -21,14 +23,13 @@ from diffprior.progress import progress
 from diffprior.reporting.page import Callout, Text
 from diffprior.reporting.tables import Table, plus_minus
 
-from .cache import ResultCache
-from .command import Folder, Fresh, Json, Out, Quick, Runs, Seed, conduct
 from .datasets import INSTEVAL, read_columns
 from .movielens import load_catalog, regress
-from .report import write_report
+from .results import Folder, Quick, Results, Runs, Seed, command
 
 TEMPERATURES = (1.0, 0.25, 0.0)  # 0 is greedy: the highest posterior mean
 WINDOWS = (250, 1000, 2500)  # first visitors that regret is averaged over
+NUM_SPLITS = 3  # of a data set
 NEW_SHARE = 0.3  # of items, which nothing is learned from
 MIN_PAST_ROWS, MAX_PAST_ROWS = 5, 200  # of a past item
 RANK, NUM_SWEEPS = 5, 8  # of visitors' tastes
@@ -302,10 +303,10 @@ class CatalogResult:
     error: dict[str, list[float]]
 
 
-def summarized(regrets: dict[str, list[float]], num_items: int) -> CatalogResult:
-    """Averages over windows."""
-    length = len(next(iter(regrets.values())))
-    windows = [w for w in WINDOWS if w < length] + [length]
+def summarized(
+    regrets: dict[str, list[float]], windows: list[int], num_items: int
+) -> CatalogResult:
+    """Averages of the first values, and standard errors."""
     parts = {k: [np.array(v[:w]) for w in windows] for k, v in regrets.items()}
     return CatalogResult(
         windows,
@@ -326,7 +327,9 @@ def replayed(name: str, folder: Path | None, seed: int, *, quick: bool) -> Catal
         for temperature in TEMPERATURES
     }
     regrets[RANDOM] = [float(v.means.max() - v.means.mean()) for v in catalog.visits()]
-    return summarized(regrets, len(catalog.items))
+    length = len(regrets[RANDOM])
+    windows = [w for w in WINDOWS if w < length] + [length]
+    return summarized(regrets, windows, len(catalog.items))
 
 
 class Generator(NamedTuple):
@@ -399,33 +402,8 @@ def simulated(
         regrets.setdefault(RANDOM, []).append(
             float(np.sum([v.means.max() - v.means.mean() for v in catalog.visits()]))
         )
-    return summarized_runs(regrets, num_rounds, num_items)
-
-
-def summarized_runs(
-    regrets: dict[str, list[float]], num_rounds: int, num_items: int
-) -> CatalogResult:
-    """Regret after all rounds, with standard errors over runs."""
-    parts = {k: np.array(v) for k, v in regrets.items()}
-    return CatalogResult(
-        [num_rounds],
-        num_items,
-        {k: [float(v.mean())] for k, v in parts.items()},
-        {k: [float(v.std(ddof=1) / np.sqrt(len(v)))] for k, v in parts.items()},
-    )
-
-
-@dataclass(frozen=True)
-class ItemsResult:
-    """All catalogs by name."""
-
-    settings: dict[str, str]
-    catalogs: dict[str, CatalogResult]
-
-    @property
-    def summary(self) -> list[Table]:
-        """Tables for a terminal."""
-        return [table(name, found) for name, found in self.catalogs.items()]
+    found = summarized(regrets, [num_runs], num_items)
+    return dataclasses.replace(found, windows=[num_rounds])  # regret after all of them, over runs
 
 
 def table(name: str, found: CatalogResult) -> Table:
@@ -438,10 +416,10 @@ def table(name: str, found: CatalogResult) -> Table:
     return Table(columns, rows, f"{name}, {found.num_items:,} items: regret.")
 
 
-def _verdict(result: ItemsResult) -> Callout:
+def _verdict(catalogs: dict[str, CatalogResult]) -> Callout:
     """The lowest regret on each catalog."""
     parts = []
-    for name, found in result.catalogs.items():
+    for name, found in catalogs.items():
         best = min(found.regret, key=lambda agent: found.regret[agent][-1])
         regret = plus_minus(found.regret[best][-1], found.error[best][-1])
         parts.append(f"{name}: {best}, {regret}")
@@ -449,51 +427,42 @@ def _verdict(result: ItemsResult) -> Callout:
 
 
 def run_items(
-    out: Path,
-    cache: ResultCache,
+    results: Results,
     *,
-    folder: Path | None = None,
-    sources: Sequence[str] = (),
-    splits: int = 3,
-    runs: int = 10,
-    quick: bool = False,
-    seed: int = 0,
-) -> ItemsResult:
-    """Run what is missing and write the report."""
-    parts: dict[str, tuple[dict[str, object], Callable[[], CatalogResult]]] = {}
-    for name in sources or (*SOURCES, "simulated"):
-        if name in SOURCES:
-            for split in range(seed, seed + (1 if quick else splits)):
-                about: dict[str, object] = {"split": split, "quick": quick}
-                parts[f"{name}, split {split}"] = (
-                    about,
-                    functools.partial(replayed, name, folder, split, quick=quick),
-                )
-            continue
-        for dim in (5,) if quick else (5, 20):
-            for num_items in (100,) if quick else (100, 10_000):
-                for linear in (True, False):
-                    about = {
-                        "num_runs": min(runs, 2) if quick else runs,
-                        "num_rounds": 100 if quick else 2000,
-                        "seed": seed,
-                    }
-                    kind = "linear" if linear else "nonlinear"
-                    parts[f"{kind}, d = {dim}, K = {num_items:,}"] = (
-                        about,
-                        functools.partial(simulated, dim, num_items, linear, **about),  # type: ignore[arg-type]
-                    )
+    data: Folder = None,
+    source: Annotated[
+        list[str] | None, typer.Option(help="movielens, insteval or simulated; repeat for more.")
+    ] = None,
+    runs: Runs = None,
+    quick: Quick = False,
+    seed: Seed = 0,
+) -> dict[str, Any]:
+    """Regret of choices among new items, on real ratings and in simulated catalogs."""
+    runs, named = runs or 10, source or (*SOURCES, "simulated")
+    parts: dict[str, tuple[dict[str, Any], Callable[[], CatalogResult]]] = {}
+    for name in (name for name in named if name in SOURCES):
+        for split in range(seed, seed + (1 if quick else NUM_SPLITS)):
+            compute = functools.partial(replayed, name, data, split, quick=quick)
+            parts[f"{name}, split {split}"] = {"split": split, "quick": quick}, compute
+    if "simulated" in named:
+        sizes = [(5, 100)] if quick else [(d, k) for d in (5, 20) for k in (100, 10_000)]
+        effort = {"num_runs": min(runs, 2), "num_rounds": 100} if quick else {"num_runs": runs}
+        for (dim, num_items), linear in itertools.product(sizes, (True, False)):
+            about = {"num_rounds": 2000, **effort, "seed": seed}
+            compute = functools.partial(simulated, dim, num_items, linear, **about)
+            kind = "linear" if linear else "nonlinear"
+            parts[f"{kind}, d = {dim}, K = {num_items:,}"] = about, compute
     with progress("", len(parts)) as shown:
         found = {}
         for name, (about, part) in parts.items():
             shown.describe(name)
-            found[name] = cache.numbers(CatalogResult, name, about, part)
+            found[name] = results.numbers(CatalogResult, name, about, part)
             shown.advance()
-    settings = {"splits": str(splits), "runs": str(runs), "seed": str(seed)}
-    result = ItemsResult(settings, found)
-    blocks = [Text(_INTRODUCTION), *result.summary]
-    write_report(out, "Cold start of items", _verdict(result), blocks, settings, cache)
-    return result
+    settings = {"splits": str(NUM_SPLITS), "runs": str(runs), "seed": str(seed)}
+    tables = [table(name, each) for name, each in found.items()]
+    blocks = [Text(_INTRODUCTION), *tables]
+    results.report("Cold start of items", _verdict(found), blocks, settings, tables)
+    return {"settings": settings, "catalogs": found}
 
 
 _INTRODUCTION = (
@@ -503,31 +472,5 @@ _INTRODUCTION = (
     "visitor. In simulated catalogs items share latent vectors, and regret is of all rounds."
 )
 
-
-def main(
-    data: Folder = None,
-    out: Out = Path("results/items"),
-    json: Json = None,
-    quick: Quick = False,
-    runs: Runs = None,
-    source: Annotated[
-        list[str] | None, typer.Option(help="movielens, insteval or simulated; repeat for more.")
-    ] = None,
-    fresh: Fresh = False,
-    seed: Seed = 0,
-) -> None:
-    """Regret of choices among new items, on real ratings and in simulated catalogs."""
-    run = functools.partial(
-        run_items,
-        out,
-        folder=data,
-        sources=tuple(source or ()),
-        runs=runs or 10,
-        quick=quick,
-        seed=seed,
-    )
-    conduct(run, out, json, fresh)
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    typer.run(command(run_items))

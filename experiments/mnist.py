@@ -3,11 +3,10 @@
 `python -m experiments.mnist --data FOLDER`
 """
 
-import functools
 import math
 import struct
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,10 +19,9 @@ from jaxtyping import Array, Float, Int, Integer, Key, UInt8
 import diffprior as dp
 from diffprior.checks import positive_int
 
-from .cache import ResultCache
-from .command import Folder, Fresh, Json, Out, Quick, Runs, Seed, conduct
-from .data import Data, read_and_run
+from .data import Data, Measures, data_effort, run_data
 from .datasets import DataFile, read_data
+from .results import Folder, Quick, Results, Runs, Seed, command
 
 # Byte for byte what http://yann.lecun.com/exdb/mnist/ held, where files are no longer served.
 ADDRESS = "https://ossci-datasets.s3.amazonaws.com/mnist"
@@ -238,7 +236,7 @@ def draw_tasks(
 
 
 def mnist_data(
-    cache: ResultCache, folder: str | Path | None, *, seed: int = 0, num_tasks: int = NUM_TASKS
+    results: Results, folder: str | Path | None, *, seed: int = 0, num_tasks: int = NUM_TASKS
 ) -> Data:
     """One-against-rest classifiers as parameters and digits as actions."""
 
@@ -251,7 +249,7 @@ def mnist_data(
             "test_accuracy": np.array(embedding.test_accuracy),
         }
 
-    found = cache.arrays("embeddings, mnist", {"seed": seed, "tasks": num_tasks}, compute)
+    found = results.arrays("embeddings, mnist", {"seed": seed, "tasks": num_tasks}, compute)
     accuracy = f"{100 * float(found['test_accuracy']):.1f} %"
     facts = {
         "tasks": f"{len(found['parameters']):,}, all of them training samples",
@@ -271,20 +269,19 @@ _INTRODUCTION = (
 )
 
 
-def main(
+def run_mnist(
+    results: Results,
+    *,
     data: Folder = None,
-    out: Out = Path("results/mnist"),
-    json: Json = None,
-    quick: Quick = False,
     runs: Runs = None,
-    fresh: Fresh = False,
+    quick: Quick = False,
     seed: Seed = 0,
-) -> None:
+) -> dict[str, Any]:
     """Regret on MNIST, and the gain of a diffusion prior there (Appendix C.2)."""
-    read = functools.partial(mnist_data, folder=data, seed=seed)
-    run = functools.partial(read_and_run, out, read, runs=runs, quick=quick, seed=seed)
-    conduct(run, out, json, fresh)
+    effort, measures = data_effort(runs, quick), Measures.of(quick)
+    found = mnist_data(results, data, seed=seed)
+    return run_data(results, found, effort=effort, measures=measures, seed=seed)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    typer.run(command(run_mnist))

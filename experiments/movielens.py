@@ -3,10 +3,9 @@
 `python -m experiments.movielens --data FOLDER`
 """
 
-import functools
 import io
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -17,10 +16,9 @@ from scipy import sparse
 import diffprior as dp
 from diffprior.checks import positive, positive_int
 
-from .cache import ResultCache
-from .command import Folder, Fresh, Json, Out, Quick, Runs, Seed, conduct
-from .data import Data, read_and_run
+from .data import Data, Measures, data_effort, run_data
 from .datasets import DataFile, read_data
+from .results import Folder, Quick, Results, Runs, Seed, command
 
 RATINGS = DataFile(
     dataset="ml-1m",
@@ -184,7 +182,7 @@ PAPER_NOISE = 0.75  # of ratings
 
 
 def movielens_data(
-    cache: ResultCache,
+    results: Results,
     folder: str | Path | None,
     *,
     noise_std: float | None = PAPER_NOISE,
@@ -200,7 +198,7 @@ def movielens_data(
             "noise_std": np.array(factors.noise_std),
         }
 
-    found = cache.arrays("factors, movielens", {"seed": seed}, compute)
+    found = results.arrays("factors, movielens", {"seed": seed}, compute)
     movies, users, estimated = found["movies"], found["users"], float(found["noise_std"])
     noise = estimated if noise_std is None else noise_std
     facts = {
@@ -234,26 +232,22 @@ def noise_of(text: str) -> float | None:
     return float(positive("noise", number, "pass a standard deviation"))
 
 
-def main(
+def run_movielens(
+    results: Results,
+    *,
     data: Folder = None,
-    out: Out = Path("results/movielens"),
-    json: Json = None,
-    quick: Quick = False,
-    runs: Runs = None,
     noise: Annotated[
         str, typer.Option(help="Of linear rewards, or `estimated` from the ratings.")
     ] = str(PAPER_NOISE),
-    fresh: Fresh = False,
+    runs: Runs = None,
+    quick: Quick = False,
     seed: Seed = 0,
-) -> None:
+) -> dict[str, Any]:
     """Regret on MovieLens 1M, and the gain of a diffusion prior there (Section 6.3)."""
-
-    def read(cache: ResultCache) -> Data:
-        return movielens_data(cache, data, noise_std=noise_of(noise), seed=seed)
-
-    run = functools.partial(read_and_run, out, read, runs=runs, quick=quick, seed=seed)
-    conduct(run, out, json, fresh)
+    found = movielens_data(results, data, noise_std=noise_of(noise), seed=seed)
+    effort, measures = data_effort(runs, quick), Measures.of(quick)
+    return run_data(results, found, effort=effort, measures=measures, seed=seed)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    typer.run(command(run_movielens))

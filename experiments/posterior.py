@@ -4,8 +4,9 @@
 """
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,22 +14,22 @@ import typer
 from scipy.stats import sem
 
 import diffprior as dp
-from diffprior.evaluate import Distance, Tasks, distance_over_floor
+from diffprior.evaluate import Tasks, distance_over_floor
 from diffprior.evaluate.tasks import draw_posteriors
-from diffprior.progress import Progress, progress
+from diffprior.progress import progress
 from diffprior.reporting.page import Block, Callout, Heading, SideBySide, Text
 from diffprior.reporting.tables import Table, plus_minus
 
 from .agents import LearnedPriors, agent_specs
-from .cache import ResultCache
-from .command import Fresh, Json, Out, Problems, Quick, Seed, conduct
-from .figures import Clouds, Curve, Panel, panels_figure
-from .report import picture, write_report
+from .figures import Clouds, Curve, Panel, figure_of
+from .results import Problems, Quick, Results, Seed, command
 
 NAMES = ("cross", "H", "triangles")
 SIZES = (0, 1, 2, 5, 10, 20, 50, 100, 200)
 NUM_SAMPLES = 10_000
 NUM_SHOWN = 2000  # samples of a prior in a picture
+# The samplers of the agents, and the paper's particle filter.
+SAMPLERS = (*(s.name for s in agent_specs() if s.sampler and s.name != "Exact"), "SMC")
 
 
 @dataclass(frozen=True)
@@ -43,32 +44,7 @@ class SamplerQuality:
     floor: list[float]
 
 
-@dataclass(frozen=True)
-class MixtureResult:
-    """All samplers on one mixture."""
-
-    name: str
-    sizes: tuple[int, ...]
-    samplers: dict[str, SamplerQuality]
-
-
-@dataclass(frozen=True)
-class PosteriorResult:
-    """All samplers on all mixtures."""
-
-    settings: dict[str, str]
-    mixtures: tuple[MixtureResult, ...]
-
-    @property
-    def summary(self) -> list[Table]:
-        """Tables for a terminal."""
-        return [ratio_table(result) for result in self.mixtures]
-
-
-def sampler_names() -> tuple[str, ...]:
-    """The samplers that are scored: those of the agents, and the paper's particle filter."""
-    specs = [s.name for s in agent_specs() if s.sampler is not None and s.name != "Exact"]
-    return (*specs, "SMC")
+Mixtures = dict[str, dict[str, SamplerQuality]]  # by mixture and sampler
 
 
 def make_sampler(name: str, priors: LearnedPriors) -> dp.AbstractSampler:
@@ -81,157 +57,119 @@ def make_sampler(name: str, priors: LearnedPriors) -> dp.AbstractSampler:
 
 
 def run_posterior(
-    out: Path,
-    cache: ResultCache,
+    results: Results,
     *,
-    names: tuple[str, ...] = NAMES,
-    quick: bool = False,
-    seed: int = 0,
-) -> PosteriorResult:
-    """Run what is missing, draw the figure and write the report."""
-    sizes = SIZES[1::3] if quick else SIZES
-    histories, draws = effort_of(quick)
-    learned = {name: _priors(name, cache, seed) for name in names}
-    runs = [_MixtureRun(name, learned[name], sizes, quick, seed) for name in names]
-    with progress("", len(names) * len(sampler_names())) as shown:
-        results = tuple(run.run(shown) for run in runs)
+    problem: Problems = None,
+    quick: Quick = False,
+    seed: Seed = 0,
+    samplers: Sequence[str] = SAMPLERS,
+) -> dict[str, Any]:
+    """Distance of every sampler from the exact posterior (Appendix C.4)."""
+    sizes, (histories, draws) = (SIZES[1::3], (4, 200)) if quick else (SIZES, (20, 500))
+    learned, mixtures = {}, Mixtures()
+    for name in problem or NAMES:
+        drawn = dp.example_mixture(name).sample(jax.random.key(seed), NUM_SAMPLES)
+        learned[name] = LearnedPriors(name, np.asarray(drawn, np.float64), results, seed)
+    about = {"sizes": sizes, "histories": histories, "draws": draws, "seed": seed}
+    with progress("", len(learned) * len(samplers)) as shown:
+        for name, priors in learned.items():
+            mixtures[name] = {}
+            for sampler in samplers:
+                shown.describe(f"{name}, {sampler}")
+                mixtures[name][sampler] = results.numbers(
+                    SamplerQuality,
+                    f"posteriors, {name}, {sampler}",
+                    {**about, "samples": priors.digest},
+                    functools.partial(quality, sampler, priors, sizes, histories, draws),
+                )
+                shown.advance()
     settings = {
         "histories of each size": str(histories),
         "draws of each posterior": str(draws),
         "training samples": str(NUM_SAMPLES),
         "seed": str(seed),
     }
-    found = PosteriorResult(settings, results)
-    title, blocks = "Posteriors of Gaussian mixtures", _blocks(out, found, learned)
-    write_report(out, title, _verdict(found), blocks, settings, cache)
-    return found
+    clouds = [
+        Clouds(name, priors.samples[:NUM_SHOWN], priors.draws("default", NUM_SHOWN))
+        for name, priors in learned.items()
+    ]
+    panels = [_panel(name, sizes, found) for name, found in mixtures.items()]
+    shown_figure = results.picture("posterior", _CAPTION, lambda: figure_of([clouds, panels]))
+    ratios = [ratio_table(name, sizes, found) for name, found in mixtures.items()]
+    pairs: list[Block] = [
+        SideBySide([ratio, trace_table(name, sizes, found)])
+        for ratio, (name, found) in zip(ratios, mixtures.items(), strict=True)
+    ]
+    blocks = [Text(_INTRODUCTION), shown_figure, Heading("Distance and width"), *pairs]
+    title = "Posteriors of Gaussian mixtures"
+    results.report(title, _verdict(mixtures, sizes[-1]), blocks, settings, ratios)
+    return {"settings": settings, "sizes": sizes, "mixtures": mixtures}
 
 
-def _priors(name: str, cache: ResultCache, seed: int) -> LearnedPriors:
-    samples = np.asarray(
-        dp.example_mixture(name).sample(jax.random.key(seed), NUM_SAMPLES), np.float64
-    )
-    return LearnedPriors(name, samples, cache, seed)
-
-
-class _MixtureRun:
-    """Samplers on one mixture; asks the cache for each."""
-
-    def __init__(
-        self, name: str, priors: LearnedPriors, sizes: tuple[int, ...], quick: bool, seed: int
-    ) -> None:
-        self.name, self.priors, self.sizes, self.seed = name, priors, sizes, seed
-        self.num_histories, self.num_draws = effort_of(quick)
-
-    def run(self, shown: Progress) -> MixtureResult:
-        found = {}
-        for sampler in sampler_names():
-            shown.describe(f"{self.name}, {sampler}")
-            found[sampler] = self.quality(sampler)
-            shown.advance()
-        return MixtureResult(self.name, self.sizes, found)
-
-    def quality(self, sampler: str) -> SamplerQuality:
-        settings = {
-            "sizes": self.sizes,
-            "histories": self.num_histories,
-            "draws": self.num_draws,
-            "seed": self.seed,
-            "samples": self.priors.digest,
-        }
-        name = f"posteriors, {self.name}, {sampler}"
-        compute = functools.partial(self._quality, sampler)
-        return self.priors.cache.numbers(SamplerQuality, name, settings, compute)
-
-    def _quality(self, sampler: str) -> SamplerQuality:
-        made = make_sampler(sampler, self.priors)
-        scored = [self._distance(made, size) for size in self.sizes]
-        return SamplerQuality(
-            distance=[float(found.distances.mean()) for found, _ in scored],
-            distance_error=[float(sem(found.distances)) for found, _ in scored],
-            ratio=[found.ratio for found, _ in scored],
-            ratio_error=[found.standard_error for found, _ in scored],
-            trace_ratio=[trace_ratio for _, trace_ratio in scored],
-            floor=[float(found.floors.mean()) for found, _ in scored],
-        )
-
-    def _distance(self, sampler: dp.AbstractSampler, size: int) -> tuple[Distance, float]:
-        """Distance after so many observations, and the trace of the covariance over the exact."""
-        truth, count = dp.example_mixture(self.name), self.num_draws
+def quality(
+    sampler: str, priors: LearnedPriors, sizes: Sequence[int], histories: int, count: int
+) -> SamplerQuality:
+    """Distance after so many observations, and the trace of the covariance over the exact."""
+    made, distances, traces = make_sampler(sampler, priors), [], []
+    truth = dp.example_mixture(priors.label)
+    for size in sizes:
         tasks = Tasks.simulate(
             truth,
             dp.Linear(noise_std=1.0),
-            num_tasks=self.num_histories,
+            num_tasks=histories,
             num_observations=size,
-            seed=self.seed,
+            seed=priors.seed,
         )
-        exact = draw_posteriors(dp.Exact(truth), tasks, 2 * count, 1000 + self.seed).values
-        ours = draw_posteriors(sampler, tasks, count, self.seed + 1).values
-        traces = [np.nanvar(draws, axis=1).sum(axis=1).mean() for draws in (ours, exact)]
-        distance = distance_over_floor(ours, exact[:, :count], exact[:, count:])
-        return distance, float(traces[0] / traces[1])
+        exact = draw_posteriors(dp.Exact(truth), tasks, 2 * count, 1000 + priors.seed).values
+        ours = draw_posteriors(made, tasks, count, priors.seed + 1).values
+        own, true = (np.nanvar(draws, axis=1).sum(axis=1).mean() for draws in (ours, exact))
+        distances.append(distance_over_floor(ours, exact[:, :count], exact[:, count:]))
+        traces.append(float(own / true))
+    return SamplerQuality(
+        distance=[float(d.distances.mean()) for d in distances],
+        distance_error=[float(sem(d.distances)) for d in distances],
+        ratio=[d.ratio for d in distances],
+        ratio_error=[d.standard_error for d in distances],
+        trace_ratio=traces,
+        floor=[float(d.floors.mean()) for d in distances],
+    )
 
 
-def effort_of(quick: bool) -> tuple[int, int]:
-    """Histories of each size, and draws of each posterior."""
-    return (4, 200) if quick else (20, 500)
-
-
-def ratio_table(result: MixtureResult) -> Table:
+def ratio_table(name: str, sizes: Sequence[int], found: dict[str, SamplerQuality]) -> Table:
     """Distance over its floor."""
     rows = [
-        [name, *(plus_minus(*pair) for pair in zip(found.ratio, found.ratio_error, strict=True))]
-        for name, found in result.samplers.items()
+        [sampler, *(plus_minus(*pair) for pair in zip(own.ratio, own.ratio_error, strict=True))]
+        for sampler, own in found.items()
     ]
     caption = (
-        f"{result.name}: earth mover's distance from the true posterior over that of exact draws "
+        f"{name}: earth mover's distance from the true posterior over that of exact draws "
         "from each other, after n random actions; 1 is exact."
     )
-    return Table(("sampler", *(f"n = {size}" for size in result.sizes)), rows, caption)
+    return Table(("sampler", *(f"n = {size}" for size in sizes)), rows, caption)
 
 
-def trace_table(result: MixtureResult) -> Table:
+def trace_table(name: str, sizes: Sequence[int], found: dict[str, SamplerQuality]) -> Table:
     """Width of the posterior."""
-    rows = [
-        [name, *(f"{value:.2f}" for value in found.trace_ratio)]
-        for name, found in result.samplers.items()
-    ]
-    caption = f"{result.name}: trace of the covariance over that of the true posterior."
-    return Table(("sampler", *(f"n = {size}" for size in result.sizes)), rows, caption)
+    rows = [[s, *(f"{value:.2f}" for value in own.trace_ratio)] for s, own in found.items()]
+    caption = f"{name}: trace of the covariance over that of the true posterior."
+    return Table(("sampler", *(f"n = {size}" for size in sizes)), rows, caption)
 
 
-def _blocks(out: Path, result: PosteriorResult, learned: dict[str, LearnedPriors]) -> list[Block]:
-    panels = [_panel(found) for found in result.mixtures]
-    clouds = [_clouds(found.name, learned[found.name]) for found in result.mixtures]
-    shown = picture(out, "posterior", _CAPTION, lambda: panels_figure(panels, clouds))
-    tables = [SideBySide([ratio_table(found), trace_table(found)]) for found in result.mixtures]
-    return [Text(_INTRODUCTION), shown, Heading("Distance and width"), *tables]
-
-
-def _verdict(result: PosteriorResult) -> Callout:
+def _verdict(mixtures: Mixtures, size: int) -> Callout:
     """The sampler nearest to each true posterior after most actions."""
     parts = []
-    for found in result.mixtures:
-        name, best = min(found.samplers.items(), key=lambda each: each[1].ratio[-1])
+    for name, found in mixtures.items():
+        sampler, best = min(found.items(), key=lambda each: each[1].ratio[-1])
         ratio = plus_minus(best.ratio[-1], best.ratio_error[-1])
-        parts.append(f"{found.name}: {name}, at {ratio} times the distance of exact draws")
-    size = result.mixtures[0].sizes[-1]
+        parts.append(f"{name}: {sampler}, at {ratio} times the distance of exact draws")
     return Callout(f"Nearest to the true posterior after {size} actions: {'; '.join(parts)}.")
 
 
-def _clouds(name: str, priors: LearnedPriors) -> Clouds:
-    draws = priors["default"].sample(jax.random.key(priors.seed + 1), NUM_SHOWN)
-    return Clouds(name, priors.samples[:NUM_SHOWN], np.asarray(draws))
-
-
-def _panel(result: MixtureResult) -> Panel:
-    curves = {
-        name: Curve(result.sizes, found.distance, found.distance_error)
-        for name, found in result.samplers.items()
-    }
-    floor = next(iter(result.samplers.values())).floor
-    curves["two exact samples"] = Curve(result.sizes, floor, [0.0] * len(floor))
-    return Panel(result.name, "observations", "earth mover's distance", curves, {}, True, "symlog")
+def _panel(name: str, sizes: Sequence[int], found: dict[str, SamplerQuality]) -> Panel:
+    curves = {s: Curve(sizes, own.distance, own.distance_error) for s, own in found.items()}
+    floor = next(iter(found.values())).floor
+    curves["two exact samples"] = Curve(sizes, floor, [0.0] * len(floor))
+    return Panel(name, "observations", "earth mover's distance", curves, {}, True, "symlog")
 
 
 _INTRODUCTION = (
@@ -244,20 +182,5 @@ _CAPTION = (
     "Below: earth mover's distance of each sampler from the true posterior."
 )
 
-
-def main(
-    out: Out = Path("results/posterior"),
-    json: Json = None,
-    quick: Quick = False,
-    problem: Problems = None,
-    fresh: Fresh = False,
-    seed: Seed = 0,
-) -> None:
-    """Distance of every sampler from the exact posterior (Appendix C.4)."""
-    names = tuple(problem or NAMES)
-    run = functools.partial(run_posterior, out, names=names, quick=quick, seed=seed)
-    conduct(run, out, json, fresh)
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    typer.run(command(run_posterior))

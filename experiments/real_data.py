@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -27,12 +27,10 @@ from diffprior.fitting.rows import linear_blocks
 from diffprior.gaussian import Gaussian
 from diffprior.learning.attributes import first_rows
 from diffprior.progress import progress
-from diffprior.reporting.page import Block, Callout, Heading, Picture, Text
+from diffprior.reporting.page import Block, Callout, Heading, Text
 from diffprior.reporting.tables import Table, plus_minus
 
 from . import items
-from .cache import ResultCache
-from .command import Folder, Fresh, Json, Out, Seed, conduct
 from .datasets import find_data
 from .experiment import CHANCE
 from .real_scores import (
@@ -56,7 +54,7 @@ from .real_scores import (
     scores,
 )
 from .real_tasks import DATA_SETS, NUM_TURNS, ORACLES, DataSet, Turn
-from .report import picture, write_report
+from .results import Folder, Results, Seed, command
 
 WIDE, NARROW = 1e6, 1e-12  # variances of a prior that says nothing, and of one that says all
 LENGTHS = (0, 1, 5, 20)  # rows after which the next reward is predicted
@@ -108,65 +106,65 @@ class DataSetResult:
         return Counter(self.chosen).most_common(1)[0][0] if name in (LEARNED, WITHOUT) else name
 
 
-@dataclass(frozen=True)
-class RealDataResult:
-    """Every data set that was found.
-
-    Attributes:
-        oracles: Log-likelihoods of linear mixed models, ours and as published.
-        replays: Regret of choices among new items.
-    """
-
-    data_sets: list[DataSetResult]
-    oracles: dict[str, tuple[float, float]]
-    replays: dict[str, items.CatalogResult]
-
-    @property
-    def summary(self) -> list[Table]:
-        """Tables for a terminal."""
-        tables = [*map(scores_table, self.data_sets), wins_table(self.data_sets)]
-        tables += [items.table(*pair) for pair in self.replays.items()]
-        return [*tables, oracles_table(self.oracles)] if self.oracles else tables
-
-
 def run_real_data(
-    out: Path,
-    folder: Path,
-    cache: ResultCache,
+    results: Results,
     *,
-    names: Sequence[str] = (),
-    network: bool = True,
-    diffusion: bool = False,
-    replay: bool = False,
-    seed: int = 0,
-) -> RealDataResult:
-    """Learn from the tasks seen in every turn, score on the others, and write the report."""
-    chosen = [_data_set(name) for name in names] if names else _found(folder)
+    data: Folder = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="One data set; repeat for more; by default all found.")
+    ] = None,
+    network: Annotated[
+        bool, typer.Option(help="Whether `learn` may fit networks, which takes minutes each.")
+    ] = True,
+    diffusion: Annotated[
+        bool, typer.Option(help="Whether to fit a diffusion prior in the first turn in any case.")
+    ] = True,
+    replay: Annotated[
+        bool, typer.Option(help="Whether to replay choices among new movies and lecturers.")
+    ] = True,
+    seed: Seed = 0,
+) -> dict[str, Any]:
+    """Gain of learned priors on real tasks, with and without attributes."""
+    if data is None:
+        raise FileNotFoundError("`data`: expected a folder, got none; pass --data FOLDER")
+    chosen = [_data_set(name) for name in only] if only else _found(data)
     turns: dict[str, list[TurnResult]] = {}
-    results, replays = [], {}
+    data_sets: list[DataSetResult] = []
+    replays: dict[str, items.CatalogResult] = {}
     with progress("", len(chosen)) as bar:
         for of in chosen:
             bar.describe(of.name)
-            found, turns[of.name] = _run(of, folder, cache, network, diffusion, seed)
-            results.append(found)
+            found, turns[of.name] = _run(of, data, results, network, diffusion, seed)
+            data_sets.append(found)
             if replay and of.name in REPLAYS:
                 about = {"split": seed, "quick": not network}
                 compute = functools.partial(
-                    items.replayed, REPLAYS[of.name], folder, seed, quick=not network
+                    items.replayed, REPLAYS[of.name], data, seed, quick=not network
                 )
                 name = f"replay, {of.name}"
-                replays[of.name] = cache.numbers(items.CatalogResult, name, about, compute)
+                replays[of.name] = results.numbers(items.CatalogResult, name, about, compute)
             bar.advance()
-    known = [oracle for oracle in ORACLES if find_data(oracle.file, folder)]
-    oracles = {one.name: (mixed_model(one.logs(folder)), one.published) for one in known}
-    result = RealDataResult(results, oracles, replays)
+    known = [oracle for oracle in ORACLES if find_data(oracle.file, data)]
+    oracles = {one.name: (mixed_model(one.logs(data)), one.published) for one in known}
     settings = {"turns": str(NUM_TURNS), "networks": str(network), "seed": str(seed)}
-    lost = worse(result)
+    lost = worse(data_sets)
     verdict = Callout(f"{'; '.join(lost)}.", "bad") if lost else Callout(_NOWHERE_WORSE, "good")
-    curves = picture(out, "real_data", _CURVES, lambda: curves_figure(turns))
+    curves = results.picture("real_data", _CURVES, lambda: curves_figure(turns))
+    scored = {of.name: scores_table(of) for of in data_sets}
+    wins, of_replays = wins_table(data_sets), [items.table(*pair) for pair in replays.items()]
+    agreement = [oracles_table(oracles)] if oracles else []
+    best = Counter(of.best for of in data_sets).most_common()
+    count = "; ".join(f"{name}: {number}" for name, number in best)
+    blocks: list[Block] = [Text(_INTRODUCTION), wins]
+    blocks += [Text(f"Best, on so many data sets: {count}."), curves]
+    blocks += [Heading("Agreement with lme4"), *agreement] if agreement else []
+    blocks += [Heading("Regret of choices among new items"), *of_replays] if of_replays else []
+    for name, table in scored.items():
+        blocks += [Heading(name), table]
     title = "Does a learned prior pay on real tasks?"
-    write_report(out, title, verdict, _blocks(result, curves), settings, cache)
-    return result
+    summary = [*scored.values(), wins, *of_replays, *agreement]
+    results.report(title, verdict, blocks, settings, summary)
+    return {"data_sets": data_sets, "oracles": oracles, "replays": replays}
 
 
 def _data_set(name: str) -> DataSet:
@@ -186,7 +184,7 @@ def _found(folder: Path) -> list[DataSet]:
 
 
 def _run(
-    of: DataSet, folder: Path, cache: ResultCache, network: bool, diffusion: bool, seed: int
+    of: DataSet, folder: Path, cache: Results, network: bool, diffusion: bool, seed: int
 ) -> tuple[DataSetResult, list[TurnResult]]:
     turns, results = list(of.turns(folder, seed)), []
     for number, turn in enumerate(turns):
@@ -267,7 +265,7 @@ def run_turn(
         {WITHOUT: without.report.chosen, LEARNED: model.report.chosen},
         model.report.seconds,
         {
-            str(row.num_rows): (row.num_tasks, round(row.coverage * row.num_tasks))
+            str(row.num_rows): [row.num_tasks, round(row.coverage * row.num_tasks)]
             for row in check.rows
         },
     )
@@ -377,10 +375,10 @@ def oracles_table(oracles: dict[str, tuple[float, float]]) -> Table:
     return Table(("data set", "diffprior", "lme4"), rows, caption)
 
 
-def worse(result: RealDataResult) -> list[str]:
+def worse(data_sets: Sequence[DataSetResult]) -> list[str]:
     """Where what `learn` chooses is worse than a Gaussian, no pooling or without attributes."""
     found = []
-    for of in result.data_sets:
+    for of in data_sets:
         scored = [("the Gaussian", s) for s in of.scores if s.prior == LEARNED]
         scored += [("no pooling", s) for s in of.pays]
         scored += [("without attributes", s) for s in of.attributes]
@@ -390,22 +388,6 @@ def worse(result: RealDataResult) -> list[str]:
             if s.gain < -CHANCE * s.error - HEDGE
         ]
     return found
-
-
-def _blocks(result: RealDataResult, curves: Picture) -> list[Block]:
-    """Contents of the page."""
-    wins = Counter(of.best for of in result.data_sets)
-    count = "; ".join(f"{name}: {number}" for name, number in wins.most_common())
-    blocks: list[Block] = [Text(_INTRODUCTION), wins_table(result.data_sets)]
-    blocks += [Text(f"Best, on so many data sets: {count}."), curves]
-    if result.oracles:
-        blocks += [Heading("Agreement with lme4"), oracles_table(result.oracles)]
-    if result.replays:
-        blocks += [Heading("Regret of choices among new items")]
-        blocks += [items.table(*pair) for pair in result.replays.items()]
-    for of in result.data_sets:
-        blocks += [Heading(of.name), scores_table(of)]
-    return blocks
 
 
 _INTRODUCTION = (
@@ -429,45 +411,5 @@ _CURVES = (
     "learned; the first point without pooling may be far below."
 )
 
-
-def main(
-    data: Folder = None,
-    only: Annotated[
-        list[str] | None, typer.Option(help="One data set; repeat for more; by default all found.")
-    ] = None,
-    out: Out = Path("results/real_data"),
-    json: Json = None,
-    network: Annotated[
-        bool, typer.Option(help="Whether `learn` may fit networks, which takes minutes each.")
-    ] = True,
-    diffusion: Annotated[
-        bool, typer.Option(help="Whether to fit a diffusion prior in the first turn in any case.")
-    ] = True,
-    replay: Annotated[
-        bool, typer.Option(help="Whether to replay choices among new movies and lecturers.")
-    ] = True,
-    fresh: Fresh = False,
-    seed: Seed = 0,
-) -> None:
-    """Gain of learned priors on real tasks, with and without attributes."""
-
-    def run(cache: ResultCache) -> RealDataResult:
-        if data is None:
-            raise FileNotFoundError("`data`: expected a folder, got none; pass --data FOLDER")
-        names = tuple(only or ())
-        return run_real_data(
-            out,
-            data,
-            cache,
-            names=names,
-            network=network,
-            diffusion=diffusion,
-            replay=replay,
-            seed=seed,
-        )
-
-    conduct(run, out, json, fresh)
-
-
 if __name__ == "__main__":
-    typer.run(main)
+    typer.run(command(run_real_data))

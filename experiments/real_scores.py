@@ -43,7 +43,7 @@ class TurnResult:
     num_rows: list[int]
     chosen: dict[str, str]
     seconds: dict[str, float]
-    covered: dict[str, tuple[int, int]]
+    covered: dict[str, list[int]]
 
 
 @dataclass(frozen=True)

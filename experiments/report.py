@@ -1,89 +1,16 @@
-"""Reports of experiments: tables with a line for each agent or problem, figures, and the page."""
+"""Tables of agents on problems, a line for each agent or problem, and who is ahead."""
 
-import os
-import platform
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-import diffprior as dp
-from diffprior.files.atomic import write_atomic
-from diffprior.reporting.figures import render
-from diffprior.reporting.page import Block, Callout, Code, Heading, Picture, SideBySide, page
+from diffprior.reporting.page import Callout
 from diffprior.reporting.tables import Table, plus_minus
 
-from .cache import Entry, ResultCache
-from .experiment import REFERENCE, AgentResult, ProblemResult, Regret, beyond_chance
-
-REPORT = "report.html"
-
-
-def picture(out: Path, name: str, caption: str, draw: Callable[[], Any]) -> Picture:
-    """Draw a figure to NAME.png and NAME.pdf, and for the report's two looks."""
-    out.mkdir(parents=True, exist_ok=True)
-    light, dark = render(draw, "png"), render(draw, "png", dark=True)
-    (out / f"{name}.png").write_bytes(light)
-    (out / f"{name}.pdf").write_bytes(render(draw, "pdf"))
-    return Picture(light, dark, caption)
-
-
-def write_report(
-    out: Path,
-    title: str,
-    verdict: Callout,
-    blocks: Sequence[Block],
-    settings: Mapping[str, str],
-    cache: ResultCache,
-) -> Path:
-    """Write the report, with settings, machine and times at its end; where it is."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / REPORT
-    shown = [*blocks, *closing(settings, cache.entries)]
-    write_atomic(path, page(title, verdict, shown, Code(_COMMANDS)))
-    return path
-
-
-def closing(settings: Mapping[str, str], entries: Sequence[Entry]) -> list[Block]:
-    """Settings, machine, and what took longest."""
-    reused = sum(entry.reused for entry in entries)
-    longest = sorted(entries, key=lambda entry: -entry.seconds)[:12]
-    total = sum(entry.seconds for entry in entries)
-    caption = (
-        f"Results that took longest, in seconds; {total:.0f} s in all. {reused} of "
-        f"{len(entries)} were cached by an earlier run of the same code and settings."
-    )
-    return [
-        Heading("Settings, machine and time"),
-        SideBySide(
-            [
-                Table((), list(settings.items()), "Settings.", words=True),
-                Table((), list(machine().items()), "Computed with.", words=True),
-                Table((), [(entry.name, f"{entry.seconds:.1f}") for entry in longest], caption),
-            ]
-        ),
-    ]
-
-
-_COMMANDS = """\
-# parameters of your own past tasks, a row each, columns with names:
-diffprior fit tasks.csv -o tasks.dprior
-
-# and decide in a new task, in Python:
-import diffprior as dp
-bandit = dp.Bandit(dp.DiffusionPrior.load("tasks.dprior"), dp.Linear(noise_std=1.0))
-decision = bandit.decide(features)                   # features: (K, d), one row for each action
-bandit.update(features[decision.action], reward)"""
-
+from .experiment import REFERENCE, ProblemResult, Regret, beyond_chance
 
 OURS = "EvidenceDPS"  # the default of the package
 PAPER = "DiffTS"
 LEARNED_BASELINES = ("TS", "TunedTS", "MixTS", "MixTS(K)")
-BASELINES = (
-    *LEARNED_BASELINES,
-    "LinUCB",
-    "EpsilonGreedy",
-    "DPS",
-)  # of the paper, and the mixture to beat
+BASELINES = (*LEARNED_BASELINES, "LinUCB", "EpsilonGreedy", "DPS")  # and the mixture to beat
 
 
 def verdict(results: Sequence[ProblemResult]) -> Callout:
@@ -120,13 +47,17 @@ def regret_table(results: Sequence[ProblemResult]) -> Table:
     """Regret of every agent on every problem; a winner beyond chance stands out."""
     names = _names(results)
     rows = [
-        [name, *(_cell(r, name, lambda a: _regret(a.regret)) for r in results)] for name in names
+        [name, *(regret_text(r.agents[name].regret) if name in r.agents else "" for r in results)]
+        for name in names
     ]
     marked = {(names.index(r.winner), j + 1) for j, r in enumerate(results) if r.winner}
+    counts = {name: len(a.regret.final) for r in results for name, a in r.agents.items()}
+    most = max(counts.values())
+    fewer = [f"{name} {count}" for name, count in counts.items() if count < most]
     caption = (
         "Regret after the last round, with its standard error over runs. Bold: ahead of every "
         f"other agent beyond chance ({REFERENCE}, which knows the truth, does not compete). "
-        f"{_runs(results)}"
+        f"{most} runs each{', but ' if fewer else ''}{', '.join(fewer)}."
     )
     return Table(("agent", *(r.name for r in results)), rows, caption, frozenset(marked))
 
@@ -139,7 +70,9 @@ def posterior_table(result: ProblemResult) -> Table:
         if found is not None:
             pairs = zip(found.ratio, found.ratio_error, strict=True)
             covered = plus_minus(100 * found.coverage, 100 * found.coverage_error) + " %"
-            rows.append([name, *(plus_minus(*p) for p in pairs), covered, _regret(agent.regret)])
+            rows.append(
+                [name, *(plus_minus(*p) for p in pairs), covered, regret_text(agent.regret)]
+            )
     columns = ("agent", *(f"N = {size}" for size in result.sizes), "90 % coverage", "regret")
     return Table(columns, rows, f"{result.name}: posteriors after N random actions, and regret.")
 
@@ -149,7 +82,7 @@ def temperature_table(result: ProblemResult) -> Table:
     tempered = {name: agent for name, agent in result.agents.items() if agent.tempered}
     columns = list(next(iter(tempered.values())).tempered) if tempered else []
     rows = [
-        [name, _regret(agent.regret), *(_regret(agent.tempered[t]) for t in columns)]
+        [name, *(regret_text(r) for r in (agent.regret, *agent.tempered.values()))]
         for name, agent in tempered.items()
     ]
     return Table(("agent", "1", *columns), rows, f"{result.name}: regret by temperature.")
@@ -187,7 +120,7 @@ def claims_table(results: Sequence[ProblemResult]) -> Table:
         gain = result.saved(PAPER, best)
         if beyond_chance(*gain):
             marked.add((len(rows), 3))
-        own, other = (_regret(result.agents[name].regret) for name in (PAPER, best))
+        own, other = (regret_text(result.agents[name].regret) for name in (PAPER, best))
         rows.append([result.name, own, f"{other} ({best})", plus_minus(*gain, signed=True)])
     columns = ("rewards", PAPER, "best baseline", f"{PAPER} saves")
     caption = f"The paper's claim, that {PAPER} is the lowest; bold where it holds beyond chance."
@@ -213,7 +146,7 @@ def _standing(result: ProblemResult) -> tuple[str, str]:
     """The lowest agent, and what the next has more."""
     best = result.lowest
     others = [name for name in result.competitors if name != best]
-    text = f"{best} {_regret(result.agents[best].regret)}"
+    text = f"{best} {regret_text(result.agents[best].regret)}"
     if not others:
         return text, ""
     following = min(others, key=lambda name: result.agents[name].regret.mean)
@@ -225,40 +158,9 @@ def _gain(result: ProblemResult, agent: str, baseline: str) -> tuple[float, floa
     return result.saved(agent, baseline) if present else None
 
 
-def _regret(regret: Regret) -> str:
+def regret_text(regret: Regret) -> str:
     return plus_minus(regret.mean, regret.standard_error)
-
-
-def _cell(result: ProblemResult, name: str, cell: Callable[[AgentResult], str]) -> str:
-    return cell(result.agents[name]) if name in result.agents else ""
 
 
 def _names(results: Sequence[ProblemResult]) -> list[str]:
     return list(dict.fromkeys(name for result in results for name in result.agents))
-
-
-def _runs(results: Sequence[ProblemResult]) -> str:
-    """How many runs, and which agents have played fewer."""
-    counts = {name: len(a.regret.final) for r in results for name, a in r.agents.items()}
-    most = max(counts.values())
-    fewer = [f"{name} {count}" for name, count in counts.items() if count < most]
-    return f"{most} runs each{', but ' if fewer else ''}{', '.join(fewer)}."
-
-
-def machine() -> dict[str, str]:
-    """Facts about the machine and the software, by name; nothing about whose they are."""
-    import jax
-
-    device = jax.devices()[0]
-    listing = Path("/proc/cpuinfo")
-    lines = listing.read_text(encoding="utf-8", errors="replace") if listing.is_file() else ""
-    models = [line.partition(":")[2].strip() for line in lines.splitlines() if "model name" in line]
-    return {
-        "processor": f"{[*models, platform.processor() or 'unknown'][0]}, {os.cpu_count()} cores",
-        "system": f"{platform.system()}, {platform.machine()}",
-        "device": f"{device.platform}, {device.device_kind}",
-        "precision": "double" if jax.config.read("jax_enable_x64") else "single",
-        "Python": platform.python_version(),
-        "JAX": jax.__version__,
-        "diffprior": dp.__version__,
-    }

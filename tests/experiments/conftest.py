@@ -7,8 +7,8 @@ import pytest
 import diffprior as dp
 from diffprior.schedule import Schedule
 from experiments.agents import LearnedPriors
-from experiments.cache import ResultCache
 from experiments.experiment import Effort
+from experiments.results import Results
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def effort() -> Effort:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> ResultCache:
-    return ResultCache(tmp_path / "kept")
+def results(tmp_path: Path) -> Results:
+    return Results(tmp_path / "out")
 
 
 @pytest.fixture

@@ -18,15 +18,15 @@ from experiments.agents import (
     agents_table,
     true_prior,
 )
-from experiments.cache import ResultCache
 from experiments.experiment import Effort
+from experiments.results import Results
 
 WIDE = Ball(dp.Linear(0.5), fresh_actions=True, dim=3)
 SAMPLES = np.random.default_rng(0).standard_normal((207, 3))
 
 
-def test_every_agent_is_made(cache: ResultCache, learned: list) -> None:
-    priors = LearnedPriors("some", SAMPLES, cache)
+def test_every_agent_is_made(results: Results, learned: list) -> None:
+    priors = LearnedPriors("some", SAMPLES, results)
     made = {}
     for spec in agent_specs():
         prior = true_prior(WIDE, 0) if spec.prior == "true" else priors[spec.prior]
@@ -41,7 +41,7 @@ def test_every_agent_is_made(cache: ResultCache, learned: list) -> None:
     np.testing.assert_allclose(sampler["TunedTS"].prior.mean, SAMPLES.mean(axis=0), rtol=1e-6)
 
 
-def test_mixtures_are_fitted_once(cache: ResultCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixtures_are_fitted_once(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int | None] = []
     fit = dp.MixturePrior.fit
 
@@ -51,13 +51,13 @@ def test_mixtures_are_fitted_once(cache: ResultCache, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(dp.MixturePrior, "fit", remember)
     for _ in range(2):
-        priors = LearnedPriors("some", SAMPLES, cache)
+        priors = LearnedPriors("some", SAMPLES, results)
         assert priors["mixture of 2"].weights.shape == priors["mixture, K chosen"].weights.shape
     assert len(asked) == 2 and asked[0] == 2
 
 
 def test_diffusion_priors_are_fitted_with_their_presets(
-    cache: ResultCache, monkeypatch: pytest.MonkeyPatch
+    results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[dp.FitConfig] = []
 
@@ -66,8 +66,8 @@ def test_diffusion_priors_are_fitted_with_their_presets(
         return dp.DiffusionPrior.from_prior(dp.GaussianPrior.fit(samples))
 
     monkeypatch.setattr(dp.DiffusionPrior, "fit", remember)
-    priors, schedule = LearnedPriors("some", SAMPLES, cache), dp.Schedule.constant(3, 0.5)
-    monkeypatch.setattr(cache, "object", lambda name, settings, compute: compute())
+    priors, schedule = LearnedPriors("some", SAMPLES, results), dp.Schedule.constant(3, 0.5)
+    monkeypatch.setattr(results, "saved", lambda name, settings, compute: compute())
     assert priors["default"].dim == priors.diffusion("paper", schedule).dim == 3
     assert asked[0] == dp.FitConfig() and asked[1].schedule is schedule
 

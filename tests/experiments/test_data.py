@@ -14,7 +14,6 @@ import pytest
 
 from diffprior.evaluate.comparison import LogEvidence
 from experiments import data, experiment, figures, mnist, movielens
-from experiments.cache import ResultCache
 from experiments.data import (
     Data,
     LogEvidenceNumbers,
@@ -26,6 +25,7 @@ from experiments.data import (
 )
 from experiments.experiment import Effort
 from experiments.movielens import movielens_data
+from experiments.results import Results
 from handmade import problem, regret
 
 LITTLE = Measures(sizes=(4,), num_tasks=3, num_estimates=2, num_points=20, num_repeats=2)
@@ -65,40 +65,40 @@ def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_movielens(
     ratings: Path,
-    tmp_path: Path,
     effort: Effort,
-    cache: ResultCache,
+    results: Results,
     learned: list,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(experiment, "play", lambda *_: regret([2.0, 3.5, 4.0]))
     monkeypatch.setattr(data, "estimate_log_evidence", _log_evidence)
     monkeypatch.setattr(figures, "_umap", lambda points, seed: points[:, :2])
-    loaded = movielens_data(cache, ratings)
+    loaded = movielens_data(results, ratings)
     assert loaded.noise_std == 0.75 and "the paper states 0.75" in loaded.introduction
-    assert movielens_data(cache, ratings / "none", noise_std=None).noise_std != 0.75  # kept
-    out, agents = tmp_path / "out", ("TS", "DiffTS", "EvidenceDPS")
-    result = run_data(out, loaded, cache, agents=agents, effort=effort, measures=LITTLE)
-    assert [rewards.name for rewards in result.rewards] == ["linear", "logistic"]
-    for rewards in result.rewards:
+    assert movielens_data(results, ratings / "none", noise_std=None).noise_std != 0.75  # kept
+    agents = ("TS", "DiffTS", "EvidenceDPS")
+    found = run_data(results, loaded, agents=agents, effort=effort, measures=LITTLE, seed=0)
+    assert [rewards.name for rewards in found["rewards"]] == ["linear", "logistic"]
+    for rewards in found["rewards"]:
         assert tuple(rewards.whole.agents) == tuple(rewards.held_out.agents) == agents
         assert list(rewards.log_evidence) == list(data.EXPLAINED)
-    assert result.distances["Gaussian"].floor > 0
+    assert found["distances"]["Gaussian"].floor > 0
     sizes = {(label, count) for label, count, *_ in learned}
     assert sizes == {("all tasks", 60), ("four in five", 48)}  # with and without those held out
-    assert {p.name for p in out.iterdir()} == {"movielens.png", "movielens.pdf", "report.html"}
-    report = (out / "report.html").read_text(encoding="utf-8")
-    assert "best baseline" in report and str(tmp_path) not in report
-    json.dumps(dataclasses.asdict(result))
+    names = {p.name for p in results.out.iterdir() if p.is_file()}
+    assert names == {"movielens.png", "movielens.pdf", "report.html"}
+    report = (results.out / "report.html").read_text(encoding="utf-8")
+    assert "best baseline" in report and str(results.out) not in report
+    json.dumps(found, default=dataclasses.asdict)
 
 
 def _log_evidence(prior: object, tasks: object, **_: int) -> LogEvidence:
     return LogEvidence(-np.arange(1.0, 4.0), np.zeros(3))
 
 
-def test_mnist(digits: Path, cache: ResultCache) -> None:
-    first = mnist.mnist_data(cache, digits, num_tasks=60)
-    again = mnist.mnist_data(cache, digits / "none", num_tasks=60)  # kept
+def test_mnist(digits: Path, results: Results) -> None:
+    first = mnist.mnist_data(results, digits, num_tasks=60)
+    again = mnist.mnist_data(results, digits / "none", num_tasks=60)  # kept
     assert first.parameters.shape == (60, 8) and first.actions.shape == (600, 8)
     assert first.noise_std == 1.0 and "accuracy" in first.introduction
     np.testing.assert_array_equal(first.parameters, again.parameters)

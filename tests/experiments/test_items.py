@@ -1,13 +1,10 @@
 """Replays of ratings and simulated catalogs, small enough to be worked out by hand."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import diffprior as dp
 from experiments import items as module
-from experiments.cache import ResultCache
 from experiments.items import (
     Catalog,
     Generator,
@@ -15,13 +12,13 @@ from experiments.items import (
     Ratings,
     Visit,
     insteval_ratings,
-    learned_priors,
     movielens_ratings,
     regret_of,
     run_items,
 )
 from experiments.movielens import Catalog as Movies
 from experiments.movielens import Ratings as Rated
+from experiments.results import Results
 
 
 @pytest.fixture
@@ -82,17 +79,6 @@ def test_regret_is_against_the_best_item(temperature: float) -> None:
         assert regret_of(known, dp.Linear(1.0), catalog, temperature, 0) == expected
 
 
-def test_attributes_that_say_everything_pay(ratings: Ratings) -> None:
-    priors, likelihood = learned_priors(ratings, 0, quick=True)
-    assert set(priors) >= {"N(0, s I)", "Gaussian", "Gaussian given attributes"}
-    catalog = ratings.replay(np.random.default_rng(1), 5)
-    regret = {
-        name: np.mean(regret_of(priors[name], likelihood, catalog, 0.0, 0)[:20])
-        for name in ("Gaussian", "Gaussian given attributes")
-    }
-    assert regret["Gaussian given attributes"] < regret["Gaussian"]
-
-
 def test_movielens_has_tastes_from_past_movies_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
     tastes, movies = rng.standard_normal((80, 2)), rng.standard_normal((60, 2))
@@ -151,17 +137,13 @@ def test_items_of_a_catalog_share_its_center(linear: bool) -> None:
     assert [visit.noise for visit in again] == [visit.noise for visit in first_visits]
 
 
-def test_the_report_has_a_table_for_each_catalog(
-    ratings: Ratings,
-    cache: ResultCache,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_attributes_that_say_everything_pay(
+    ratings: Ratings, results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(module.SOURCES, "insteval", lambda folder, seed: ratings)
-    priors = {"Gaussian": dp.GaussianPrior(np.zeros(3), np.eye(3))}, dp.Linear(0.5)
-    monkeypatch.setattr(module, "learned_priors", lambda *given, **options: priors)
-    result = run_items(tmp_path, cache, sources=("insteval",), quick=True)
-    found = result.catalogs["insteval, split 0"]
+    found = run_items(results, source=["insteval"], quick=True)["catalogs"]["insteval, split 0"]
     assert found.windows == [60] and found.num_items == 20
-    assert found.regret["Gaussian, 0"] < found.regret["random"]
-    assert "insteval, split 0, 20 items" in (tmp_path / "report.html").read_text()
+    own = {name: regret[0] for name, regret in found.regret.items()}
+    assert {"N(0, s I), 1", "Gaussian, 0.25"} <= set(own)
+    assert own["Gaussian given attributes, 0"] < own["Gaussian, 0"] < own["random"]
+    assert "insteval, split 0, 20 items" in (results.out / "report.html").read_text()

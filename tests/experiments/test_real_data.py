@@ -5,17 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from experiments import real_data, real_tasks
-from experiments.cache import ResultCache
 from experiments.datasets import DataFile
 from experiments.items import Ratings
 from experiments.mnist import Embedding
 from experiments.real_data import run_real_data
 from experiments.real_scores import LEARNED, NUM_ROWS, TurnResult, coverage, rows_saved
 from experiments.real_tasks import DATA_SETS
+from experiments.results import Results
 from worlds_of_tasks import mixed_model, repeated_measures
 
 COLUMNS = {
@@ -131,29 +129,28 @@ def test_every_task_is_held_out_once_with_the_encoders_of_the_others(
 
 
 def test_report_agrees_with_a_mixed_model_and_with_its_own_numbers(
-    files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: dict[str, bytes], results: Results, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subjects, days, rewards = repeated_measures()
     expected = mixed_model(subjects, np.column_stack([np.ones_like(days), days]), rewards)[-1]
     monkeypatch.setattr(
         real_data, "find_data", lambda file, folder: set(file.checksums) & set(files)
     )
-    names, cache = ["sleepstudy"], ResultCache(tmp_path)
     few = {"network": False, "diffusion": True}  # too few tasks for one, so it is left out
-    result = run_real_data(tmp_path / "out", tmp_path, cache, names=names, **few)
-    ((name, (own, published)),) = result.oracles.items()
+    result = run_real_data(results, data=results.out, only=["sleepstudy"], **few)
+    ((name, (own, published)),) = result["oracles"].items()
     assert (name, published) == ("sleepstudy", -875.97) and abs(own - expected) < 1e-3
-    (of,) = result.data_sets
+    (of,) = result["data_sets"]
     assert (of.num_tasks, of.num_rows, len(of.chosen)) == (18, 180, 5)
     cold, learned = of.score("no pooling"), of.score(LEARNED)
     assert cold is not None and learned is not None
     assert cold.gain < -5 * cold.error
     assert of.pays[-1].gain == pytest.approx(learned.gain - cold.gain)
     assert abs(learned.gain) < real_data.HEDGE  # the Gaussian with a hedge
-    assert not real_data.worse(result) and of.score("diffusion") is None
+    assert not real_data.worse([of]) and of.score("diffusion") is None
     assert all(one.low <= one.equal <= one.high for one in of.saved)
     assert of.coverage.num_predictions == 3 * 18  # after 0, 1 and 5 of ten rows
-    page = (tmp_path / "out" / "report.html").read_text()
+    page = (results.out / "report.html").read_text()
     assert f"{expected:.2f}" in page and str(of.saved[0]) in page
 
 
@@ -164,7 +161,7 @@ def turn_result(cold: np.ndarray, learned: np.ndarray) -> TurnResult:
         sums = np.cumsum(densities, axis=1)
         values[name] = {str(n): sums[:, n - 1].tolist() for n in NUM_ROWS if n <= 10}
         values[name]["0"] = sums[:, -1].tolist()
-    return TurnResult(values, [10] * len(cold), {}, {}, {"0": (30, 27), "5": (30, 24)})
+    return TurnResult(values, [10] * len(cold), {}, {}, {"0": [30, 27], "5": [30, 24]})
 
 
 def test_rows_saved_are_those_after_which_the_rival_predicts_as_well() -> None:
@@ -184,24 +181,6 @@ def test_coverage_is_pooled_over_numbers_of_rows() -> None:
     found = coverage([turn_result(np.zeros((5, 10)), np.zeros((5, 10)))] * 2)
     assert (found.share, found.num_predictions) == (0.85, 120)
     assert found.error == pytest.approx(np.sqrt(0.85 * 0.15 / 120))
-
-
-def test_the_command_names_what_is_missing(tmp_path: Path) -> None:
-    app = typer.Typer()
-    app.command()(real_data.main)
-    found = CliRunner().invoke(app, ["--data", str(tmp_path), "--out", str(tmp_path / "out")])
-    assert found.exit_code == 2 and "with some of InstEval.csv" in found.output.replace("\n", " ")
-
-
-def test_missing_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"expected a folder with some of InstEval\.csv"):
-        run_real_data(tmp_path, tmp_path, ResultCache(tmp_path))
-    with pytest.raises(
-        FileNotFoundError, match=r"`data`: expected Hsb82\.csv\.gz or Hsb82\.csv, found none"
-    ):
-        run_real_data(tmp_path, tmp_path, ResultCache(tmp_path), names=["Hsb82"])
-    with pytest.raises(ValueError, match="`only`: expected"):
-        run_real_data(tmp_path, tmp_path, ResultCache(tmp_path), names=["hsb"])
 
 
 def test_new_movies_are_scored_by_their_attributes(monkeypatch: pytest.MonkeyPatch) -> None:

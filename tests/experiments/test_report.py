@@ -1,30 +1,18 @@
-"""Who is ahead, tables of handmade numbers, and the page of a report."""
-
-import getpass
-import platform
-import re
-from pathlib import Path
+"""Who is ahead, and tables of handmade numbers."""
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from diffprior.reporting.page import Callout, Text
-from experiments.cache import Entry, ResultCache
 from experiments.experiment import paired
 from experiments.report import (
-    REPORT,
     claims_table,
-    closing,
     cost_table,
     equal_temperature_table,
     findings_table,
-    machine,
-    picture,
     posterior_table,
     regret_table,
     temperature_table,
-    write_report,
 )
 from handmade import problem, regret
 
@@ -112,29 +100,3 @@ def test_pairs_are_the_runs_that_both_have_played(second: list[float]) -> None:
     mean, error = paired([2.0, 3.0, 4.0], second)
     test = stats.ttest_rel([2.0, 3.0, 4.0], second[:3])
     assert mean == pytest.approx(2 / 3) and mean / error == pytest.approx(test.statistic)
-
-
-def test_a_report_tells_the_machine_and_not_whose(tmp_path: Path) -> None:
-    shown = " ".join(machine().values())
-    assert platform.python_version() in shown and "cores" in shown
-    entries = [Entry("prior, cross", 60.0, False), Entry("regret", 1.5, True)]
-    cache = ResultCache(tmp_path / "kept")
-    cache.entries += entries
-    path = write_report(tmp_path / "new", "Title", Callout("b"), [Text("a")], {"seed": "7"}, cache)
-    assert path == tmp_path / "new" / REPORT
-    text = re.sub(r"<style>.*</style>", "", path.read_text(encoding="utf-8"), flags=re.S)
-    assert "62 s in all. 1 of 2 were cached by" in text and "<td>seed</td><td>7</td>" in text
-    for secret in (platform.node(), getpass.getuser(), str(Path.home()), str(tmp_path)):
-        assert not re.search(rf"\b{re.escape(secret)}\b", text)
-    assert len(closing({}, [])) == 2
-
-
-def test_a_picture_has_two_looks(tmp_path: Path) -> None:
-    from diffprior.reporting.figures import new_figure
-
-    made = picture(
-        tmp_path / "out", "a", "caption", lambda: new_figure(1, 1, width=2.0, height=2.0)[0]
-    )
-    assert {p.name for p in (tmp_path / "out").iterdir()} == {"a.png", "a.pdf"}
-    assert made.light.startswith(b"\x89PNG") and made.dark.startswith(b"\x89PNG")
-    assert made.light != made.dark
