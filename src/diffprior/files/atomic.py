@@ -3,8 +3,6 @@
 import contextlib
 import hashlib
 import os
-import platform
-import re
 import secrets
 import stat
 import sys
@@ -19,18 +17,6 @@ MAX_NAME_BYTES = 150  # of a file's name that fit beside what a temporary name a
 AnyPath = str | os.PathLike[str]
 
 
-def _host() -> str:
-    """The machine and the container on it, within which a process id is unique."""
-    try:
-        container = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        container = ""
-    return re.sub(r"[^A-Za-z0-9]", "", f"{platform.node()}{container}")[-40:]
-
-
-HOST = _host()
-
-
 def write_atomic(path: AnyPath, content: bytes | str) -> None:
     """Write a file so that a reader finds the old content or the new, never a part."""
     with atomic_writer(path) as file:
@@ -43,12 +29,12 @@ def atomic_writer(path: AnyPath) -> Iterator[BinaryIO]:
 
     The content goes to a temporary file in the same folder, which then takes the file's place. An
     existing file keeps its permissions, a new one gets those of the umask, and a symbolic link
-    stays one. Temporary files that killed processes left of the same file are removed.
+    stays one. Temporary files that killed processes left of the same file are removed later.
     """
     target = Path(os.path.realpath(path))
     found = _status(target)
     _remove_stale(target)
-    temporary = target.with_name(f"{_prefix(target)}{HOST}-{os.getpid()}-{secrets.token_hex(4)}")
+    temporary = target.with_name(f"{_prefix(target)}{secrets.token_hex(8)}")
     mode = 0o666 if found is None else stat.S_IMODE(found.st_mode) & 0o777
     binary = getattr(os, "O_BINARY", 0)  # on Windows
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | binary, mode)
@@ -97,29 +83,14 @@ def _prefix(target: Path) -> str:
 
 
 def _remove_stale(target: Path) -> None:
-    """Remove temporary files of this target that no living process writes to."""
-    prefix = _prefix(target)
-    left: list[str] = []
+    """Remove temporary files of this target that nobody has written to for a while."""
+    prefix, now = _prefix(target), time.time()
     with contextlib.suppress(PermissionError), os.scandir(target.parent) as entries:
         left = [entry.path for entry in entries if entry.name.startswith(prefix)]
-    for path in left:
-        with contextlib.suppress(OSError):
-            if _is_stale(path, path.rpartition(prefix)[2]):
-                os.unlink(path)
-
-
-def _is_stale(path: str, owner: str) -> bool:
-    """Whether the process that made a temporary file is gone, or stopped writing long ago."""
-    host, _, rest = owner.partition("-")
-    process = rest.partition("-")[0]
-    if host == HOST and process.isdecimal() and sys.platform != "win32":
-        try:
-            os.kill(int(process), 0)
-        except ProcessLookupError:
-            return True
-        except (PermissionError, OverflowError):
-            pass
-    return time.time() - os.stat(path).st_mtime > STALE_SECONDS
+        for path in left:
+            with contextlib.suppress(OSError):
+                if now - os.stat(path).st_mtime > STALE_SECONDS:
+                    os.unlink(path)
 
 
 def _sync_folder(folder: Path) -> None:

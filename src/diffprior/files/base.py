@@ -26,7 +26,7 @@ from jaxtyping import AbstractArray
 
 from ..checks import on_device
 from .atomic import AnyPath, write_atomic
-from .container import ArraySpec, Header, checksum, read_arrays, read_header, write_container
+from .container import Header, checksum, read_arrays, read_header, write_container
 
 NON_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 Bytes = bytes | bytearray | memoryview
@@ -146,8 +146,8 @@ def load(path: AnyPath) -> Serializable:
         FileNotFoundError: If there is no such file.
         ValueError: If the file is damaged, or of another program.
     """
-    with _opened(path) as source:
-        kind = _parse(read_header(*source), {}).cls
+    with _opened(path) as stream:
+        kind = _outermost(read_header(stream))
     return kind.load(path)
 
 
@@ -163,8 +163,8 @@ def load_bytes(blob: Bytes) -> Serializable:
     Raises:
         ValueError: If the bytes are damaged, or of another program.
     """
-    with _wrapped(blob) as source:
-        kind = _parse(read_header(*source), {}).cls
+    with _wrapped(blob) as stream:
+        kind = _outermost(read_header(stream))
     return kind.from_bytes(blob)
 
 
@@ -179,33 +179,25 @@ def from_bytes(
     blob: Bytes,
     kind: type[T],
     parts: tuple[Serializable, ...] = (),
-    changes: Mapping[str, object] | None = None,
+    changes: dict[str, object] | None = None,
 ) -> T:
     """The object in these bytes; `parts` were named by digest, `changes` are fields to replace."""
-    with _wrapped(blob) as source:
-        return _decode(source, kind, parts, changes or {})
+    with _wrapped(blob) as stream:
+        return _read(stream, kind, parts, changes or {})
 
 
 def from_path(
     path: AnyPath,
     kind: type[T],
     parts: tuple[Serializable, ...] = (),
-    changes: Mapping[str, object] | None = None,
+    changes: dict[str, object] | None = None,
 ) -> T:
     """The object in this file; `parts` were named by digest, `changes` are fields to replace."""
-    with _opened(path) as source:
-        return _decode(source, kind, parts, changes or {})
+    with _opened(path) as stream:
+        return _read(stream, kind, parts, changes or {})
 
 
 # ---- classes and their schemas
-
-
-class Node(NamedTuple):
-    """An object that has not been built yet: its class, and its fields as of a version."""
-
-    cls: type[Serializable]
-    version: int
-    fields: dict[str, Any]
 
 
 def kind_of(cls: type) -> str:
@@ -292,7 +284,7 @@ def check_fields(cls: type, hints: Mapping[str, object], fields: Mapping[str, ob
 
 
 def _matches(hint: Any, value: Any, axes: dict[str, int]) -> bool:
-    """Whether a value, spec or node matches an annotation; `axes` are the named lengths so far."""
+    """Whether a value matches an annotation; `axes` are the named lengths so far."""
     if hint is Any:
         return True
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -301,50 +293,41 @@ def _matches(hint: Any, value: Any, axes: dict[str, int]) -> bool:
     if origin is typing.Literal:
         return any(type(value) is type(option) and value == option for option in args)
     if origin is tuple or hint is tuple:
-        return type(value) is tuple and _matches_each(args, value, axes)
+        if len(args) == 2 and args[1] is Ellipsis:
+            args = args[:1] * len(value) if type(value) is tuple else args
+        fits = type(value) is tuple and (not args or len(args) == len(value))
+        return fits and all(_matches(*pair, axes) for pair in zip(args, value, strict=False))
     if origin is dict or hint is dict:
         return isinstance(value, dict)
     if isinstance(hint, type) and issubclass(hint, AbstractArray):
-        return _is_array(value) and _matches_array(hint, value, axes)
+        fits = _is_array(value) and isinstance(value, hint.dtype[Any, hint.dim_str])
+        return fits and _same_axes(hint.dim_str.split(), value.shape, axes)
     if hint in (jax.Array, np.ndarray):
         return _is_array(value)
-    if hint is None or hint is type(None):
+    if hint is None:
         return value is None
     if hint in (bool, int, float, str):
         return type(value) is hint or (hint is float and type(value) is int)
-    if isinstance(hint, type):
-        return issubclass(value.cls, hint) if isinstance(value, Node) else isinstance(value, hint)
-    return False
+    return isinstance(hint, type) and isinstance(value, hint)
 
 
-def _matches_each(args: tuple[Any, ...], values: tuple[Any, ...], axes: dict[str, int]) -> bool:
-    if len(args) == 2 and args[1] is Ellipsis:
-        args = args[:1] * len(values)
-    pairs = zip(args, values, strict=False)
-    return not args or (len(args) == len(values) and all(_matches(*p, axes) for p in pairs))
-
-
-def _matches_array(hint: Any, value: Any, axes: dict[str, int]) -> bool:
-    """Whether dtype and shape are those of a jaxtyping annotation, given the axes so far."""
-    spec = ArraySpec(tuple(value.shape), np.dtype(value.dtype))
-    if not isinstance(spec, hint.dtype[ArraySpec, hint.dim_str]):
-        return False
-    names = hint.dim_str.split()
+def _same_axes(names: list[str], shape: tuple[int, ...], axes: dict[str, int]) -> bool:
+    """Whether named axes are as long as in the fields before; one name may stand for many axes."""
     many = next((i for i, name in enumerate(names) if name[0] in "*."), len(names))
     last = len(names) - many - 1
-    found = list(zip(names[:many], spec.shape, strict=False))
-    found += zip(names[many + 1 :], spec.shape[len(spec.shape) - last :], strict=False)
+    found = [*zip(names, shape[:many], strict=False)]
+    found += zip(names[many + 1 :], shape[len(shape) - last :], strict=False)
     return all(axes.setdefault(name, n) == n for name, n in found if name.isidentifier())
 
 
 def _is_array(value: object) -> bool:
-    return isinstance(value, ArraySpec | jax.Array | np.ndarray)
+    return isinstance(value, jax.Array | np.ndarray)
 
 
 def _describe(value: object) -> str:
-    if isinstance(value, ArraySpec):
+    if isinstance(value, jax.Array | np.ndarray):
         return f"an array of {value.dtype} of shape {value.shape}"
-    return f"a {value.cls.__name__}" if isinstance(value, Node) else f"{value!r:.60}"
+    return f"a {type(value).__name__}" if isinstance(value, Serializable) else f"{value!r:.60}"
 
 
 # ---- objects to a JSON tree and arrays, and digests
@@ -440,23 +423,16 @@ def _is_skipped(field: dataclasses.Field[Any], value: object) -> bool:
 # ---- bytes to objects
 
 
-class _Source(NamedTuple):
-    """Bytes to be read."""
-
-    stream: io.BufferedIOBase
-    size: int
-
-
 @contextlib.contextmanager
-def _wrapped(blob: Bytes) -> Iterator[_Source]:
+def _wrapped(blob: Bytes) -> Iterator[io.BufferedIOBase]:
     if not isinstance(blob, bytes | bytearray | memoryview):
         raise ValueError(f"`blob`: expected bytes, got {type(blob).__name__}; or `load` a path")
     with _explained("`blob`: this"):
-        yield _Source(io.BytesIO(blob), len(blob))
+        yield io.BytesIO(blob)
 
 
 @contextlib.contextmanager
-def _opened(path: AnyPath) -> Iterator[_Source]:
+def _opened(path: AnyPath) -> Iterator[io.BufferedIOBase]:
     if not isinstance(path, str | os.PathLike):  # a number would be taken for an open file
         raise ValueError(
             f"`path`: expected the path of a file, got {type(path).__name__}; pass a string or Path"
@@ -470,7 +446,7 @@ def _opened(path: AnyPath) -> Iterator[_Source]:
     if not stat.S_ISREG(found.st_mode):
         raise ValueError(f"`path`: expected a file, got a folder or device at {path}; check it")
     with open(path, "rb") as file, _explained(f"`path`: {path}"):
-        yield _Source(file, os.fstat(file.fileno()).st_size)
+        yield file
 
 
 @contextlib.contextmanager
@@ -482,119 +458,109 @@ def _explained(where: str) -> Iterator[None]:
         raise ValueError(f"{where} {error}") from error
 
 
-def _decode(
-    source: _Source,
-    wanted: type[T],
-    parts: tuple[Serializable, ...],
-    changes: Mapping[str, object],
-) -> T:
-    """The object in these bytes; schema and sizes are checked before any array is read."""
-    header = read_header(*source)
-    node = _parse(header, {digest_of(part): part for part in parts})
-    if not issubclass(node.cls, wanted):
-        name = node.cls.__name__
-        raise ValueError(f"holds a {name}, not a {wanted.__name__}; read it with {name}.load")
-    if source.size > node.cls.max_bytes:
-        raise ValueError(f"is longer than the {node.cls.max_bytes} bytes of a {node.cls.__name__}")
-    changed = node._replace(fields=node.fields | dict(changes))
-    found: T = _build(changed, "", read_arrays(source.stream, header))
-    return found
+def _outermost(header: Header) -> type[Serializable]:
+    """The class of the object that a file holds."""
+    node = header.about.get("object")
+    return _class_of(node.get("kind") if isinstance(node, dict) else None, known_kinds())
 
 
-def _parse(header: Header, parts: Mapping[str, Serializable]) -> Node:
-    """The outermost object, with specs instead of arrays; every array belongs to one field."""
-    claimed: set[str] = set()
-    known = known_kinds()
-
-    def parse(node: Any, path: str) -> Any:
-        if isinstance(node, list):
-            return tuple(parse(item, f"{path}.{i}") for i, item in enumerate(node))
-        if not isinstance(node, dict):
-            return node
-        if node in ({"array": "jax"}, {"array": "numpy"}) and path in header.arrays:
-            claimed.add(path)
-            return header.arrays[path]._replace(on_device=node["array"] == "jax")
-        if node.keys() == {"float"} and str(node["float"]) in NON_FINITE:
-            return NON_FINITE[node["float"]]
-        if node.keys() == {"dict"} and isinstance(node["dict"], dict):
-            return {key: parse(item, f"{path}.{key}") for key, item in node["dict"].items()}
-        if node.keys() == {"kind", "digest"}:
-            return _part(node["kind"], node["digest"], parts)
-        if node.keys() == {"kind", "version", "fields"} and isinstance(node["fields"], dict):
-            inside = f"{path}." if path else ""
-            fields = {name: parse(item, inside + name) for name, item in node["fields"].items()}
-            return _node(known, node["kind"], node["version"], fields)
-        raise ValueError(f"has no meaning at {path!r}; it was altered; save it again")
-
-    root = parse(header.about.get("object"), "")
-    if not isinstance(root, Node) or claimed != header.arrays.keys():
-        raise ValueError("holds arrays that belong to no object; it was altered; save it again")
-    return root
-
-
-def _node(
-    known: dict[str, type[Serializable]], kind: Any, version: Any, fields: dict[str, Any]
-) -> Node:
-    """A node of a known kind and version, checked; fields added since have their defaults."""
+def _class_of(kind: object, known: dict[str, type[Serializable]]) -> type[Serializable]:
+    """The class of a kind; `known` grows where that is one of ours which has not been used yet."""
     if isinstance(kind, str) and kind not in known:
-        import_kinds()  # of our own classes, those that have not been used yet
+        import_kinds()
         known |= known_kinds()
-    cls = known.get(kind) if isinstance(kind, str) else None
-    if cls is None:
+    if not isinstance(kind, str) or kind not in known:
         raise ValueError(
             f"names a class {kind!r:.80} that is not defined here; import the module that "
             "defines it, or upgrade diffprior"
         )
-    if type(version) is not int or not 1 <= version <= cls.file_version:
+    return known[kind]
+
+
+def _read(
+    stream: io.BufferedIOBase,
+    wanted: type[T],
+    parts: tuple[Serializable, ...],
+    changes: dict[str, object],
+) -> T:
+    """The object in these bytes; its kind and size are checked before any array is read."""
+    header = read_header(stream)
+    cls = _outermost(header)
+    if not issubclass(cls, wanted):
         raise ValueError(
-            f"holds a {cls.__name__} of version {version!r:.20}, this program knows versions up to "
-            f"{cls.file_version}; upgrade diffprior"
+            f"holds a {cls.__name__}, not a {wanted.__name__}; read it with {cls.__name__}.load"
         )
-    hints, missing = cls.file_hints(), dataclasses.MISSING
-    saved = (f for f in _dataclass_fields(cls) if f.name in hints)
-    added = {f.name: f.default for f in saved if f.default is not missing}
-    if version == cls.file_version:  # of an older one, after it is upgraded
-        check_fields(cls, hints, added | fields)
-    return Node(cls, version, added | fields)
-
-
-def _part(kind: Any, digest: Any, parts: Mapping[str, Serializable]) -> Serializable:
-    if not isinstance(digest, str) or digest not in parts:
-        given = ", ".join(parts) or "none"
-        raise ValueError(
-            f"names a {kind!r:.80} of digest {digest!r:.40} instead of holding it, got {given}; "
-            "pass the same object, loaded from its own file"
-        )
-    return parts[digest]
-
-
-def _build(value: Any, path: str, arrays: Mapping[str, np.ndarray]) -> Any:
-    if isinstance(value, ArraySpec):
-        return _placed(arrays[path]) if value.on_device else arrays[path]
-    if isinstance(value, Node):
-        inside = f"{path}." if path else ""
-        fields = {name: _build(item, inside + name, arrays) for name, item in value.fields.items()}
-        return _make(value.cls, value.version, fields)
-    if isinstance(value, tuple):
-        return tuple(_build(item, f"{path}.{i}", arrays) for i, item in enumerate(value))
-    if isinstance(value, dict):
-        return {key: _build(item, f"{path}.{key}", arrays) for key, item in value.items()}
-    return value
-
-
-def _make(cls: type[Serializable], version: int, fields: dict[str, Any]) -> Serializable:
-    """A valid object with these fields."""
-    try:
-        if version < cls.file_version:
-            fields = cls.upgrade(fields, version)
-            check_fields(cls, cls.file_hints(), fields)
-        found = cls.from_fields(fields)
-        found.validate()
-    except NotDefinedHere:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ValueError(f"does not describe a {cls.__name__} ({error}); save it again") from error
+    if header.size > cls.max_bytes:
+        raise ValueError(f"is longer than the {cls.max_bytes} bytes of a {cls.__name__}")
+    arrays = read_arrays(stream, header)
+    decoder = _Decoder(arrays, {digest_of(part): part for part in parts}, known_kinds())
+    found: T = decoder.decode_object(header.about["object"], "", changes)
+    if arrays:
+        raise ValueError("holds arrays that belong to no object; it was altered; save it again")
     return found
+
+
+class _Decoder(NamedTuple):
+    """Makes objects of a JSON tree: from the arrays that are left, and parts by their digests."""
+
+    arrays: dict[str, np.ndarray]
+    parts: Mapping[str, Serializable]
+    known: dict[str, type[Serializable]]
+
+    def decode(self, node: Any, path: str) -> Any:
+        """The value of a node at a path of fields."""
+        if isinstance(node, list):
+            return tuple(self.decode(item, f"{path}.{i}") for i, item in enumerate(node))
+        if not isinstance(node, dict):
+            return node
+        if node in ({"array": "jax"}, {"array": "numpy"}) and path in self.arrays:
+            array = self.arrays.pop(path)
+            return _placed(array) if node["array"] == "jax" else array
+        if node.keys() == {"float"} and str(node["float"]) in NON_FINITE:
+            return NON_FINITE[node["float"]]
+        if node.keys() == {"dict"} and isinstance(node["dict"], dict):
+            return {key: self.decode(item, f"{path}.{key}") for key, item in node["dict"].items()}
+        if node.keys() == {"kind", "digest"}:
+            return self._part(node["kind"], node["digest"])
+        return self.decode_object(node, path, {})
+
+    def decode_object(self, node: Any, path: str, changes: dict[str, object]) -> Any:
+        """A valid object; fields that were added since it was saved have their defaults."""
+        if node.keys() != {"kind", "version", "fields"} or not isinstance(node["fields"], dict):
+            raise ValueError(f"has no meaning at {path!r}; it was altered; save it again")
+        cls, version = _class_of(node["kind"], self.known), node["version"]
+        if type(version) is not int or not 1 <= version <= cls.file_version:
+            raise ValueError(
+                f"holds a {cls.__name__} of version {version!r:.20}, this program knows versions "
+                f"up to {cls.file_version}; upgrade diffprior"
+            )
+        inside, hints = f"{path}." if path else "", cls.file_hints()
+        saved = (field for field in _dataclass_fields(cls) if field.name in hints)
+        fields = {f.name: f.default for f in saved if f.default is not dataclasses.MISSING}
+        fields |= {name: self.decode(item, inside + name) for name, item in node["fields"].items()}
+        if version == cls.file_version:
+            check_fields(cls, hints, fields)
+        try:
+            if version < cls.file_version:
+                fields = cls.upgrade(fields, version)
+                check_fields(cls, hints, fields)
+            found = cls.from_fields(fields | changes)
+            found.validate()
+        except NotDefinedHere:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            message = f"does not describe a {cls.__name__} ({error}); save it again"
+            raise ValueError(message) from error
+        return found
+
+    def _part(self, kind: object, digest: object) -> Serializable:
+        if not isinstance(digest, str) or digest not in self.parts:
+            given = ", ".join(self.parts) or "none"
+            raise ValueError(
+                f"names a {kind!r:.80} of digest {digest!r:.40} instead of holding it, got "
+                f"{given}; pass the same object, loaded from its own file"
+            )
+        return self.parts[digest]
 
 
 def _placed(array: np.ndarray) -> jax.Array:
