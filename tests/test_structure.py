@@ -114,21 +114,16 @@ def test_files_import_in_one_direction() -> None:
 
 
 def test_all_is_what_is_exported() -> None:
-    """For type checkers as at run time."""
-    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
-    block = next(node for node in tree.body if isinstance(node, ast.If))
-    seen = {
-        alias.name: f".{node.module}"
-        for node in block.body
-        if isinstance(node, ast.ImportFrom) and node.module
-        for alias in node.names
-    }
-    assert seen == diffprior._MODULES
-    assert sorted(diffprior.__all__) == sorted(seen)
-    assert set(diffprior.__all__) | {"evaluate", "__version__"} <= set(dir(diffprior))
-    for name, module in seen.items():
-        assert getattr(diffprior, name) is getattr(sys.modules[f"diffprior{module}"], name)
-    with pytest.raises(AttributeError, match="no attribute 'Bandits'"):
+    """For type checkers, who read the stub, as at run time."""
+    tree = ast.parse((PACKAGE / "__init__.pyi").read_text(encoding="utf-8"))
+    imported = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    seen = {alias.name: f".{node.module or ''}" for node in imported for alias in node.names}
+    modules = {name for name, module in seen.items() if module == "."}
+    assert sorted(diffprior.__all__) == sorted(seen.keys() - modules)
+    assert {*seen, "__version__"} <= set(dir(diffprior))
+    for name in diffprior.__all__:
+        assert getattr(diffprior, name) is getattr(sys.modules[f"diffprior{seen[name]}"], name)
+    with pytest.raises(AttributeError, match="no attribute 'Bandits'; did you mean 'Bandit'"):
         diffprior.Bandits  # noqa: B018
 
 

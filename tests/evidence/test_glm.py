@@ -38,9 +38,7 @@ ETA = np.linspace(-30, 30, 61)
 @every_family
 def test_family_is_the_twins(case: LikelihoodCase) -> None:
     family, rtol = case.make(), tolerance(1e-12, 1e-4)
-    both = jax.jit(
-        lambda y, eta: (family.mean(eta), family.score(y, eta), family.curvature(y, eta))
-    )
+    both = jax.jit(lambda y, eta: (family.mean(eta), *family.slopes(y, eta)))
     for y in (0.0, 1.0):
         mean, *derivatives = both(np.full_like(ETA, y), ETA)
         assert_allclose(mean, reference.family_mean(ETA, case.family), rtol=rtol)
@@ -73,7 +71,7 @@ def test_score_and_curvature_are_derivatives(case: LikelihoodCase) -> None:
         score, curvature = jax.vmap(jax.grad(density)), jax.vmap(jax.grad(jax.grad(density)))
         rewards = jnp.full_like(eta, y)
         both = jax.jit(lambda y, x, s=score, c=curvature: (
-            (family.score(y, x), family.curvature(y, x)), (s(x), -c(x))
+            family.slopes(y, x), (s(x), -c(x))
         ))  # fmt: skip
         for ours, theirs in zip(*both(rewards, eta), strict=True):
             assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
@@ -81,7 +79,7 @@ def test_score_and_curvature_are_derivatives(case: LikelihoodCase) -> None:
 
 def test_curvature_may_depend_on_the_reward() -> None:
     family, eta = dp.NegativeBinomial(2.5), jnp.zeros(2)
-    curvature = np.asarray(family.curvature(jnp.array([0.0, 10.0]), eta))
+    curvature = np.asarray(family.slopes(jnp.array([0.0, 10.0]), eta)[1])
     assert curvature[1] > 4 * curvature[0]
 
 

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -299,7 +299,7 @@ BLOCK = 64  # rows that are summed at once
 
 
 def sum_over_rows(
-    function: Callable[..., Sums], columns: tuple[Array, ...], num_rows: Int[Array, ""]
+    function: Callable[..., Sums], columns: tuple[Rows, ...], num_rows: Int[Array, ""]
 ) -> Sums:
     """The sum over blocks of `function(*block of every column)`, a tree of arrays.
 
@@ -365,9 +365,15 @@ def products(x: Float[Rows, "n d"]) -> Float[Rows, "n d_d"]:
 
 MIN_CAPACITY = 128
 SMALL_ROOM = 2**22  # numbers
-Columns = tuple[
-    np.ndarray, np.ndarray, np.ndarray, np.ndarray
-]  # features, rewards, weights, offsets
+
+
+class Columns(NamedTuple):
+    """Rows of a history; a row counts as `weights` repetitions, and `offsets` add to its eta."""
+
+    features: Float[Rows, "n d"]
+    rewards: Float[Rows, " n"]
+    weights: Float[Rows, " n"]
+    offsets: Float[Rows, " n"]
 
 
 def capacity_for(num_rows: int) -> int:
@@ -380,21 +386,16 @@ def small_room(capacity: int, dim: int) -> bool:
     return capacity * (dim + 3) <= SMALL_ROOM
 
 
-def padded(columns: Columns, capacity: int) -> Columns:
+def padded(rows: Columns, capacity: int) -> Columns:
     """The rows, and zeros up to `capacity` rows or the next whole block."""
-    missing = room_for(capacity) - len(columns[0])
-    features, rewards, weights, offsets = (
-        np.pad(column, [(0, missing)] + [(0, 0)] * (column.ndim - 1)) for column in columns
-    )
-    return features, rewards, weights, offsets
+    missing = room_for(capacity) - len(rows.rewards)
+    return Columns(*(np.pad(c, [(0, missing)] + [(0, 0)] * (c.ndim - 1)) for c in rows))
 
 
-def merged(columns: Columns) -> Columns:
+def merged(rows: Columns) -> Columns:
     """Equal rows as one row that has their weights, at the place of the first."""
-    features, rewards, weights, offsets = columns
-    table = np.column_stack([features, rewards, offsets])
+    table = np.column_stack([rows.features, rows.rewards, rows.offsets])
     _, first, which = np.unique(table, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    kept = first[order]
-    totals = np.bincount(which.reshape(-1), weights)[order].astype(weights.dtype)
-    return features[kept], rewards[kept], totals, offsets[kept]
+    totals = np.bincount(which.reshape(-1), rows.weights)[order].astype(rows.weights.dtype)
+    return Columns(*(np.asarray(c)[first[order]] for c in rows))._replace(weights=totals)

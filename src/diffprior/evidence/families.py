@@ -61,12 +61,6 @@ class Logistic(AbstractFamily):
     def log_density(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
         return y * eta - _softplus(eta)
 
-    def score(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
-        return y - _sigmoid(eta)
-
-    def curvature(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
-        return _logistic_curvature(eta)
-
     def slopes(
         self, y: Float[Rows, "..."], eta: Float[Rows, "..."]
     ) -> tuple[Float[Rows, "..."], Float[Rows, "..."]]:
@@ -100,12 +94,11 @@ class Poisson(AbstractFamily):
         total = xp.exp(xp.minimum(eta, LARGEST)) * (1.0 + excess + 0.5 * excess**2)
         return y * eta - total - _log_gamma(y + 1.0)
 
-    def score(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
-        return y - _growth(eta)
-
-    def curvature(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
+    def slopes(
+        self, y: Float[Rows, "..."], eta: Float[Rows, "..."]
+    ) -> tuple[Float[Rows, "..."], Float[Rows, "..."]]:
         xp = numpy_of(eta)
-        return xp.exp(xp.minimum(eta, LARGEST))
+        return y - _growth(eta), xp.exp(xp.minimum(eta, LARGEST))
 
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         return draw_counts(key, jnp.exp(jnp.minimum(eta, LARGEST_DRAWN)))
@@ -163,12 +156,12 @@ class NegativeBinomial(AbstractFamily):
         log_choose = _log_rising(r, y) - _log_gamma(y + 1.0)
         return log_choose - y * _softplus(-logit) - r * _softplus(logit)
 
-    def score(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
-        p = _sigmoid(_logit(eta, self.dispersion))
-        return y * (1.0 - p) - self.dispersion * p
-
-    def curvature(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
-        return (y + self.dispersion) * _logistic_curvature(_logit(eta, self.dispersion))
+    def slopes(
+        self, y: Float[Rows, "..."], eta: Float[Rows, "..."]
+    ) -> tuple[Float[Rows, "..."], Float[Rows, "..."]]:
+        r, logit = self.dispersion, _logit(eta, self.dispersion)
+        p = _sigmoid(logit)
+        return y * (1.0 - p) - r * p, (y + r) * _logistic_curvature(logit)
 
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         gamma_key, count_key = jax.random.split(key)
@@ -273,15 +266,15 @@ class ZeroInflated(AbstractFamily):
         amounts = normal_log_density(log_y, _center(self, eta), self.log_std) - log_y
         return xp.where(y > 0, amounts - _softplus(-eta), -_softplus(eta))
 
-    def score(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
-        xp = numpy_of(eta)
-        left = xp.log(xp.where(y > 0, y, 1.0)) - _center(self, eta)
-        amounts = xp.where(y > 0, self.slope * left / self.log_std**2, 0.0)
-        return (y > 0).astype(eta.dtype) - _sigmoid(eta) + amounts
-
-    def curvature(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
-        amounts = numpy_of(eta).where(y > 0, (self.slope / self.log_std) ** 2, 0.0)
-        return _logistic_curvature(eta) + amounts
+    def slopes(
+        self, y: Float[Rows, "..."], eta: Float[Rows, "..."]
+    ) -> tuple[Float[Rows, "..."], Float[Rows, "..."]]:
+        xp, paid = numpy_of(eta), y > 0
+        left = xp.log(xp.where(paid, y, 1.0)) - _center(self, eta)
+        score = paid.astype(eta.dtype) - _sigmoid(eta)
+        score = score + xp.where(paid, self.slope * left / self.log_std**2, 0.0)
+        curvature = xp.where(paid, (self.slope / self.log_std) ** 2, 0.0)
+        return score, _logistic_curvature(eta) + curvature
 
     def sample(self, key: Key[Array, ""], eta: Float[Array, "..."]) -> Float[Array, "..."]:
         keys = jax.random.split(key)

@@ -41,8 +41,6 @@ from .base import (
 from .history import History, InUnits, Terms
 from .linear import LinearEvidence
 
-MIN_ROWS_AT_ONCE, CACHED = 16, 2**13  # rows that are summed at once on the host; predictors
-COLUMNS = ("features", "rewards", "weights", "offsets")
 _FULL = (
     "`append`: expected at most {} rows inside a compiled program, got more; make room with "
     "`likelihood.empty(dim, capacity=...)`"
@@ -53,24 +51,23 @@ class AbstractFamily(AbstractLikelihood):
     """A likelihood whose log density is a concave function of eta = phi' theta: Assumption 2.
 
     A family of one's own defines `mean`, `log_density`, `sample` and `check_rewards`. The
-    derivatives of its log density come by automatic differentiation; define them too where a closed
-    form is faster or more accurate.
+    derivatives of its log density come by automatic differentiation; define `slopes` too where a
+    closed form is faster or more accurate.
     """
-
-    def score(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
-        """The derivative of the log density in eta; arguments and shapes as of `log_density`."""
-        return _derivative(lambda eta: jnp.asarray(self.log_density(y, eta)), jnp.asarray(eta))
-
-    def curvature(self, y: Float[Rows, "..."], eta: Float[Rows, "..."]) -> Float[Rows, "..."]:
-        """Minus the second derivative in eta, which may depend on y; as of `log_density`."""
-        return -_derivative(lambda eta: jnp.asarray(self.score(y, eta)), jnp.asarray(eta))
 
     def slopes(
         self, y: Float[Rows, "..."], eta: Float[Rows, "..."]
     ) -> tuple[Float[Rows, "..."], Float[Rows, "..."]]:
-        """Score and curvature, arguments as of `log_density`: both at once may be quicker."""
-        kind = type(self)
-        return kind.score(self, y, eta), kind.curvature(self, y, eta)
+        """Score and curvature: the derivative of the log density in eta, and minus the second one.
+
+        Arguments and shapes are as of `log_density`.
+        """
+
+        def score(eta: Array) -> Array:
+            return _derivative(lambda eta: jnp.asarray(self.log_density(y, eta)), eta)[1]
+
+        found, slope = _derivative(score, jnp.asarray(eta))
+        return found, -slope
 
     @property
     def terms(self) -> "Terms":
@@ -89,7 +86,7 @@ def terms_on_host(likelihood: AbstractLikelihood) -> Terms | None:
     """The functions of a family in double precision, where it computes with NumPy arrays."""
     if not isinstance(likelihood, AbstractFamily):
         return None
-    if AbstractFamily.score in (type(likelihood).score, type(likelihood).curvature):
+    if type(likelihood).slopes is AbstractFamily.slopes:
         return None
     terms = jax.tree.map(lambda a: np.asarray(a, np.float64), likelihood).terms
     one = np.ones(1)
@@ -135,11 +132,16 @@ class GLMEvidence(AbstractEvidence):
         return False
 
     @property
+    def columns(self) -> Columns:
+        """Features, rewards, weights and offsets, used or not."""
+        return Columns(self.features, self.rewards, self.weights, self.offsets)
+
+    @property
     def history(self) -> "History":
         """The rows and the Gaussian term, for computations."""
-        columns = (self.features, self.rewards, self.weights, self.offsets, self.num_rows)
         folded, at_zero = self.folded, self.folded.log_likelihood_at_zero()
-        return History(self.family.terms, *columns, folded.precision, folded.shift, at_zero)
+        gaussian = (folded.precision, folded.shift, at_zero)
+        return History(self.family.terms, *self.columns, self.num_rows, *gaussian)
 
     @eqx.filter_jit
     def condition(
@@ -173,12 +175,11 @@ class GLMEvidence(AbstractEvidence):
 
         def rows(x: Array, y: Array, w: Array, offset: Array) -> tuple[Array, Array]:
             eta = x @ theta + offset
-            residual = y - self.family.mean(eta)
-            slope = _derivative(lambda eta: jnp.asarray(self.family.mean(eta)), eta)
+            mean, slope = _derivative(lambda eta: jnp.asarray(self.family.mean(eta)), eta)
+            residual = y - mean
             return jnp.sum(w * residual**2), (-2.0 * w * residual * slope) @ x
 
-        columns = (self.features, self.rewards, self.weights, self.offsets)
-        found = sum_over_rows(rows, columns, self.num_rows)
+        found = sum_over_rows(rows, self.columns, self.num_rows)
         return jax.tree.map(jnp.add, found, self.folded.squared_error(theta))
 
     def temper(self, temperature: ArrayLike) -> "GLMEvidence":
@@ -216,7 +217,7 @@ class GLMEvidence(AbstractEvidence):
         elif n == 1:
             return _put(self, self.num_rows, new)
         pairs = zip(self._rows(), (*new, np.zeros(n)), strict=True)
-        return self._with_rows(*(np.concatenate([old, rows]) for old, rows in pairs))
+        return self._with_rows(Columns(*map(np.concatenate, pairs)))
 
     def _checked_room(self, n: int) -> Int[Array, ""]:
         """The number of rows, where there is room for n more."""
@@ -224,28 +225,23 @@ class GLMEvidence(AbstractEvidence):
         return eqx.error_if(self.num_rows, full, _FULL.format(self.capacity))
 
     def _rows(self) -> Columns:
-        """Features, rewards, weights and offsets of the rows in use."""
+        """The rows in use, on the host."""
         used = int(self.num_rows)
-        columns = (self.features, self.rewards, self.weights, self.offsets)
-        features, rewards, weights, offsets = (np.asarray(column)[:used] for column in columns)
-        return features, rewards, weights, offsets
+        return Columns(*(np.asarray(column)[:used] for column in self.columns))
 
-    def _with_rows(self, *columns: np.ndarray) -> "GLMEvidence":
-        """The evidence with these rows instead; never of a smaller capacity."""
-        features, rewards, weights, offsets = columns
-        used = len(rewards)
-        room = self.capacity if used <= self.capacity else capacity_for(used)
-        rows = padded((features, rewards, weights, offsets), room)
-        features_, rewards_, weights_, offsets_ = map(on_device, rows)
-        arrays = (features_, rewards_, weights_, offsets_, on_device(np.asarray(used, np.int32)))
-        return GLMEvidence(self.family, *arrays, self.folded)
+    def _with_rows(self, rows: Columns, capacity: int = 0) -> "GLMEvidence":
+        """The evidence with these rows instead, and room for more; never less than now."""
+        used = len(rows.rewards)
+        if max(used, capacity) > self.capacity:
+            room = capacity_for(max(used, capacity))
+        else:
+            room = self.capacity
+        features, rewards, weights, offsets = map(on_device, padded(rows, room))
+        num_rows = on_device(np.asarray(used, np.int32))
+        return GLMEvidence(self.family, features, rewards, weights, offsets, num_rows, self.folded)
 
     def with_capacity(self, capacity: int) -> "GLMEvidence":
-        if capacity <= self.capacity:
-            return self
-        room = max(capacity_for(capacity), self.capacity)
-        rows = tuple(on_device(column) for column in padded(self._rows(), room))
-        return eqx.tree_at(lambda e: (e.features, e.rewards, e.weights, e.offsets), self, rows)
+        return self if capacity <= self.capacity else self._with_rows(self._rows(), capacity)
 
     def bounded(self, max_rows: int, prior: Gaussian) -> "GLMEvidence":
         """The evidence in at most `max_rows` rows: equal rows merged, and if that is not enough,
@@ -260,14 +256,14 @@ class GLMEvidence(AbstractEvidence):
 
     def distinct(self) -> "GLMEvidence":
         """The same evidence with equal rows as one, of their weights."""
-        return self._with_rows(*merged(self._rows()))
+        return self._with_rows(merged(self._rows()))
 
     def fold(self, theta: Float[Array, " d"], keep: int) -> "GLMEvidence":
         """All but the newest `keep` rows replaced by their second-order expansion at `theta`."""
         old = max(int(self.num_rows) - keep, 0)
         weights = np.where(np.arange(self.capacity) < old, np.asarray(self.weights), 0.0)
         leaving = eqx.tree_at(lambda e: e.weights, self, on_device(weights))
-        rest = self._with_rows(*(column[old:] for column in self._rows()))
+        rest = self._with_rows(Columns(*(column[old:] for column in self._rows())))
         return eqx.tree_at(lambda e: e.folded, rest, _as_linear(leaving, theta))
 
     def put(
@@ -283,22 +279,21 @@ class GLMEvidence(AbstractEvidence):
         held = {name: getattr(self, name) for name in self.file_hints()}
         num_rows, capacity = int(self.num_rows), self.capacity
         stored = num_rows if small_room(capacity, self.dim) else capacity
-        rows = {name: on_device(np.asarray(held[name])[:stored]) for name in COLUMNS}
+        rows = {name: on_device(np.asarray(held[name])[:stored]) for name in Columns._fields}
         return held | rows | {"num_rows": num_rows}
 
     @classmethod
     def from_fields(cls, fields: dict[str, object]) -> "GLMEvidence":
         known: dict[str, Any] = dict(fields)  # checked against `file_hints`
-        columns: Any = tuple(np.asarray(known[name]) for name in COLUMNS)
+        columns = Columns(*(np.asarray(known[name]) for name in Columns._fields))
         capacity, num_rows = known.pop("capacity"), known["num_rows"]
-        stored, dim = columns[0].shape
+        stored, dim = columns.features.shape
         if not 0 <= num_rows <= stored <= capacity or room_for(capacity) != capacity:
             raise ValueError(f"`num_rows`: expected 0 to {capacity}, got {num_rows} of {stored}")
         if not small_room(capacity, dim) and stored < capacity:
             raise ValueError(f"`capacity`: expected room for {stored} rows, got {capacity}")
-        rows = zip(COLUMNS, map(on_device, padded(columns, capacity)), strict=True)
-        used = {"num_rows": on_device(np.asarray(num_rows, np.int32))}
-        return super().from_fields(known | dict(rows) | used)
+        known |= padded(columns, capacity)._asdict() | {"num_rows": np.asarray(num_rows, np.int32)}
+        return super().from_fields(jax.tree.map(on_device, known))
 
     def validate(self) -> None:
         super().validate()
@@ -379,6 +374,6 @@ def variational_of_rows(local: "History | InUnits") -> Variational:
 
 def _derivative(
     function: Callable[[Array], Array], eta: Float[Array, "..."]
-) -> Float[Array, "..."]:
-    """Of a function that acts element by element."""
-    return jax.jvp(function, (eta,), (jnp.ones_like(eta),))[1]
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Values of a function that acts element by element, and their derivatives."""
+    return jax.jvp(function, (eta,), (jnp.ones_like(eta),))

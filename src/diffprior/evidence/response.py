@@ -353,9 +353,7 @@ class ResponseEvidence(AbstractEvidence):
         return mean, slope, linear, jnp.maximum(masses @ (etas - mean[None]) ** 2 - linear, 0.0)
 
     def _sum(self, rows: Callable[..., Sums]) -> Sums:
-        held = self.rows
-        columns = (held.features, held.rewards, held.weights, held.offsets)
-        return sum_over_rows(rows, columns, held.num_rows)
+        return sum_over_rows(rows, self.rows.columns, self.rows.num_rows)
 
     def temper(self, temperature: ArrayLike) -> "ResponseEvidence":
         return dataclasses.replace(self, rows=self.rows.temper(temperature))

@@ -530,7 +530,7 @@ def terms(
 @eqx.filter_jit
 def _terms(family: AbstractFamily, y: Array, eta: Array) -> tuple[Array, Array, Array]:
     exact = jax.tree.map(lambda a: a.astype(jnp.float64) if eqx.is_inexact_array(a) else a, family)
-    return exact.log_density(y, eta), exact.score(y, eta), exact.curvature(y, eta)
+    return exact.log_density(y, eta), *exact.slopes(y, eta)
 
 
 def blocks_of(
