@@ -34,6 +34,7 @@ FOLDERS = (
     "executors",
     "evidence",
     "tables",
+    "feature_network",
     "encoders",
     "logs",
     "denoisers",

@@ -39,6 +39,7 @@ from .fitting.report import FitWarning as FitWarning
 from .gaussian import Gaussian as Gaussian
 from .learning.learn import learn as learn
 from .learning.model import Model as Model
+from .learning.network_encoder import NetworkEncoder as NetworkEncoder
 from .learning.report import LearningReport as LearningReport
 from .logs.logs import Logs as Logs
 from .logs.shards import ShardedLogs as ShardedLogs

@@ -16,6 +16,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from .feature_network import FeatureNetwork
 from .files.base import Serializable
 from .tables import choose_columns, column_cells, listed, read_table, reject_rows, text_of
 
@@ -148,6 +149,7 @@ class Encoder(Serializable):
             of them.
         left_out: Other columns of the table, which rows may have and which are not used.
         warnings: Columns that were left out or clipped, and why.
+        network: What makes learned features of those of the columns, or None.
 
     Example:
         >>> import diffprior as dp
@@ -167,6 +169,7 @@ class Encoder(Serializable):
     kept: tuple[int, ...] | None = None
     left_out: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    network: FeatureNetwork | None = None
 
     @staticmethod
     def fit(
@@ -250,6 +253,8 @@ class Encoder(Serializable):
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the features, (d,)."""
+        if self.network is not None:
+            return tuple(f"learned {i + 1}" for i in range(self.network.dim))
         return tuple(name for name, _ in self._features)
 
     @property
@@ -260,14 +265,16 @@ class Encoder(Serializable):
     @property
     def dim(self) -> int:
         """Number of features d."""
-        return len(self._features)
+        return len(self._features) if self.network is None else self.network.dim
 
     def encode(self, rows: object) -> Float[np.ndarray, "..."]:
         """Features of rows: (n, d) of a table or a list of dicts, (d,) of one dict.
 
         Args:
             rows: Rows with the columns that the encoder was fitted to, of the same or another kind
-                of table. Dicts must have no names that are new, so that none is misspelled.
+                of table. Dicts must have no names that are new, so that none is misspelled. An
+                array of numbers has the features of the columns: it is returned as it is, or as
+                features learned from them.
 
         Returns:
             Finite numbers.
@@ -276,8 +283,11 @@ class Encoder(Serializable):
             ValueError: A column is missing or unknown, or a cell is of another type; the message
                 names the column.
         """
+        if isinstance(rows, np.ndarray) and rows.dtype.kind in "fiub":
+            return rows if self.network is None else self.network(rows)
         features = self._encode_all(_cells_of(rows, self))
         features = features if self.kept is None else features[:, list(self.kept)]
+        features = features if self.network is None else self.network(features)
         return features[0] if isinstance(rows, Mapping) else features
 
     @property

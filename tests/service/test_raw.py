@@ -1,5 +1,6 @@
 """Raw columns and attributes over HTTP: as a `Model` takes them, and errors that name columns."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import diffprior as dp
+from diffprior.feature_network import FeatureNetwork
 from diffprior.service.models import task_seed
 from diffprior.service.store import Database, decisions, read_rows
 from service.conftest import MakeService, decide, reward
@@ -177,3 +179,34 @@ def test_retired_tasks_get_no_decisions(service: TestClient) -> None:
     decide(service)
     reply = service.put("/v1/models/shop/tasks/a", json={"attributes": [1.0]})
     assert reply.status_code == 422 and "learned without" in reply.json()["error"]
+
+
+def test_numbers_are_raw_rows_where_features_are_learned(
+    make_service: MakeService, database: Database
+) -> None:
+    """The same decisions as by name, a log of the columns, and repeated calls known again."""
+    rng, width = np.random.default_rng(0), 4
+    shapes = (2, width), (width,), (width, width), (width,), (3 + width, 3)
+    network = FeatureNetwork(np.zeros(2), np.ones(2), *map(rng.standard_normal, shapes))
+    plain = dp.Encoder.fit([{"age": i / 9, "price": i % 4} for i in range(9)], ["age", "price"])
+    encoder = dataclasses.replace(plain, intercept=False, network=network)
+    prior = dp.GaussianPrior(np.zeros(3), np.eye(3))
+    service = make_service(**OPTIONS | {"prior": dp.Model(prior, dp.Linear(0.5), encoder)})
+    numbers = rng.standard_normal((4, 2))
+    rows = [dict(zip(("age", "price"), row, strict=True)) for row in numbers.tolist()]
+    asked = {"features": numbers.tolist(), "decision_id": "one"}
+    first = decide(service, **asked)
+    assert first == decide(service, **asked)
+    assert decide(service, task="b", features=rows)["action"] in range(4)
+    assert (
+        "columns"
+        in service.post("/v1/models/shop/tasks/a/decisions", json={"features": [[1.0]]}).json()[
+            "error"
+        ]
+    )
+    with database.reading() as connection:
+        found = read_rows(connection, decisions.select())
+    for row in found:
+        assert json.loads(row["raw"]) == rows
+        phi = np.frombuffer(row["features"]).reshape(4, 3)
+        np.testing.assert_allclose(phi, network(numbers), rtol=1e-12)

@@ -91,14 +91,15 @@ class AbstractOnline(Serializable):
 
     @staticmethod
     def _encoded(argument: str, rows: object, encoder: Encoder | None) -> Any:
-        """An array as it is, and raw rows (a table, a dict or several) as features."""
-        if type(rows) is np.ndarray:
-            return rows
+        """Features of raw rows (a table, a dict or several), or of an array, as it is unless
+        features were learned.
+        """
         is_raw = isinstance(rows, Mapping) or hasattr(rows, "columns")
         if isinstance(rows, list | tuple) and rows:
             is_raw = isinstance(rows[0], Mapping)
         if not is_raw:
-            return rows
+            network = None if encoder is None else encoder.network
+            return rows if network is None else network(rows)  # type: ignore[arg-type]
         if encoder is None:
             raise ValueError(
                 f"`{argument}`: expected arrays, because there is no encoder, got raw rows; start "

@@ -48,6 +48,7 @@ from .diagnostics import (
 from .distill import FOLD_SALT, distill, em_round, learning_tasks
 from .likelihoods import likelihood_advice, named_likelihood
 from .model import Model
+from .network_encoder import LearnedFeatures, NetworkEncoder, learn_features
 from .payoff import curve_sizes, learning_curve, rows_saved
 from .report import LearningReport, Pictures
 from .scoring import (
@@ -70,6 +71,7 @@ FAMILIES = ("gaussian", "mixture", "diffusion")
 FEW_FOLDS = 5  # of few tasks
 # Steps of the progress bar, about as many as each phase usually takes of the time.
 STEPS = {
+    "features": 4,
     "Gaussian": 1,
     "mixture": 8,
     "attributes": 8,
@@ -102,6 +104,7 @@ def learn(
     checkpoint_dir: str | Path | None = None,
     progress: bool | None = None,
     config: LearningConfig | None = None,
+    encoder: NetworkEncoder | None = None,
 ) -> Model:
     """Learn a prior from the logs of past tasks, and score it on held-out tasks.
 
@@ -140,6 +143,7 @@ def learn(
             there.
         progress: Whether to show a progress bar; by default on a terminal.
         config: Settings that few users change.
+        encoder: `NetworkEncoder()` to learn features from `Logs` too, used where they pay.
 
     Returns:
         The model: the prior, the likelihood with its noise, the encoder of the logs, and the
@@ -170,6 +174,7 @@ def learn(
     planned |= {"attributes"} if getattr(logs, "attributes", None) is not None else set()
     if simulate or (simulate is None and "diffusion" in allowed):
         planned.add("regret")
+    planned |= set() if encoder is None else {"features"}
     with progress_bar("learning", sum(STEPS[name] for name in planned), visible=progress) as bar:
         passes = Passes(executor or InProcess())
         if isinstance(logs, ShardedLogs):
@@ -178,8 +183,14 @@ def learn(
         if isinstance(likelihood, str):
             likelihood, why = named_likelihood(likelihood, logs)
             bar.note(f"likelihood: {likelihood!r} ({why})")
+        learned = None
+        if encoder is not None:
+            bar.describe("features")
+            logs, learned = learn_features(logs, likelihood, encoder, config, seed)
+            bar.advance(STEPS["features"])
+            bar.note(str(learned))
         try:
-            run = _Run(logs, likelihood, seed, hedge, passes, config, bar)
+            run = _Run(logs, likelihood, seed, hedge, passes, config, bar, learned)
             with one_thread():
                 return run.learn(allowed, simulate)
         finally:
@@ -225,7 +236,9 @@ class _Run:
         passes: Passes,
         config: LearningConfig,
         progress: Progress,
+        features: LearnedFeatures | None,
     ) -> None:
+        self.features = features
         self.source = Source.of(logs, likelihood, passes, config)
         self.seed, self.hedge, self.passes = seed, hedge, passes
         self.config, self.progress = config, progress
@@ -514,6 +527,7 @@ class _Run:
             seconds=self.seconds,
             likelihood_advice=", because ".join(likelihood_advice(self.source.sample)),
             attributes=worth,
+            features=self.features,
             pictures=self._pictures(families, basis, places),
         )
 

@@ -20,6 +20,7 @@ from ..reporting.page import Block, Callout, Code, Heading, Text, page
 from ..reporting.tables import Table, plus_minus
 from .attributes import AttributeReport
 from .diagnostics import NextRewards, Simulation
+from .network_encoder import LearnedFeatures
 from .payoff import LearningCurve, RowsSaved
 from .scoring import FamilyResult, Gain
 
@@ -126,6 +127,7 @@ class LearningReport(Serializable):
         seconds: Duration of each part.
         likelihood_advice: The likelihood that the rewards suggest, and why.
         attributes: What attributes of tasks are worth, or None of logs without.
+        features: What learned features are worth; None if none were asked for.
     """
 
     num_tasks: int
@@ -150,6 +152,7 @@ class LearningReport(Serializable):
     seconds: dict[str, float]
     likelihood_advice: str = ""
     attributes: AttributeReport | None = None
+    features: LearnedFeatures | None = None
     pictures: Pictures | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @classmethod
@@ -274,6 +277,8 @@ def _about_logs(report: LearningReport) -> str:
         f"({least:g} to {most:g} per task, median {median:g}), "
         f"{len(report.feature_names)} features, {report.likelihood} rewards"
     ]
+    if report.features is not None:
+        lines.append(str(report.features))
     if report.noise_std is not None:
         lines.append(f"noise {report.noise_std:.4g} ({report.noise_from})")
     if report.likelihood_advice:

@@ -154,8 +154,7 @@ class Batch:
                 self._catalog.check_attributes(request.model, request.attributes)
             version = self._catalog.for_task(request.model, request.task)
             if isinstance(request, Decide):
-                if request.raw is not None:
-                    request.features = version.encode(request.raw)
+                version.encode(request)
                 request.check(version.num_features)
         except ServiceError as error:
             self.results.append((request, error))
@@ -528,7 +527,7 @@ class Batch:
             "settled": False,
             "created": self._now,
             "expires": None if request.deferred else self._expiry(version),
-            "digest": request.digest(),
+            "digest": request.digest,
             "raw": None if request.raw is None else json.dumps(request.raw),
         }
 
@@ -551,8 +550,7 @@ class Batch:
         self._catalog.check_quota(request.model)
         version = self._catalog.for_task(request.model, request.decision_id)
         version.check_choices()
-        if request.raw is not None:
-            request.features = version.encode(request.raw)
+        version.encode(request)
         request.check(version.num_features)
         panel = self._panels.of(version, self._connection)
         missing = [(request.model, name) for name in request.items or () if name not in panel]
@@ -651,7 +649,7 @@ def _update_statement(table: sa.Table, columns: tuple[str, ...]) -> sa.Update:
 
 def _repeated_decision(request: Decide | Choose, task: Row | None, row: Row) -> Reply:
     """The earlier reply to a decision that is requested again."""
-    same = row["digest"] == request.digest()
+    same = row["digest"] == request.digest
     if row["digest"] is None and task is not None:  # of before
         same = row["task_id"] == task["id"] and row["features"] == request.features.tobytes()
     if not same:

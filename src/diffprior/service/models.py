@@ -33,13 +33,28 @@ from ..gaussian import Gaussian
 from ..learning.model import Model
 from ..priors.base import AbstractPrior
 from ..priors.conditional import ConditionalPrior
-from .requests import Attributes, Json, ServiceError, not_found
+from ..tables import listed
+from .requests import Attributes, Choose, Decide, Json, ServiceError, not_found
 from .settings import Settings, check_rewards
 from .store import Database, Row, candidates, models, tasks, versions
 
 MAX_CONDITIONS = 2**15  # tasks whose attributes are encoded in memory
 log = logging.getLogger("diffprior.service")
 REFRESH_SECONDS = 1.0  # until a version that another process has added is seen
+
+
+def _named(encoder: Encoder, features: np.ndarray) -> list[Json]:
+    """Raw rows of the features of columns that are used as they are."""
+    names = [column.name for column in encoder.columns]
+    width = len(names) + encoder.intercept
+    if not encoder.plain or features.shape[1] != width:
+        numbers = f", or {width} numbers" if encoder.plain else ""
+        raise ValueError(
+            f"`features`: expected rows of the columns {listed(names)}{numbers}, got "
+            f"{features.shape[1]} numbers; features are learned from the columns, so name them"
+        )
+    values = features[:, int(encoder.intercept) :].tolist()
+    return [dict(zip(names, row, strict=True)) for row in values]
 
 
 @dataclass(eq=False)
@@ -82,16 +97,24 @@ class Version:
         """Whether the prior depends on what is known of a task."""
         return isinstance(self.prior, ConditionalPrior)
 
-    def encode(self, rows: list[Json]) -> np.ndarray:
-        """Features of raw rows; an error names the column that is wrong."""
-        if self.encoder is None:
+    def encode(self, request: Decide | Choose) -> None:
+        """Make features of the raw rows of a request; an error names the column that is wrong.
+
+        Where features are learned, numbers are raw rows too.
+        """
+        _ = request.digest  # of what was sent
+        encoder = self.encoder
+        if encoder is None and request.raw is not None:
             raise ServiceError(
                 422,
                 "`features`: expected numbers, because the model was learned from arrays, got "
                 "columns; pass arrays, or learn the model from a table with dp.Logs.read",
             )
         try:
-            return self.encoder.encode(rows)
+            if encoder is not None and encoder.network is not None and request.raw is None:
+                request.raw = _named(encoder, request.features)
+            if encoder is not None and request.raw is not None:
+                request.features = encoder.encode(request.raw)
         except ValueError as error:
             raise ServiceError(422, str(error)) from error
 

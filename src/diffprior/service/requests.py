@@ -5,6 +5,7 @@ import json
 import secrets
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -56,6 +57,7 @@ class Decide:
     raw: list[Json] | None = None  # rows that become `features`
     future: Future[object] = field(default_factory=Future)
 
+    @cached_property
     def digest(self) -> str:
         """Contents that distinguish requests of the same id."""
         about = (self.model, self.task, self.raw, self.names, self.top_k, self.taken)
@@ -108,6 +110,7 @@ class Choose:
     raw: list[Json] | None = None  # the row that becomes `features`
     future: Future[object] = field(default_factory=Future)
 
+    @cached_property
     def digest(self) -> str:
         """What tells requests of the same id apart."""
         about = (self.model, self.items, self.exclude, self.top_k, self.taken, self.deferred)
