@@ -273,8 +273,8 @@ class Encoder(Serializable):
         Args:
             rows: Rows with the columns that the encoder was fitted to, of the same or another kind
                 of table. Dicts must have no names that are new, so that none is misspelled. An
-                array of numbers has the features of the columns: it is returned as it is, or as
-                features learned from them.
+                array has the features of the columns, if columns are used as they are or features
+                are learned from them.
 
         Returns:
             Finite numbers.
@@ -283,8 +283,10 @@ class Encoder(Serializable):
             ValueError: A column is missing or unknown, or a cell is of another type; the message
                 names the column.
         """
-        if isinstance(rows, np.ndarray) and rows.dtype.kind in "fiub":
-            return rows if self.network is None else self.network(rows)
+        if isinstance(rows, np.ndarray) and self.network is not None:
+            return self.network(rows)
+        if isinstance(rows, np.ndarray) and self.plain and rows.shape[-1:] == (self.dim,):
+            return rows
         features = self._encode_all(_cells_of(rows, self))
         features = features if self.kept is None else features[:, list(self.kept)]
         features = features if self.network is None else self.network(features)

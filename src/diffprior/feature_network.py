@@ -39,7 +39,7 @@ class FeatureNetwork(Serializable):
 
     def __call__(self, x: ArrayLike) -> Float[np.ndarray, "... d"]:
         """Features (..., d) of numbers (..., p)."""
-        shape = (*"BKR"[: np.ndim(x) - 1], len(self.center))
+        shape = (*"BK"[3 - np.ndim(x) :], len(self.center))
         numbers = real_numbers("features", x, shape, "pass the columns that were learned from")
         z = (np.asarray(numbers, np.float64) - self.center) / self.scale
         hidden = np.tanh(np.tanh(z @ self.inner + self.inner_bias) @ self.outer + self.outer_bias)
