@@ -26,6 +26,20 @@ COMPARE_UP_TO = 128  # weights that are searched faster all at once than by bise
 ADD_UP_TO = 32  # weights whose cumulative sums are faster computed each on its own
 
 
+def mixture_moments(
+    weights: Float[AnyArray, " k"],
+    means: Float[AnyArray, "k d"],
+    covs: Float[AnyArray, "k d d"] | None = None,
+) -> tuple[Float[AnyArray, " d"], Float[AnyArray, "d d"]]:
+    """Mean and covariance: that within components, if they have any, and the spread of means."""
+    mean = weights @ means
+    away = means - mean[None]
+    spread = (away * weights[:, None]).T @ away
+    if covs is None:
+        return mean, spread
+    return mean, numpy_of(weights).einsum("k,kij->ij", weights, covs) + spread
+
+
 class Conditioned(NamedTuple):
     """A mixture given all evidence, with factors of the covariances."""
 
@@ -48,10 +62,8 @@ class Conditioned(NamedTuple):
 
     @property
     def cov(self) -> Float[Array, "d d"]:
-        """The covariance: that within components, and the spread of their means."""
-        away = self.means - self.mean[None]
-        within = jnp.einsum("k,kij->ij", self.responsibilities, self.covs)
-        return within + (away * self.responsibilities[:, None]).T @ away
+        """The covariance of the mixture."""
+        return mixture_moments(*self[:3])[1]
 
     def draw(self, noise: Float[Array, " d"], uniform: Float[Array, ""]) -> Float[Array, " d"]:
         """The draw that a uniform number, for the component, and standard normal ones determine."""
@@ -192,11 +204,7 @@ class GaussianMixture(eqx.Module, Serializable):
 
     def moments(self) -> tuple[Float[AnyArray, " d"], Float[AnyArray, "d d"]]:
         """Mean and covariance of the mixture."""
-        weights = self.weights
-        mean = weights @ self.means
-        away = self.means - mean[None]
-        within = numpy_of(weights).einsum("k,kij->ij", weights, self.covs)
-        return mean, within + (away * weights[:, None]).T @ away
+        return mixture_moments(self.weights, self.means, self.covs)
 
     def transform(
         self, offset: Float[np.ndarray, " d"], scale: Float[np.ndarray, "d d"]
@@ -209,7 +217,8 @@ class GaussianMixture(eqx.Module, Serializable):
         moved = GaussianMixture.from_covs(np.exp(log_weights), offset + means @ scale.T, covs)
         if self.noise is None or self.loadings is None:
             return moved
-        return moved.with_factors(scale @ self.noise @ scale.T, scale @ self.loadings)
+        noise, loadings = (np.asarray(part, np.float64) for part in (self.noise, self.loadings))
+        return moved.with_factors(scale @ noise @ scale.T, scale @ loadings)
 
     def log_joint(self, x: Float[AnyArray, "n d"]) -> Float[AnyArray, "n k"]:
         """Log w_k N(x; mean_k, cov_k) of each point and component."""

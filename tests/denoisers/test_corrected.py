@@ -82,13 +82,11 @@ def denoise(denoiser: Any, precision: Spectral, shift: Any) -> dp.Gaussian:
 
 
 @eqx.filter_jit
-def given_both(denoiser: Any, evidence: Any, stage: Any, s_t: Any) -> dp.Gaussian:
-    """Given a task's evidence and a noisy sample."""
-    return at_stage(denoiser.condition(*evidence), stage, s_t)
-
-
-def at_stage(denoiser: Any, t: int, s_t: Any) -> dp.Gaussian:
-    return denoiser.denoise_at(jax.tree.map(lambda leaf: leaf[t], denoiser.stages(FIVE)), s_t)
+def given_both(denoiser: Any, evidence: Any, t: Any, s_t: Any) -> tuple[dp.Gaussian, ...]:
+    """Given a task's evidence and a noisy sample, the sample alone, and the evidence alone."""
+    given = denoiser.condition(*evidence)
+    at = lambda one: one.denoise_at(jax.tree.map(lambda leaf: leaf[t], one.stages(FIVE)), s_t)  # noqa: E731
+    return at(given), at(denoiser), given.moments()
 
 
 @eqx.filter_jit
@@ -132,13 +130,10 @@ def test_a_tasks_evidence_and_a_stages_add_up(dim: int, mixed: bool) -> None:
             values, vectors = np.linalg.eigh(evidence[0] + stage.snr * np.eye(dim))
             total = Spectral(jax.device_put(floats(vectors)), jax.device_put(floats(values)))
             expected = denoise(denoiser, total, evidence[1] + floats(stage.shift_scale * s_t))
-            got = [given_both(denoiser, evidence, t, s_t)]
-            if evidence is nothing:
-                got.append(eqx.filter_jit(at_stage)(denoiser, t, s_t))
-            for one in got:
+            both, sample, own = given_both(denoiser, evidence, jnp.asarray(t), s_t)
+            for one in (both, sample) if evidence is nothing else (both,):
                 assert_allclose(one.mean, expected.mean, **close)
                 assert_allclose(one.cov, expected.cov, **close)
-    own = eqx.filter_jit(lambda one, *task: one.condition(*task).moments())(denoiser, *task)
     expected = denoise(denoiser, spectral(2, np.geomspace(0.1, 20.0, dim)), task[1])
     assert_allclose(own.mean, expected.mean, atol=1e-3)
     assert_allclose(own.cov, expected.cov, atol=1e-3)

@@ -221,9 +221,9 @@ def test_doubling_ends_once_it_is_clearly_worse(scores: tuple[float, ...], last:
         def add(self, *candidates: MixtureCandidate) -> None:
             self.values.update({one: values[one] for one in candidates})
 
-    tried = Known(splits, SearchConfig(), 0, HERE)
+    tried = Known(splits, 0, HERE)
     tried.add(GAUSSIAN)
-    _climb(tried, FREE, 2, 2 ** (len(scores) - 1), SearchConfig())
+    _climb(tried, FREE, 2, 2 ** (len(scores) - 1))
     assert max(one.num_components for one in tried.values) == last
 
 
@@ -292,7 +292,7 @@ def test_samples_of_one_group_are_held_out_together() -> None:
     rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(100), 10)
     x = rng.standard_normal((100, 2))[groups] + 0.01 * rng.standard_normal((1000, 2))
-    limits = SearchConfig(max_components=16)
+    limits = SearchConfig(max_components=16, num_folds=2)
     assert search_samples(x, config=limits).candidate.num_components == 16
     found = search_samples(x, config=limits, groups=groups)
     assert found.candidate.num_components <= 4
@@ -300,7 +300,7 @@ def test_samples_of_one_group_are_held_out_together() -> None:
 
 def test_a_sheet_is_given_flat_components_and_the_mean_of_two_runs() -> None:
     """New samples are likelier under it than under either run."""
-    limits = SearchConfig(max_components=32, average_from=16)
+    limits = SearchConfig(max_components=32, average_from=16, num_folds=2)
     x, fresh = sheet(1500, seed=1), sheet(2000, seed=2)
     found = search_samples(x, config=limits)
     chosen, (free, *_) = found.candidate, [k for k in found.scores if str(k) == "32"]
@@ -309,9 +309,9 @@ def test_a_sheet_is_given_flat_components_and_the_mean_of_two_runs() -> None:
     assert_allclose(found.score, max(found.scores.values()))
     assert found.score > found.scores[free] + 0.03
     alone = MixtureCandidate(chosen.num_components, chosen.model)
-    one = fit_samples(x, None, alone, config=limits)
+    one = fit_samples(x, None, alone)
     assert mean_log_density(found.mixture, fresh) > mean_log_density(one, fresh) + 0.05
-    again = fit_samples(x, None, chosen, config=limits)
+    again = fit_samples(x, None, chosen)
     assert_allclose(again.means, found.mixture.means, atol=1e-6)
     half = found.mixture.num_components // 2
     densities = [

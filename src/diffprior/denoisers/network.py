@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from ..files.base import Serializable
 from ..gaussian import Gaussian
 from ..linalg import Spectral, cholesky, eigh
-from ..mixture import Conditioned, GaussianMixture, gaussian_mean, pick
+from ..mixture import Conditioned, GaussianMixture, gaussian_mean, mixture_moments, pick
 from ..schedule import Schedule, Stages
 from .base import AbstractDenoiser, derivative_moments, isotropic_evidence
 
@@ -344,10 +344,9 @@ class CorrectedDenoiser(AbstractDenoiser):
         weights, moved, mean, move = self._at(components, stage, noisy_shift)
         if self.base is None:
             return Gaussian(mean + move, self._spread_cov(precision))
-        away = components.means - mean[None] + jnp.einsum("kij,kj->ki", components.vectors, moved)
+        means = components.means + jnp.einsum("kij,kj->ki", components.vectors, moved)
         within = dataclasses.replace(components, variances=stage.gains).covs
-        cov = jnp.einsum("k,kij->ij", weights, within) + (away * weights[:, None]).T @ away
-        return Gaussian(mean + move, cov)
+        return Gaussian(mean + move, mixture_moments(weights, means, within)[1])
 
     def moments(self) -> Gaussian:
         """At a stage of nothing but noise."""

@@ -29,23 +29,14 @@ TASKS_AT_ONCE = 1024
 
 @dataclass(frozen=True, eq=False)
 class Regression:
-    """Regression of parameters on attributes.
+    """Regression of parameters on attributes."""
 
-    Attributes:
-        center: Mean attributes, at which `mean` holds; shape (a,).
-        coefficients: B; shape (a, d).
-        mean: Of the parameters of the average task; shape (d,).
-        cov: Of the residuals; shape (d, d).
-        errors: Standard errors of the coefficients; shape (a, d).
-        scale: Standard deviations of the attributes; 1 where they are constant; shape (a,).
-    """
-
-    center: Float[np.ndarray, " a"]
-    coefficients: Float[np.ndarray, "a d"]
-    mean: Float[np.ndarray, " d"]
-    cov: Float[np.ndarray, "d d"]
-    errors: Float[np.ndarray, "a d"]
-    scale: Float[np.ndarray, " a"]
+    center: Float[np.ndarray, " a"]  # mean attributes
+    coefficients: Float[np.ndarray, "a d"]  # B
+    mean: Float[np.ndarray, " d"]  # of the parameters of the average task
+    cov: Float[np.ndarray, "d d"]  # of the residuals
+    errors: Float[np.ndarray, "a d"]  # standard errors of the coefficients
+    scale: Float[np.ndarray, " a"]  # standard deviations of attributes; 1 where they are constant
 
     @staticmethod
     def none(attributes: Float[np.ndarray, "n a"], residual: GaussianMixture) -> "Regression":

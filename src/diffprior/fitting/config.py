@@ -12,6 +12,16 @@ PRIOR_STAGES, PAPER_STAGES = 64, 100  # of the reverse process, where a schedule
 SCHEDULES = {name: getattr(Schedule, name) for name in ("log_snr", "cosine", "constant")}
 MAY_BE_ZERO = ("num_steps", "target_samples", "warm_up_steps")
 
+# What chooses between candidates, by their held-out losses.
+TOLERANCE = 0.5  # standard errors of the loss within which the simpler of two is kept
+MIN_RELATIVE_GAIN = 1e-3  # share of the loss that the richer one must take off in any case
+NEGLIGIBLE_GAIN = 0.03  # share up to which a network is a small correction: two passes draw from it
+# Shares of the Gaussian's loss that a mixture takes off: below the first only the Gaussian is worth
+# a network, above the second only the mixture; but one that takes off much in all is worth it too,
+# for with many parameters a small share is much.
+MIXTURE_GAIN_RANGE, MIN_ABSOLUTE_GAIN = (0.10, 0.25), 2.0
+MAX_BASE_SIZE = 2**18  # numbers in a mixture's covariances beyond which training is too slow
+
 
 class Training(NamedTuple):
     """The settings of one training, each with a value; see `FitConfig`."""
@@ -71,17 +81,6 @@ class FitConfig:
         max_components: Of a mixture; 256 by default, 64 with at most 2 parameters; 1 for none.
         prefer_mixture: Keep a mixture wherever held-out likelihood favors one, even if a Gaussian
             and a network denoise a little better: `FewPasses` then draws from it.
-        tolerance: Standard errors of the held-out loss within which the simpler of two candidates
-            is kept.
-        min_relative_gain: Share of the loss that the richer one must take off in any case.
-        negligible_gain: Share of the loss up to which a network counts as a small correction, so
-            that two passes draw from it, and a report as no gain.
-        mixture_gain_range: Shares of the Gaussian's loss that a mixture takes off: below the first
-            only the Gaussian is worth a network, above the second only the mixture.
-        min_absolute_gain: Loss that a mixture takes off to be worth a network all the same: with
-            many parameters a small share is much.
-        max_base_size: Numbers in the covariances of a mixture, K d^2, beyond which a network on it
-            trains too slowly.
     """
 
     denoiser: Literal["corrected", "stagewise"] = "corrected"
@@ -111,12 +110,6 @@ class FitConfig:
     search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
     max_components: int | None = None
     prefer_mixture: bool = False
-    tolerance: float = 0.5
-    min_relative_gain: float = 1e-3
-    negligible_gain: float = 0.03
-    mixture_gain_range: tuple[float, float] = (0.10, 0.25)
-    min_absolute_gain: float = 2.0
-    max_base_size: int = 2**18
 
     def __post_init__(self) -> None:
         choice("denoiser", self.denoiser, ("corrected", "stagewise"))
@@ -215,7 +208,7 @@ class FitConfig:
             dim: Number of parameters.
             num_components: Of the mixture that the network corrects; 1 for a Gaussian.
         """
-        large = num_components * dim**2 >= self.max_base_size // 4
+        large = num_components * dim**2 >= MAX_BASE_SIZE // 4
         defaults = PAPER if self.stagewise else _defaults(dim, num_components > 1, large)
         own = {name: getattr(self, name) for name in Training._fields}
         return defaults._replace(**{name: v for name, v in own.items() if v is not None})
@@ -254,37 +247,21 @@ LOGS_SEARCH = SearchConfig(
 
 @dataclass(frozen=True)
 class LearningConfig:
-    """Settings of `learn` that few users change.
+    """Settings of `learn` that few users change."""
 
-    Attributes:
-        min_tasks: Fewest tasks to learn from.
-        min_held_out_tasks: Fewest tasks from which some are held out for the report; with fewer
-            only a Gaussian is learned, and the report is cross-validated.
-        report_share: Share of tasks that only the report sees.
-        min_order: Smallest learnable order of structure, ln n / ln(1 / B), at which mixtures are
-            tried; two modes need about 4.
-        search: Mixtures that are tried.
-        sample_tasks: Tasks of shards in memory, by which families are chosen and scored.
-        sample_numbers: Most numbers in the rows of that sample.
-        num_folds: Of the tasks learned from, one fold scores the diffusion model.
-        scoring_tasks: Most tasks of that fold.
-        max_rounds: Most rounds of EM of the diffusion model.
-        round_steps: Optimizer steps per round, a quarter of a first fit's.
-        round_draws: Fewest posterior draws to train on in a round; with fewer tasks, several draws
-            are taken per task.
-        round_tasks: Tasks that a round draws from; a fresh share of them if there are more.
-    """
-
-    min_tasks: int = 10
+    min_tasks: int = 10  # to learn from
+    # With fewer only a Gaussian is learned, and the report is cross-validated.
     min_held_out_tasks: int = 200
-    report_share: float = 0.1
+    report_share: float = 0.1  # of the tasks, that only the report sees
+    # Smallest learnable order of structure, ln n / ln(1 / B), at which mixtures are tried; two
+    # modes need about 4.
     min_order: float = 4.0
     search: SearchConfig = LOGS_SEARCH
-    sample_tasks: int = 50_000
-    sample_numbers: int = 50_000_000
-    num_folds: int = 9
-    scoring_tasks: int = 500
-    max_rounds: int = 8
-    round_steps: int = 1000
-    round_draws: int = 4000
+    sample_tasks: int = 50_000  # of shards in memory, by which families are chosen and scored
+    sample_numbers: int = 50_000_000  # in the rows of that sample, at most
+    num_folds: int = 9  # of the tasks learned from, one of which scores the diffusion model
+    scoring_tasks: int = 500  # of that fold, at most
+    max_rounds: int = 8  # of EM of the diffusion model
+    round_steps: int = 1000  # of the optimizer per round, a quarter of a first fit's
+    round_draws: int = 4000  # of posteriors in a round, at least; of few tasks, several each
     round_tasks: int = 200_000

@@ -275,17 +275,10 @@ class Samples(AbstractTasks):
 
 @dataclass(frozen=True)
 class CovarianceModel:
-    """How the covariances of components are estimated.
+    """How the covariances of components are estimated."""
 
-    Attributes:
-        pooling: Tasks' worth of the pooled covariance in each component's own; infinity leaves one
-            covariance for all.
-        rank: Directions in which a component may be wider than the noise that all share; None for
-            any covariance.
-    """
-
-    pooling: float
-    rank: int | None = None
+    pooling: float  # tasks' worth of the pooled covariance in each one's own; infinity ties all
+    rank: int | None = None  # directions in which one may be wider than the noise that all share
 
     def __str__(self) -> str:
         if self.rank is not None:

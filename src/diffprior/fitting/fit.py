@@ -40,6 +40,7 @@ class Start(NamedTuple):
 
 def fit_model(
     samples: ArrayLike,
+    attributes: Float[np.ndarray, "n a"] | None,
     config: FitConfig,
     seed: int,
     progress: bool | None,
@@ -47,7 +48,6 @@ def fit_model(
     groups: ArrayLike | None,
     hedge: float,
     initial: Start | None,
-    attributes: Float[np.ndarray, "n a"] | None = None,
 ) -> tuple[dict[str, object], FitReport]:
     """Screen, whiten, split, learn, and measure on what was held out: the fields of a
     `DiffusionPrior`, in the precision that draws are made in, and the report.

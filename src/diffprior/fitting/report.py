@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..files.base import Serializable
-from .config import FitConfig
+from .config import NEGLIGIBLE_GAIN
 from .samples import constant_columns
 
 FAR = 20.0  # standard deviations of the other rows from which on a row is an outlier
@@ -150,7 +150,7 @@ class FitReport(Serializable):
 
     def _verdict(self) -> str:
         ratio, log_snr = self.gain
-        if ratio > 1.0 - FitConfig.negligible_gain:
+        if ratio > 1.0 - NEGLIGIBLE_GAIN:
             mixed = "little is lost with a Gaussian prior."
             follows = mixed if self.mixture_gain > 0 else "a Gaussian prior would do about as well."
             return f"No level is clearly below linear: {follows}"

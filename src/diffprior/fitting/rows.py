@@ -154,30 +154,17 @@ class TaskPosteriors:
 
 @dataclass(frozen=True, eq=False)
 class RowTasks(AbstractTasks):
-    """Tasks with rows, each known by the hash of its label; arrays have tasks last.
-
-    Attributes:
-        hashes: Of the labels.
-        precision: Triangle of P per task.
-        shift: s per task.
-        constant: c per task.
-        counts: Rows per task, or their weights.
-        squares: Sum of squared rewards over the noise variance; zero unless rewards are linear.
-        noise_std: Noise of linear rewards.
-        rows: Rows of a generalized linear model, which the quadratic is an expansion of.
-        is_expanded: Whether it is expanded about a belief, and not about zero, where it only serves
-            for a first guess.
-    """
+    """Tasks with rows, each known by the hash of its label; arrays have tasks last."""
 
     hashes: UInt64[np.ndarray, " n"]
-    precision: Float[np.ndarray, "p n"]
-    shift: Float[np.ndarray, "d n"]
-    constant: Float[np.ndarray, " n"]
-    counts: Float[np.ndarray, " n"]
-    squares: Float[np.ndarray, " n"]
-    noise_std: float | None = None
-    rows: "GlmRows | None" = None
-    is_expanded: bool = False
+    precision: Float[np.ndarray, "p n"]  # triangles of P
+    shift: Float[np.ndarray, "d n"]  # s
+    constant: Float[np.ndarray, " n"]  # c
+    counts: Float[np.ndarray, " n"]  # rows, or their weights
+    squares: Float[np.ndarray, " n"]  # of linear rewards, summed, over the noise variance
+    noise_std: float | None = None  # of linear rewards
+    rows: "GlmRows | None" = None  # of a generalized linear model, which this is an expansion of
+    is_expanded: bool = False  # about a belief, not about zero, which is only a first guess
 
     @property
     def exact(self) -> bool:  # type: ignore[override]

@@ -31,59 +31,33 @@ from .em import (
 
 CORRECTION_DRAWS = 32  # points per task in the last steps of EM, where it is not exact
 SHORT_STEPS, LONG_STEPS, LAST_STEPS = 12, 100, 12  # of EM: of each start, of the best, corrected
+MAX_FREE = 128  # components with a covariance of each one's own
+FACTORS_FROM = 32  # components from which covariances of few factors are tried
+NUM_STARTS = 3  # of EM, with fewer components, which the choice is the best of
+PARAMETERS_PER_FACTOR = (8, 4, 2)  # ranks that are tried
+# Tasks' worth of the pooled covariance in one of few factors: alone, and in each of two mixtures,
+# whose mean is smooth without it.
+FACTOR_POOLING, RUN_POOLING = 2.0, 0.5
+PATIENCE = 2  # numbers of components in a row that may be clearly worse; of many components, one
+PLANE_DIM = 2  # parameters up to which many tasks leave nothing to be gained by tying
+BLUR = 0.1  # noise, as a share of their spread, through which samples of more are scored
 Blocks = Sequence[AbstractTasks]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
-    """Which mixtures are tried, and what decides between them.
+    """Which mixtures are tried, and what decides between them."""
 
-    Attributes:
-        max_components: At most so many components: 2, 4, 8, ... are tried until more is clearly
-            worse, and some in between.
-        max_free: At most, with a covariance of each component's own.
-        max_tied: At most, with one covariance for all; 0 for none.
-        pooling_per_parameter: Tasks' worth of the pooled covariance in each component's own, per
-            parameter.
-        tasks_per_component: Least number of tasks for each component of a candidate.
-        factors_from: Components from which covariances of few factors are tried, and one start of
-            EM is like another.
-        num_starts: Starts of EM that the choice, with fewer components, is the best of; a candidate
-            that is scored has one, because the likeliest of several overfits more.
-        parameters_per_factor: Ranks that are tried, as numbers of parameters for each factor.
-        factor_pooling: Tasks' worth of the pooled covariance in one of few factors.
-        average_from: Components of few factors from which the mean of two mixtures is tried: each
-            cuts a curved sheet into flat pieces elsewhere.
-        run_pooling: Tasks' worth of the pooled covariance in each of the two: their mean is smooth
-            without it.
-        patience: Numbers of components in a row that may be clearly worse before more are not
-            tried; of many components, one.
-        num_folds: Parts of the tasks that are held out in turn.
-        one_fold_from: Tasks from which one part, a tenth, is enough.
-        max_tasks: Tasks that are looked at.
-        plane_dim: Parameters up to which many tasks leave nothing to be gained by tying, and which
-            are scored as they are.
-        blur: Noise through which samples of more parameters are scored, as a share of their
-            spread: finer detail is not to be had from them.
-    """
-
-    max_components: int = 256
-    max_free: int = 128
-    max_tied: int = 32
-    pooling_per_parameter: float = 1.0
-    tasks_per_component: float = 10.0
-    factors_from: int = 32
-    num_starts: int = 3
-    parameters_per_factor: tuple[int, ...] = (8, 4, 2)
-    factor_pooling: float = 2.0
+    max_components: int = 256  # 2, 4, 8, ... are tried until more is clearly worse
+    max_tied: int = 32  # of them with one covariance for all; 0 for none
+    pooling_per_parameter: float = 1.0  # tasks' worth of the pooled covariance in each one's own
+    tasks_per_component: float = 10.0  # at least
+    # Components of few factors from which the mean of two mixtures is tried: each cuts a curved
+    # sheet into flat pieces elsewhere.
     average_from: int = 128
-    run_pooling: float = 0.5
-    patience: int = 2
-    num_folds: int = 5
-    one_fold_from: int = 5000
-    max_tasks: int = 20_000
-    plane_dim: int = 2
-    blur: float = 0.1
+    num_folds: int = 5  # of the tasks, that are held out in turn
+    one_fold_from: int = 5000  # tasks from which one part, a tenth, is enough
+    max_tasks: int = 20_000  # that are looked at
 
 
 @dataclass(frozen=True)
@@ -104,23 +78,14 @@ GAUSSIAN = MixtureCandidate(1, CovarianceModel(0.0))
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """Candidates, their evidence on tasks that were held out from them, and the best of them.
+    """Candidates, their evidence on tasks that were held out from them, and the best of them."""
 
-    Attributes:
-        gaussian: The Gaussian fitted to all tasks.
-        mixture: The best candidate fitted to all tasks, if it pays; else the Gaussian.
-        best: The candidate; the Gaussian where no other was tried.
-        scores: Mean log evidence per held-out task of every candidate.
-        error: Standard error of the difference between the best and the Gaussian.
-        values: Log evidence of every held-out task under every candidate.
-    """
-
-    gaussian: GaussianMixture
-    mixture: GaussianMixture
-    best: MixtureCandidate
-    scores: dict[MixtureCandidate, float]
-    error: float
-    values: dict[MixtureCandidate, Float[np.ndarray, " m"]]
+    gaussian: GaussianMixture  # fitted to all tasks
+    mixture: GaussianMixture  # the best fitted to all tasks, if it pays; else the Gaussian
+    best: MixtureCandidate  # the Gaussian where no other was tried
+    scores: dict[MixtureCandidate, float]  # mean log evidence per held-out task
+    error: float  # standard error of the difference between the best and the Gaussian
+    values: dict[MixtureCandidate, Float[np.ndarray, " m"]]  # log evidence of held-out tasks
 
     @property
     def score(self) -> float:
@@ -168,11 +133,11 @@ def search_samples(
 ) -> Search:
     """The mixture of greatest likelihood on samples that it was not fitted to."""
     config = config or SearchConfig()
-    x, counts, own = _thinned(unit, weights, seed, config, groups)
+    x, counts, own = _thinned(unit, weights, seed, groups)
     num_groups = int(own.max()) + 1
     one_fold = num_groups >= config.one_fold_from
     num_folds = 10 if one_fold else min(config.num_folds, num_groups)
-    blur = 0.0 if x.shape[1] <= config.plane_dim else config.blur
+    blur = 0.0 if x.shape[1] <= PLANE_DIM else BLUR
 
     def subset(which: Bool[np.ndarray, " n"], turn: int = 0) -> list[AbstractTasks]:
         return [Samples(x[which], counts[which], blur, seed)]
@@ -190,25 +155,22 @@ def fit_samples(
     candidate: MixtureCandidate,
     *,
     seed: int = 0,
-    config: SearchConfig | None = None,
 ) -> GaussianMixture:
     """A mixture of samples, as one that a search chose of others."""
-    config = config or SearchConfig()
-    x, counts, _ = _thinned(unit, weights, seed, config, None)
+    x, counts, _ = _thinned(unit, weights, seed, None)
     blocks: Blocks = [Samples(x[counts > 0], counts[counts > 0])]
     with one_thread():
-        return fit_candidate(blocks, gaussian_of(blocks), candidate, config, seed)
+        return fit_candidate(blocks, gaussian_of(blocks), candidate, seed)
 
 
 def _thinned(
     unit: np.ndarray,
     weights: np.ndarray | None,
     seed: int,
-    config: SearchConfig,
     groups: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Samples in single precision and random order, their weights and tasks, some of very many."""
-    order = np.random.default_rng(seed).permutation(len(unit))[: config.max_tasks]
+    order = np.random.default_rng(seed).permutation(len(unit))[: SearchConfig.max_tasks]
     counts = np.ones(len(unit)) if weights is None else np.asarray(weights, np.float64)
     own = np.arange(len(order))
     if groups is not None:
@@ -300,8 +262,8 @@ def search(
     """
     gaussian = gaussian_of(blocks) if gaussian is None else gaussian
     blocks = [block.expanded(gaussian) for block in blocks]
-    tried = _Tried(splits, config, seed, executor)
-    _try_candidates(tried, blocks[0].dim)
+    tried = _Tried(splits, seed, executor)
+    _try_candidates(tried, blocks[0].dim, config)
     mixtures = [one for one in tried.values if one != GAUSSIAN]
     best = max(mixtures, key=tried.mean, default=GAUSSIAN)
     _, error = splits.difference(tried.values[best], tried.values[GAUSSIAN])
@@ -309,7 +271,7 @@ def search(
     found = Search(gaussian, gaussian, best, scores, error, tried.values)
     if not (found.pays or required):
         return found
-    mixture = fit_candidate(blocks, gaussian, best, config, seed)
+    mixture = fit_candidate(blocks, gaussian, best, seed)
     return dataclasses.replace(found, mixture=refined(blocks, gaussian, mixture, best, executor))
 
 
@@ -336,7 +298,6 @@ class _Tried:
     """Log evidence of held-out tasks under every candidate so far."""
 
     splits: Splits
-    config: SearchConfig
     seed: int
     executor: AbstractExecutor
     values: dict[MixtureCandidate, Float[np.ndarray, " m"]] = dataclasses.field(
@@ -346,7 +307,7 @@ class _Tried:
     def add(self, *candidates: MixtureCandidate) -> None:
         for one in candidates:
             if one not in self.values:
-                score = functools.partial(_scored, one, self.config, self.seed)
+                score = functools.partial(_scored, one, self.seed)
                 self.values[one] = np.concatenate([*self.executor.map(score, self.splits.parts)])
 
     def mean(self, candidate: MixtureCandidate) -> float:
@@ -357,28 +318,27 @@ class _Tried:
         return max(self.values, key=self.mean)
 
 
-def _scored(
-    candidate: MixtureCandidate, config: SearchConfig, seed: int, split: Split
-) -> Float[np.ndarray, " m"]:
-    """Log evidence of the tasks held out; minus infinity where EM failed."""
-    config = dataclasses.replace(config, num_starts=1)
-    mixture = fit_candidate(split.seen, split.gaussian, candidate, config, seed)
+def _scored(candidate: MixtureCandidate, seed: int, split: Split) -> Float[np.ndarray, " m"]:
+    """Log evidence of the tasks held out; minus infinity where EM failed.
+
+    From one start, because the likeliest of several overfits more.
+    """
+    mixture = fit_candidate(split.seen, split.gaussian, candidate, seed, num_starts=1)
     return np.nan_to_num(log_evidence(split.held_out, mixture), nan=-np.inf, neginf=-np.inf)
 
 
-def _try_candidates(tried: _Tried, dim: int) -> None:
+def _try_candidates(tried: _Tried, dim: int, config: SearchConfig) -> None:
     """Free covariances, then tied ones, then those of few factors, then what is in between."""
-    config = tried.config
     free = CovarianceModel(config.pooling_per_parameter * dim)
     tried.add(GAUSSIAN)
-    most, most_free = config.max_components, min(config.max_components, config.max_free)
-    _climb(tried, free, 2, most_free, config)
-    if dim > config.plane_dim or len(tried.splits.parts) > 1:
-        _climb(tried, CovarianceModel(np.inf), 2, min(most, config.max_tied), config)
-    if tried.best.num_components >= config.factors_from and dim > config.plane_dim:
+    most, most_free = config.max_components, min(config.max_components, MAX_FREE)
+    _climb(tried, free, 2, most_free)
+    if dim > PLANE_DIM or len(tried.splits.parts) > 1:
+        _climb(tried, CovarianceModel(np.inf), 2, min(most, config.max_tied))
+    if tried.best.num_components >= FACTORS_FROM and dim > PLANE_DIM:
         first = tried.best.num_components
-        for rank in sorted({dim // each for each in config.parameters_per_factor} - {0}):
-            _climb(tried, CovarianceModel(config.factor_pooling, rank), first, most, config)
+        for rank in sorted({dim // each for each in PARAMETERS_PER_FACTOR} - {0}):
+            _climb(tried, CovarianceModel(FACTOR_POOLING, rank), first, most)
     best = tried.best
     limit = most_free if best.model.rank is None else most
     k = best.num_components
@@ -386,31 +346,31 @@ def _try_candidates(tried: _Tried, dim: int) -> None:
         *(MixtureCandidate(m, best.model) for m in (3 * k // 4, 3 * k // 2) if 1 < m <= limit)
     )
     if tried.best.model.rank is not None and tried.best.num_components >= config.average_from:
-        _try_averages(tried, most, config)
+        _try_averages(tried, most)
 
 
-def _climb(tried: _Tried, model: CovarianceModel, k: int, most: int, config: SearchConfig) -> None:
+def _climb(tried: _Tried, model: CovarianceModel, k: int, most: int) -> None:
     """Double the components until that is clearly worse, of few twice: a start may come out bad."""
     before = MixtureCandidate(k // 2, model)
     best = before if before in tried.values else GAUSSIAN
     worse = 0
-    while k <= most and worse < config.patience:
+    while k <= most and worse < PATIENCE:
         new = MixtureCandidate(k, model)
         tried.add(new)
         clearly = tried.splits.clearly_better(tried.values[best], tried.values[new])
-        many = config.patience if k > config.factors_from else worse + 1
+        many = PATIENCE if k > FACTORS_FROM else worse + 1
         worse = many if clearly else 0
         best = max(best, new, key=tried.mean)
         k *= 2
 
 
-def _try_averages(tried: _Tried, most: int, config: SearchConfig) -> None:
+def _try_averages(tried: _Tried, most: int) -> None:
     """Means of two mixtures: for each rank, of a third more components than suit one mixture."""
     ranks = {one.model.rank for one in tried.values} - {None}
     for rank in ranks:
         alike = [one for one in tried.values if one.model.rank == rank]
         k = min(4 * max(alike, key=tried.mean).num_components // 3, most)
-        tried.add(MixtureCandidate(k, CovarianceModel(config.run_pooling, rank), num_runs=2))
+        tried.add(MixtureCandidate(k, CovarianceModel(RUN_POOLING, rank), num_runs=2))
 
 
 def gaussian_of(
@@ -431,19 +391,16 @@ def fit_candidate(
     blocks: Blocks,
     gaussian: GaussianMixture,
     candidate: MixtureCandidate,
-    config: SearchConfig | None = None,
     seed: int = 0,
+    num_starts: int = NUM_STARTS,
 ) -> GaussianMixture:
     """A candidate fitted to tasks, the best of several starts; of one component, `gaussian`."""
-    config = config or SearchConfig()
     if candidate.num_components == 1:
         return gaussian
     draws = np.concatenate([block.draw(gaussian, seed)[0] for block in blocks])
     weights = np.concatenate([block.task_weights for block in blocks])
-    runs = [
-        _fit_run(blocks, gaussian, draws, weights, candidate, config, (seed, run))
-        for run in range(candidate.num_runs)
-    ]
+    about = (blocks, gaussian, draws, weights, candidate, num_starts)
+    runs = [_fit_run(*about, (seed, run)) for run in range(candidate.num_runs)]
     return GaussianMixture.average(runs, [1 / len(runs)] * len(runs))
 
 
@@ -453,12 +410,12 @@ def _fit_run(
     draws: Float[np.ndarray, "n d"],
     weights: Float[np.ndarray, " n"],
     candidate: MixtureCandidate,
-    config: SearchConfig,
+    num_starts: int,
     seed: tuple[int, int],
 ) -> GaussianMixture:
     k, model = candidate.num_components, candidate.model
     floor = MIN_VARIANCE * np.asarray(gaussian.covs[0])
-    num_starts = config.num_starts if k < config.factors_from else 1
+    num_starts = num_starts if k < FACTORS_FROM else 1
     fits = []
     for start in range(num_starts):
         rng = np.random.default_rng([*seed, k, start])

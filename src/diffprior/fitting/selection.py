@@ -11,7 +11,16 @@ from jaxtyping import Array, Float, Int
 from ..denoisers.base import AbstractDenoiser, jit_once
 from ..denoisers.network import SPREAD_AT, CorrectedDenoiser, Correction
 from ..mixture import GaussianMixture
-from .config import FitConfig, Training
+from .config import (
+    MAX_BASE_SIZE,
+    MIN_ABSOLUTE_GAIN,
+    MIN_RELATIVE_GAIN,
+    MIXTURE_GAIN_RANGE,
+    NEGLIGIBLE_GAIN,
+    TOLERANCE,
+    FitConfig,
+    Training,
+)
 from .report import Candidate
 from .samples import Rows, to_device
 from .search import Search, fit_samples, search_samples
@@ -128,8 +137,9 @@ def simplest_as_good(ordered: list[Scored], config: FitConfig) -> Scored:
     mixed = [one for one in ordered if one.denoiser.base is not None]
     ordered = mixed if config.prefer_mixture and mixed else ordered
     best = min(ordered, key=lambda one: one.candidate.loss)
-    margin = (config.tolerance, config.min_relative_gain)
-    return next(one for one in ordered if as_good(one.errors, best.errors, *margin))
+    return next(
+        one for one in ordered if as_good(one.errors, best.errors, TOLERANCE, MIN_RELATIVE_GAIN)
+    )
 
 
 def worth_correcting(
@@ -137,24 +147,24 @@ def worth_correcting(
 ) -> list[GaussianMixture | None]:
     """The bases that a network is trained on, by the loss of each alone."""
     if len(bases) == 1:
-        return [] if _too_large(bases[0], config) else bases
-    low, high = config.mixture_gain_range
+        return [] if _too_large(bases[0]) else bases
+    low, high = MIXTURE_GAIN_RANGE
     gain = losses[0] - losses[1]
     only_mixture = gain > high * losses[0] or config.prefer_mixture
-    if _too_large(bases[1], config):
+    if _too_large(bases[1]):
         return [] if only_mixture else bases[:1]
     if only_mixture:
         return bases[1:]
-    return bases[:1] if gain < min(low * losses[0], config.min_absolute_gain) else bases
+    return bases[:1] if gain < min(low * losses[0], MIN_ABSOLUTE_GAIN) else bases
 
 
-def _too_large(base: GaussianMixture | None, config: FitConfig) -> bool:
+def _too_large(base: GaussianMixture | None) -> bool:
     """Whether training would be slow: of many numbers, or the mean of two large mixtures, to which
     a network has not been seen to add.
     """
-    if base is None:
-        return False
-    return base.vectors.size > config.max_base_size or base.num_components > MAX_COMPONENTS
+    return base is not None and (
+        base.vectors.size > MAX_BASE_SIZE or base.num_components > MAX_COMPONENTS
+    )
 
 
 def _mixtures(
@@ -192,12 +202,17 @@ class _Validation(NamedTuple):
     pool: Pool
     batch: TrainingBatch
 
+    def scores(self, correction: Correction, held_out: Rows) -> "_Scores":
+        """Errors of every draw, and their spread under a Gaussian base."""
+        errors, spread = _compute_scores(self, correction, held_out)
+        return _Scores(errors.on_host(), np.asarray(self.batch.drawn).ravel(), spread)
+
 
 class _Scores(NamedTuple):
     """Errors of held-out draws, the rows that they are, and their spread under a Gaussian base."""
 
     errors: Errors
-    drawn: Int[np.ndarray, "g s"]
+    drawn: Int[np.ndarray, " b"]
     spread: tuple[Array, ...] | None
 
 
@@ -220,16 +235,16 @@ class _Trainer(NamedTuple):
         same program.
         """
         scored_as = like.standard_like() if base is None and like is not None else base
-        scores = self._scores(self._validation(scored_as), self._start(scored_as))
-        return self._scored(base, None, 0.0, scores, None)
+        scores = self._validation(scored_as).scores(self._start(scored_as), self.held_out)
+        return self._scored(base, None, 0.0, scores)
 
     def as_it_is(self, denoiser: CorrectedDenoiser) -> Scored:
         """A denoiser that is not trained; without attributes where its network takes them."""
         base, correction = denoiser.base, denoiser.correction
         if correction is None or denoiser.takes_attributes:
             return self.alone(base, like=base)
-        scores = self._scores(self._validation(base), correction)
-        return self._scored(base, correction, 1.0, scores, None)
+        scores = self._validation(base).scores(correction, self.held_out)
+        return self._scored(base, correction, 1.0, scores)
 
     def given_attributes(self, rival: CorrectedDenoiser, start: Correction | None) -> list[Scored]:
         """A Gaussian with a network that takes attributes, if it is better than a denoiser that
@@ -241,7 +256,7 @@ class _Trainer(NamedTuple):
             start = single._start(None, self.train.attributes)
         other = single.as_it_is(rival)
         for one in single.corrected(None, start):
-            if not as_good(other.errors, one.errors, 1.0, self.config.min_relative_gain):
+            if not as_good(other.errors, one.errors, 1.0, MIN_RELATIVE_GAIN):
                 loss = other.candidate.loss
                 return [one._replace(candidate=replace(one.candidate, without_attributes=loss))]
         return []
@@ -260,13 +275,12 @@ class _Trainer(NamedTuple):
         validation = self._validation(base)
 
         def evaluate(correction: Correction) -> Float[np.ndarray, " m"]:
-            scores = self._scores(validation, correction)
-            return self._by_task(np.asarray(scores.errors.shrunk(1.0)), scores.drawn)
+            return self._by_task(validation.scores(correction, self.held_out), 1.0)
 
         start = self._start(base) if start is None else start
         more = (self.seed, self.progress, evaluate)
         correction, result = optimize(start, loss, rows, training, *more)
-        scores = self._scores(validation, correction)
+        scores = validation.scores(correction, self.held_out)
         factor = scores.errors.best_factor()
         if factor == 0.0:
             return []
@@ -296,21 +310,16 @@ class _Trainer(NamedTuple):
         pool, batch = _hide(loss, jax.tree.map(lambda a: a[0], drawn), self.held_out)
         return _Validation(loss, pool, batch)
 
-    def _scores(self, validation: _Validation, correction: Correction) -> _Scores:
-        errors, spread = _compute_scores(validation, correction, self.held_out)
-        return _Scores(errors.on_host(), np.asarray(validation.batch.drawn), spread)
-
     def _scored(
         self,
         base: GaussianMixture | None,
         correction: Correction | None,
         factor: float,
         scores: _Scores,
-        result: TrainingResult | None,
+        result: TrainingResult | None = None,
     ) -> Scored:
-        squares = np.asarray(scores.errors.shrunk(factor))
-        loss = float(np.mean(squares))
-        little = loss >= (1.0 - self.config.negligible_gain) * float(np.mean(scores.errors.alone))
+        loss = float(np.mean(scores.errors.shrunk(factor)))
+        little = loss >= (1.0 - NEGLIGIBLE_GAIN) * float(np.mean(scores.errors.alone))
         table = None
         if correction is not None and scores.spread is not None:
             table = _spread_table(scores.spread, factor)
@@ -319,14 +328,14 @@ class _Trainer(NamedTuple):
         losses = () if result is None else result.losses
         candidate = Candidate(kind, components, correction is not None, factor, loss, losses)
         result = result or TrainingResult((loss,), 0)
-        return Scored(denoiser, result, self._by_task(squares, scores.drawn), candidate)
+        return Scored(denoiser, result, self._by_task(scores, factor), candidate)
 
-    def _by_task(
-        self, values: np.ndarray, drawn: Int[np.ndarray, "g s"]
-    ) -> Float[np.ndarray, " t"]:
-        """Contribution of each task to the mean over all draws, times the number of tasks."""
-        tasks, number = self.tasks[drawn.reshape(-1)], int(self.tasks.max()) + 1
-        return np.bincount(tasks, values, minlength=number) * (number / len(values))
+    def _by_task(self, scores: _Scores, factor: float) -> Float[np.ndarray, " t"]:
+        """Contribution of each task to the mean error of all draws, times the number of tasks."""
+        values, number = np.asarray(scores.errors.shrunk(factor)), int(self.tasks.max()) + 1
+        return np.bincount(self.tasks[scores.drawn], values, minlength=number) * (
+            number / len(values)
+        )
 
 
 @jit_once

@@ -29,7 +29,6 @@ from ..mixture import GaussianMixture
 from ..priors.diffusion import (
     EXACT_DRAWS,
     DiffusionPrior,
-    FitOptions,
     exact_model,
     fit_residuals,
 )
@@ -107,8 +106,15 @@ def em_round(
         known = np.concatenate([known, known[some]])
         groups = np.concatenate([groups, groups.max() + 1 + np.arange(count)])
     fit = FitConfig(num_steps=about["steps"])
-    options = FitOptions(fit, about["seed"], groups=groups, initial=prior)
-    train = functools.partial(fit_residuals, options, points, known)
+    train = functools.partial(
+        fit_residuals,
+        points,
+        known,
+        config=fit,
+        seed=about["seed"],
+        groups=groups,
+        initial=prior,
+    )
     settings = {"round": round_, "points": array_digest(drawn.points), **about}
     with warnings.catch_warnings():  # of samples, which are our draws
         warnings.simplefilter("ignore", FitWarning)

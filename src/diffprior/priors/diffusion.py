@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypedDict, Unpack, overload
 
 import equinox as eqx
 import jax
@@ -65,6 +65,19 @@ class Metadata(Serializable):
     names: tuple[str, ...] = dataclasses.field(default=(), compare=False)  # of the parameters
 
 
+class FitOptions(TypedDict, total=False):
+    """Options of `DiffusionPrior.fit`, with and without attributes."""
+
+    preset: str
+    config: FitConfig | None
+    seed: int
+    progress: bool | None
+    sample_weights: ArrayLike | None
+    groups: ArrayLike | None
+    hedge: float
+    initial: "DiffusionPrior | None"
+
+
 class DiffusionPrior(AbstractPrior):
     """p(theta) as a diffusion model over z, where theta = offset + scale z has unit covariance.
 
@@ -95,33 +108,13 @@ class DiffusionPrior(AbstractPrior):
     @overload
     @staticmethod
     def fit(
-        samples: ArrayLike,
-        *,
-        preset: str = "default",
-        config: FitConfig | None = None,
-        seed: int = 0,
-        progress: bool | None = None,
-        sample_weights: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-        hedge: float = 0.0,
-        initial: "DiffusionPrior | None" = None,
-        attributes: None = None,
+        samples: ArrayLike, *, attributes: None = None, **options: Unpack[FitOptions]
     ) -> "DiffusionPrior": ...
 
     @overload
     @staticmethod
     def fit(
-        samples: ArrayLike,
-        *,
-        preset: str = "default",
-        config: FitConfig | None = None,
-        seed: int = 0,
-        progress: bool | None = None,
-        sample_weights: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
-        hedge: float = 0.0,
-        initial: "DiffusionPrior | None" = None,
-        attributes: ArrayLike,
+        samples: ArrayLike, *, attributes: ArrayLike, **options: Unpack[FitOptions]
     ) -> ConditionalPrior: ...
 
     @staticmethod
@@ -173,13 +166,19 @@ class DiffusionPrior(AbstractPrior):
             FitWarning: Samples that are few, repeated, constant, dependent, far from the others, or
                 beyond the precision of draws.
         """
-        about = FitOptions(
-            _config(preset, config), seed, progress, sample_weights, groups, hedge, initial
+        fit = functools.partial(
+            fit_residuals,
+            config=_config(preset, config),
+            seed=seed,
+            progress=progress,
+            sample_weights=sample_weights,
+            groups=groups,
+            hedge=hedge,
+            initial=initial,
         )
         if attributes is not None:
-            fit = functools.partial(fit_residuals, about)
             return ConditionalPrior.fit(samples, attributes, fit, seed)
-        return fit_residuals(about, samples, None)
+        return fit(samples, None)
 
     @staticmethod
     def from_prior(prior: object, schedule: Schedule | None = None) -> "DiffusionPrior":
@@ -295,27 +294,23 @@ class DiffusionPrior(AbstractPrior):
         return ReverseProcess(stages, self.denoiser.stages(schedule), jnp.exp(log_residual))
 
 
-class FitOptions(NamedTuple):
-    """Arguments of `DiffusionPrior.fit`."""
-
-    config: FitConfig
-    seed: int = 0
-    progress: bool | None = False
-    sample_weights: ArrayLike | None = None
-    groups: ArrayLike | None = None
-    hedge: float = 0.0
-    initial: DiffusionPrior | None = None
-
-
 def fit_residuals(
-    options: FitOptions, samples: ArrayLike, attributes: Float[np.ndarray, "n a"] | None
+    samples: ArrayLike,
+    attributes: Float[np.ndarray, "n a"] | None,
+    *,
+    config: FitConfig,
+    initial: DiffusionPrior | None = None,
+    seed: int = 0,
+    progress: bool | None = False,
+    sample_weights: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    hedge: float = 0.0,
 ) -> DiffusionPrior:
     """Learn the prior of parameters, or of what their means given attributes leave of them, whose
     network may take these standardized attributes.
     """
     from ..fitting.fit import Start, fit_model  # slow to import, and not needed to decide
 
-    config, seed, progress, weights, groups, hedge, initial = options
     start = None
     if initial is not None:
         if not isinstance(initial, DiffusionPrior):
@@ -327,8 +322,8 @@ def fit_residuals(
         start = Start(offset, scale, initial.denoiser)
         if config.schedule is None:
             config = dataclasses.replace(config, schedule=initial.schedule)
-    about = (config, seed, progress, weights, groups, hedge, start)
-    found, report = fit_model(samples, *about, attributes)
+    about = (config, seed, progress, sample_weights, groups, hedge, start)
+    found, report = fit_model(samples, attributes, *about)
     fields: dict[str, Any] = found
     return DiffusionPrior(**fields, metadata=Metadata(report))
 

@@ -12,7 +12,7 @@ from ..evidence.base import AbstractEvidence
 from ..files.base import require_finite
 from ..fitting.samples import checked_samples
 from ..gaussian import Gaussian
-from ..mixture import log_normalize, pick
+from ..mixture import log_normalize, mixture_moments, pick
 from .base import AbstractClosedFormPrior, centered, probabilities
 
 
@@ -63,10 +63,7 @@ class EmpiricalPrior(AbstractClosedFormPrior):
 
     @eqx.filter_jit
     def moments(self) -> Gaussian:
-        weights = jnp.exp(self.log_weights)
-        mean = weights @ self.atoms
-        centered = self.atoms - mean[None]
-        return Gaussian(mean, (centered * weights[:, None]).T @ centered)
+        return Gaussian(*mixture_moments(jnp.exp(self.log_weights), self.atoms))
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
         num_samples = positive_int("num_samples", num_samples)

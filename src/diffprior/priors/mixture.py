@@ -23,7 +23,7 @@ from ..evidence.base import AbstractEvidence
 from ..fitting.samples import checked_samples, checked_weights, whitening
 from ..gaussian import Gaussian
 from ..linalg import cholesky, one_at_a_time, solve_half, solve_lower
-from ..mixture import GaussianMixture, log_normalize
+from ..mixture import GaussianMixture, log_normalize, mixture_moments
 from ..threefry import unrolled
 from .base import AbstractClosedFormPrior, centered, probabilities
 from .conditional import ConditionalPrior
@@ -142,16 +142,11 @@ class MixturePrior(AbstractClosedFormPrior):
         mixture: GaussianMixture, offset: ArrayLike, scale: ArrayLike
     ) -> "MixturePrior":
         """The distribution of `offset` (d,) + `scale` (d, d) z, where z has this `mixture`."""
-        mixture = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), mixture)
-        weights, means, factors = mixture.weights, mixture.means, mixture.factors
-        offset, scale = np.asarray(offset), np.asarray(scale)
-        half = scale @ factors
-        covs = half @ np.swapaxes(half, 1, 2)
-        prior = MixturePrior(weights, offset + means @ scale.T, covs)
-        if mixture.noise is None or mixture.loadings is None:
+        moved = mixture.transform(np.asarray(offset), np.asarray(scale))
+        prior = MixturePrior(moved.weights, moved.means, moved.covs)
+        if moved.noise is None or moved.loadings is None:
             return prior
-        noise, loadings = scale @ mixture.noise @ scale.T, scale @ mixture.loadings
-        return prior._replaced(noise=on_device(noise), loadings=on_device(loadings))
+        return prior._replaced(noise=on_device(moved.noise), loadings=on_device(moved.loadings))
 
     def _replaced(self, **fields: Array | None) -> "MixturePrior":
         return MixturePrior.from_fields(self.file_fields() | fields)
@@ -181,11 +176,9 @@ class MixturePrior(AbstractClosedFormPrior):
     def moments(self) -> Gaussian:
         """The Gaussian of the same mean and covariance."""
         numpy: Any = jnp if is_traced(self.means) else np  # which compiles nothing
-        weights, means, covs = map(numpy.asarray, (self.weights, self.means, self.covs))
-        mean = weights @ means
-        centered = means - mean[None]
-        within = numpy.einsum("k,kij->ij", weights, covs)
-        return Gaussian(mean, within + (centered * weights[:, None]).T @ centered)
+        return Gaussian(
+            *mixture_moments(*map(numpy.asarray, (self.weights, self.means, self.covs)))
+        )
 
     def sample(self, key: Key[Array, ""], num_samples: int) -> Float[Array, "n d"]:
         """Draws from the prior."""
