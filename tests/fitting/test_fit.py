@@ -84,6 +84,14 @@ def test_a_warm_start_keeps_coordinates_base_and_schedule() -> None:
     assert second.schedule == dp.Schedule.cosine(7)
 
 
+def test_rows_beyond_single_precision_are_rejected_by_a_warm_start() -> None:
+    """Squares of them would be infinite, and no loss finite."""
+    config = dataclasses.replace(GAUSSIAN, width=None, depth=None, num_steps=1)
+    first, samples = unlearned(), np.concatenate([SAMPLES, 1e30 * SAMPLES[:20]])
+    with pytest.raises(ValueError, match=r"`samples`: expected rows within 1e\+15 standard dev"):
+        dp.DiffusionPrior.fit(samples, initial=first, config=config, progress=False)
+
+
 def test_samples_count_by_their_weights() -> None:
     weights = np.where(SAMPLES[:, 0] > 2.5, 3.0, 0.0)
     weights[0] = 1.0

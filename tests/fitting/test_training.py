@@ -86,6 +86,8 @@ def test_weights_that_diverge_are_left_behind() -> None:
     params, result = descend(Pull(), config, evaluate)
     assert result == TrainingResult((1.0, 0.5), 1) and len(seen) == 3
     assert_allclose(params, seen[1])
+    with pytest.raises(ValueError, match="`samples`: expected finite held-out losses before"):
+        descend(Pull(), config, evaluate)
 
 
 def test_losses_are_as_good_as_their_noise_allows() -> None:

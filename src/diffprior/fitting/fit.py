@@ -28,6 +28,7 @@ from .selection import Selected, select_denoiser
 from .training import fit_stagewise
 
 MIN_SAMPLES = 20
+FARTHEST = 1e15  # standard deviations whose squares single precision holds under any evidence
 
 
 class Start(NamedTuple):
@@ -64,6 +65,11 @@ def fit_model(
     else:
         start = _checked_start(initial, array.shape[1], config, schedule, attributes)
     unit = whitened(array, start.offset, start.scale)
+    if not np.max(np.abs(unit)) < FARTHEST:
+        raise ValueError(
+            f"`samples`: expected rows within {FARTHEST:.0e} standard deviations of the prior, got "
+            f"{np.max(np.abs(unit)):.2g}; drop broken rows, or fit without `initial`"
+        )
     train, held_out, tasks = split_rows(unit, weights, tasks, seed, attributes)
     denoiser = jax.tree.map(to_device, start.denoiser)
     how: dict[str, Any] = {"seed": seed, "progress": progress, "initial": denoiser}

@@ -76,6 +76,11 @@ def optimize(
     with jax.numpy_dtype_promotion("standard"), bar as shown:
         state = _initial(optimizer, rates, params)
         seen = [(state[1], evaluate(state[1]))]
+        if not np.all(np.isfinite(seen[0][1])):
+            raise ValueError(
+                "`samples`: expected finite held-out losses before training, got NaN or infinity; "
+                "drop rows far from all others, or fit without `initial`"
+            )
         losses, best = [float(np.mean(seen[0][1]))], 0
         for index in range(-(-num_steps // chunk)):
             count = min(chunk, num_steps - index * chunk)
