@@ -18,10 +18,12 @@ from ..encoders import Encoder
 from ..evidence.base import AbstractLikelihood
 from ..evidence.linear import Linear
 from ..files.base import Serializable
+from ..logs.logs import Logs
 from ..priors.base import AbstractPrior
 from ..priors.conditional import ConditionalPrior
 from ..reporting.figures import html
 from ..reporting.tables import Table
+from .adapt import adapted
 from .report import LearningReport
 
 
@@ -216,6 +218,36 @@ class Model(Serializable):
             attribute_encoder=self.attribute_encoder,
             unknown=unknown,
         )
+
+    def adapt(self, logs: Logs) -> "Model":
+        """Trust the prior more or less, by the tasks that came after it was learned.
+
+        `learn` mixes a hedge into the prior: a cold start and a wide Gaussian, of a weight that is
+        fixed. Here the weights are estimated again. Where new tasks are like past ones, the hedge
+        fades; where they are not, it takes over within about ten tasks, and new tasks begin almost
+        cold until a prior is learned again from all logs. Cheap: a closed form per task.
+
+        Args:
+            logs: All tasks since the prior was learned, with its features and attributes.
+
+        Returns:
+            The model with its prior reweighted.
+
+        Raises:
+            ValueError: The prior has no hedge or no closed form, or the logs have other features.
+        """
+        if self.report is None or not self.report.hedge:
+            raise ValueError(
+                "`adapt`: expected a prior learned with a hedge, got one without; learn it with "
+                "dp.learn(..., hedge=0.02)"
+            )
+        if logs.dim != self.prior.dim:
+            raise ValueError(
+                f"`logs`: expected {self.prior.dim} features, those of the prior, got {logs.dim}; "
+                "read them with encoder=model.encoder"
+            )
+        prior = adapted(self.prior, self.report.hedge, logs, self.likelihood)
+        return dataclasses.replace(self, prior=prior)
 
     @classmethod
     def file_hints(cls) -> dict[str, object]:
