@@ -36,9 +36,6 @@ class Index(Protocol):
     def __call__(self, features: Float[Rows, "k d"]) -> Float[Rows, " k"]:
         """One number per action, in units of phi' theta (g is increasing)."""
 
-    def moved(self, offset: Float[Rows, " d"]) -> "Index":
-        """The index of parameters that are larger by `offset`."""
-
 
 class LinearIndex(NamedTuple):
     """phi' theta."""
@@ -47,9 +44,6 @@ class LinearIndex(NamedTuple):
 
     def __call__(self, features: Float[Rows, "k d"]) -> Float[Rows, " k"]:
         return features @ self.theta
-
-    def moved(self, offset: Float[Rows, " d"]) -> "LinearIndex":
-        return LinearIndex(self.theta + offset)
 
 
 @functools.cache
@@ -68,25 +62,19 @@ def _response_index(function: NamedFunction) -> type[Any]:
             """The index of every action under every one of several draws."""
             return function.crossed(np.atleast_2d(self.theta), features)
 
-        def moved(self, offset: Float[Rows, " d"]) -> "ResponseIndex":
-            return ResponseIndex(self.theta + offset)
-
     return ResponseIndex
 
 
 class UpperBound(NamedTuple):
     """The upper confidence bound of phi' theta, `width` standard deviations above its mean."""
 
-    mean: Float[Rows, " d"]
+    theta: Float[Rows, " d"]
     cov: Float[Rows, "d d"]
     width: Float[Rows, ""]
 
     def __call__(self, features: Float[Rows, "k d"]) -> Float[Rows, " k"]:
         variance = ((features @ self.cov) * features).sum(axis=1)
-        return features @ self.mean + self.width * variance**0.5
-
-    def moved(self, offset: Float[Rows, " d"]) -> "UpperBound":
-        return self._replace(mean=self.mean + offset)
+        return features @ self.theta + self.width * variance**0.5
 
 
 class GreedyOrRandom(NamedTuple):
@@ -101,9 +89,6 @@ class GreedyOrRandom(NamedTuple):
         greedy = features @ self.theta
         return greedy + self.explore * (random - greedy)
 
-    def moved(self, offset: Float[Rows, " d"]) -> "GreedyOrRandom":
-        return self._replace(theta=self.theta + offset)
-
 
 class RandomIndex(NamedTuple):
     """Random numbers."""
@@ -113,8 +98,11 @@ class RandomIndex(NamedTuple):
     def __call__(self, features: Float[Rows, "k d"]) -> Float[Rows, " k"]:
         return random_numbers(self.words, features.shape[0], features.dtype)
 
-    def moved(self, offset: Float[Rows, " d"]) -> "RandomIndex":
-        return self
+
+def moved(index: Index, offset: Float[Array, " d"]) -> Index:
+    """The index of parameters `theta`, if it has any, that are larger by `offset`."""
+    fields: Any = index
+    return fields._replace(theta=fields.theta + offset) if hasattr(index, "theta") else index
 
 
 def random_numbers(words: UInt32[Rows, " 2"], count: int, dtype: np.dtype) -> Float[Rows, " k"]:

@@ -1,7 +1,7 @@
-"""Decisions of closed forms in plain NumPy: no program is called, and none is compiled first.
+"""Draws of closed forms in plain NumPy: no program is called, and none is compiled first.
 
-The draws are those of `Exact` in compiled programs, from the same random numbers, but always in
-double precision. So a `Bandit` decides as run 0 of `simulate` does, up to rounding.
+Those of decisions are those of `Exact` in compiled programs, from the same random numbers, but
+always in double precision. So a `Bandit` decides as run 0 of `simulate` does, up to rounding.
 """
 
 import math
@@ -9,13 +9,15 @@ import statistics
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float, UInt32
+from jaxtyping import Float, Int, UInt32
 
 from ..checks import default_float
 from ..evidence.glm import terms_on_host, variational_of_rows
 from ..evidence.history import InUnits, Terms, history_on_host
 from ..evidence.linear import Linear
-from ..gaussian import tilted
+from ..gaussian import Tilted, tilted
+from ..linalg import solve_lower, times_each
+from ..mixture import log_normalize, pick
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..samplers.exact import PROPOSALS, Exact, Proposals
@@ -26,11 +28,18 @@ from .updates import State
 MAX_DECISIONS, MAX_NUMBERS = 64, 2**12  # whose random numbers are computed at once
 
 
-class Components:
-    """The components of a Gaussian mixture, in double precision."""
+class HostMixture:
+    """The Gaussian mixture that an agent draws from, alone and under linear evidence of many tasks
+    (see `Tilted`), in double precision.
 
-    def __init__(self, prior: GaussianPrior | MixturePrior) -> None:
-        self.splits = isinstance(prior, MixturePrior)
+    If the columns of `factors` L are in `reverse` order, L C^-T, in reverse order, is the Cholesky
+    factor of the posterior covariance, which compiled programs multiply by the same noise.
+    """
+
+    def __init__(
+        self, prior: GaussianPrior | MixturePrior, temperature: float, reverse: bool
+    ) -> None:
+        self.splits, self.temperature = isinstance(prior, MixturePrior), temperature
         names = ("weights", "means", "covs") if self.splits else ("mean", "cov")
         parts = [np.asarray(getattr(prior, name), np.float64) for name in names]
         weights, self.means, covs = (
@@ -38,53 +47,152 @@ class Components:
         )
         with np.errstate(divide="ignore"):
             self.log_weights = np.log(weights)
-        self.center = weights @ self.means
-        self.trils = np.linalg.cholesky(covs)
-        self.reversed = np.ascontiguousarray(self.trils[:, :, ::-1])
+        self.center, self.trils = weights @ self.means, np.linalg.cholesky(covs)
+        self.factors = np.ascontiguousarray(self.trils[:, :, :: -1 if reverse else 1])
+        self.transposed = np.ascontiguousarray(self.factors.swapaxes(1, 2))
+
+    @staticmethod
+    def of(agent: AbstractAgent, *, reverse: bool = False) -> "HostMixture | None":
+        """The mixture that an agent draws from, if it does."""
+        sampler = agent.sampler if isinstance(agent, ThompsonSampling) else None
+        prior = sampler.prior if isinstance(sampler, Exact) else None
+        if sampler is None or not isinstance(prior, GaussianPrior | MixturePrior):
+            return None
+        return HostMixture(prior, float(sampler.temperature), reverse)
+
+    def given(
+        self, states: Sequence[State], offsets: Float[np.ndarray, "n d"] | None = None
+    ) -> Tilted:
+        """All tasks given their evidence; one that knows nothing, if there are none."""
+        dim = self.means.shape[1]
+        precision, shift = np.zeros((1, dim, dim)), np.zeros((1, dim))
+        if states:
+            evidence = [[np.asarray(leaf, np.float64) for leaf in s.leaves[:2]] for s in states]
+            precision, shift = (
+                np.stack(column) / self.temperature for column in zip(*evidence, strict=True)
+            )
+        if offsets is not None and states:
+            shift = shift - times_each(precision, offsets)
+        # All is relative to a center, near which the terms that grow with the evidence cancel.
+        center = np.linalg.solve(precision + np.eye(dim), shift[:, :, None])[:, :, 0]
+        local = shift - times_each(precision, center)
+        return tilted(self.means - center[:, None], self.factors, precision, local)
+
+    def posteriors(
+        self, states: Sequence[State], offsets: Float[np.ndarray, "n d"] | None = None
+    ) -> tuple[Float[np.ndarray, "n k"], Float[np.ndarray, "n k d"], Float[np.ndarray, "n k d d"]]:
+        """Weights, means, and F with covariances F' F, of all tasks."""
+        given = self.given(states, offsets)
+        weights, _ = log_normalize(self.log_weights + given.log_mass())
+        factors = solve_lower(given.tril, self.transposed)
+        means = self.means + np.matmul(given.half_step[:, :, None], factors)[:, :, 0]
+        return weights, means if offsets is None else means + offsets[:, None], factors
+
+    def draws(
+        self,
+        states: Sequence[State],
+        words: Int[np.ndarray, "n 2"],
+        num_draws: int,
+        seed: int,
+        offsets: Float[np.ndarray, "n d"] | None = None,
+    ) -> Float[np.ndarray, "n m d"]:
+        """Draws of tasks, each from random numbers of its own; NaN where they cannot be made."""
+        (num_components, dim), count = self.means.shape, len(words)
+        uniforms, noise = _random_numbers(seed, words, num_draws, dim)
+        try:
+            given = self.given(states, offsets)
+        except np.linalg.LinAlgError:  # of one of them
+            if count == 1:
+                return np.full_like(noise, np.nan)
+            each = (slice(i, i + 1) for i in range(count))
+            own = [
+                (states[i], words[i], num_draws, seed, None if offsets is None else offsets[i])
+                for i in each
+            ]
+            return np.concatenate([self.draws(*about) for about in own])
+        which = pick(log_normalize(self.log_weights + given.log_mass())[0], uniforms)
+        task = np.arange(count) if states else np.zeros(count, np.int64)
+        pairs = which + num_components * task[:, None]
+        thetas = self._located(given, pairs.reshape(-1), noise.reshape(-1, dim))
+        thetas = thetas.reshape(noise.shape)
+        return thetas if offsets is None else thetas + offsets[:, None].astype(noise.dtype)
+
+    def _located(
+        self, given: Tilted, pairs: Int[np.ndarray, " v"], noise: Float[np.ndarray, "v d"]
+    ) -> Float[np.ndarray, "v d"]:
+        """Noise with the mean and covariance of the component of the task that each names, in few
+        products of matrices.
+        """
+        counts = np.bincount(pairs)
+        order = np.argsort(pairs.astype(np.min_scalar_type(len(counts))), kind="stable")
+        named = np.flatnonzero(counts)
+        which, last = named % len(self.means), np.cumsum(counts[named]) - 1
+        factors = solve_lower(
+            given.tril.reshape(-1, *self.trils.shape[1:])[named], self.transposed[which]
+        )
+        steps = given.half_step.reshape(-1, 1, noise.shape[1])[named]
+        means = (self.means[which, None] + steps @ factors).astype(noise.dtype)
+        factors, located = factors.astype(noise.dtype), np.empty_like(noise)
+        rooms = 2 ** np.ceil(np.log2(counts[named])).astype(np.int64)
+        for room in np.unique(rooms):
+            some = np.flatnonzero(rooms == room)
+            first = last[some, None] - counts[named[some], None] + 1
+            rows = order[np.minimum(first + np.arange(room), last[some, None])]
+            located[rows] = means[some] + noise[rows] @ factors[some]
+        return located
+
+
+def _random_numbers(
+    seed: int, words: Int[np.ndarray, "n 2"], num_draws: int, dim: int
+) -> tuple[Float[np.ndarray, "n m"], Float[np.ndarray, "n m d"]]:
+    """Uniform and standard normal numbers of each task, in the generator's order."""
+    count = len(words)
+    uniforms = np.empty((count, num_draws))
+    noise = np.empty((count, num_draws, dim), default_float())
+    bits = np.random.Philox(key=seed)
+    rng, state = np.random.Generator(bits), bits.state
+    for place, (number, times) in enumerate(words.tolist()):
+        state["state"]["counter"][2:] = times, number
+        bits.state = state
+        rng.random(out=uniforms[place])
+        rng.standard_normal(dtype=noise.dtype, out=noise[place])
+    return uniforms, noise
 
 
 class _GivenSums:
-    """Components given linear evidence: their log weights, and draws from each.
+    """A mixture given linear evidence: log weights, and factors of the components drawn so far."""
 
-    The columns of their factors L are in reverse order: then L C^-T, in reverse order, is the
-    Cholesky factor of the posterior covariance, which compiled programs multiply by the same noise.
-    """
-
-    def __init__(self, prior: Components, leaves: Sequence[np.ndarray], temperature: float) -> None:
-        precision, shift = (np.asarray(leaf, np.float64) / temperature for leaf in leaves[:2])
-        self._prior = prior
-        self._factors = dict[int, np.ndarray]()
-        local = shift - precision @ prior.center
-        self._given = tilted(prior.means - prior.center, prior.reversed, precision, local)
-        self.log_weights = prior.log_weights
-        if len(prior.means) > 1:
-            self.log_weights = prior.log_weights + self._given.log_mass()
+    def __init__(self, mixture: HostMixture, state: State) -> None:
+        evidence = (np.asarray(leaf, np.float64) for leaf in state.leaves[:2])
+        precision, shift = (a / mixture.temperature for a in evidence)
+        center = mixture.center
+        self._mixture, self._factors = mixture, dict[int, np.ndarray]()
+        self._given = tilted(
+            mixture.means - center, mixture.factors, precision, shift - precision @ center
+        )
+        self.log_weights = mixture.log_weights
+        if len(mixture.means) > 1:
+            self.log_weights = mixture.log_weights + self._given.log_mass()
 
     def draw(self, numbers: tuple[np.ndarray, np.ndarray]) -> Float[np.ndarray, " d"]:
         """The draw that Gumbel and standard normal numbers determine."""
         gumbel, noise = numbers
-        which = int(np.argmax(self.log_weights + gumbel)) if self._prior.splits else 0
-        factor = self._factors.get(which)
-        if factor is None:
-            factor = np.linalg.solve(self._given.tril[which], self._prior.reversed[which].T).T
-            self._factors[which] = factor
-        return self._prior.means[which] + factor @ (self._given.half_step[which] + noise[::-1])
+        which = int(np.argmax(self.log_weights + gumbel)) if self._mixture.splits else 0
+        if which not in self._factors:
+            tril, transposed = self._given.tril[which], self._mixture.transposed[which]
+            self._factors[which] = np.linalg.solve(tril, transposed).T
+        moved = self._given.half_step[which] + noise[::-1]
+        return self._mixture.means[which] + self._factors[which] @ moved
 
 
 class _GivenRows:
-    """Components given rows of a generalized linear model: proposals near their posteriors."""
+    """A mixture given rows of a generalized linear model: proposals near its posteriors."""
 
-    def __init__(
-        self,
-        prior: Components,
-        terms: Terms,
-        leaves: Sequence[np.ndarray],
-        temperature: float,
-    ) -> None:
-        self._history = history_on_host(terms, leaves, temperature)
-        local = InUnits(self._history, prior.means, prior.trils)
+    def __init__(self, mixture: HostMixture, terms: Terms, state: State) -> None:
+        self._history = history_on_host(terms, state.leaves, mixture.temperature)
+        local = InUnits(self._history, mixture.means, mixture.trils)
         self._proposals = Proposals.of(
-            prior.log_weights, prior.means, prior.trils, variational_of_rows(local)
+            mixture.log_weights, mixture.means, mixture.trils, variational_of_rows(local)
         )
 
     def draw(self, numbers: tuple[np.ndarray, np.ndarray]) -> Float[np.ndarray, " d"]:
@@ -100,15 +208,11 @@ class ClosedForm:
     """
 
     def __init__(
-        self,
-        prior: GaussianPrior | MixturePrior,
-        temperature: float,
-        terms: Terms | None,
-        stream: UInt32[np.ndarray, " 2"],
+        self, mixture: HostMixture, terms: Terms | None, stream: UInt32[np.ndarray, " 2"]
     ) -> None:
-        self._prior, self._terms = Components(prior), terms
-        self._temperature, self._stream = temperature, (stream[:1], stream[1:])
-        num_components, dim = self._prior.means.shape
+        self._mixture, self._terms = mixture, terms
+        self._stream = (stream[:1], stream[1:])
+        num_components, dim = mixture.means.shape
         self._shape = (dim,) if terms is None else (PROPOSALS, 2 * dim + 4)
         count = math.prod(self._shape) + num_components
         self._at_once = max(1, min(MAX_DECISIONS, MAX_NUMBERS // count))
@@ -118,16 +222,11 @@ class ClosedForm:
     @staticmethod
     def of(agent: AbstractAgent, stream: UInt32[np.ndarray, " words"]) -> "ClosedForm | None":
         """The closed form that an agent draws from, if it does."""
-        sampler = agent.sampler if isinstance(agent, ThompsonSampling) else None
-        if not isinstance(sampler, Exact) or not is_known_generator():
+        mixture, terms = HostMixture.of(agent, reverse=True), terms_on_host(agent.likelihood)
+        known = terms is not None or isinstance(agent.likelihood, Linear)
+        if mixture is None or not known or not is_known_generator():
             return None
-        prior, temperature = sampler.prior, float(sampler.temperature)
-        if not isinstance(prior, GaussianPrior | MixturePrior):
-            return None
-        terms = terms_on_host(agent.likelihood)
-        if terms is None and not isinstance(agent.likelihood, Linear):
-            return None
-        return ClosedForm(prior, temperature, terms, stream)
+        return ClosedForm(mixture, terms, stream)
 
     @property
     def slower(self) -> bool:
@@ -147,9 +246,9 @@ class ClosedForm:
         leaves, given = self._given
         if given is None or leaves is not state.leaves:
             if self._terms is None:
-                given = _GivenSums(self._prior, state.leaves, self._temperature)
+                given = _GivenSums(self._mixture, state)
             else:
-                given = _GivenRows(self._prior, self._terms, state.leaves, self._temperature)
+                given = _GivenRows(self._mixture, self._terms, state)
             self._given = (state.leaves, given)
         return given
 
@@ -163,9 +262,9 @@ class ClosedForm:
             first, dtype = block * self._at_once, default_float()
             keys = host_fold_in(self._stream, np.arange(first, first + self._at_once))
             firsts = np.zeros((self._at_once, 1))
-            if self._prior.splits or self._terms is not None:
+            if self._mixture.splits or self._terms is not None:
                 first_keys, keys = (host_fold_in(keys, np.full(1, i)) for i in range(2))
-                count = len(self._prior.means) if self._terms is None else 2
+                count = len(self._mixture.means) if self._terms is None else 2
                 firsts = host_uniforms(first_keys, count, dtype)
                 firsts = _gumbels(firsts) if self._terms is None else firsts.astype(np.float64)
             normals = _normals(host_uniforms(keys, math.prod(self._shape), dtype))

@@ -42,6 +42,7 @@ from .agents import (
     RandomIndex,
     ThompsonSampling,
     key_words,
+    moved,
     random_numbers,
 )
 from .closed_form import ClosedForm
@@ -225,11 +226,13 @@ class Request:
         return int(top_k)
 
 
-def _reply(request: Request, array: np.ndarray, *, ranked: bool = True) -> Any:
-    """A result (B, ...) without the axes that the request did not have: the first where it has no
-    batch, and the second where it is `ranked` and one action is asked for.
+def _reply(request: Request, array: np.ndarray | None, *, ranked: bool) -> Any:
+    """A result (B, ...) without the first axis if the request has no batch, nor, if not `ranked`,
+    the second.
     """
-    array = array[:, 0] if ranked and not request.ranked else array
+    if array is None:
+        return None
+    array = array if ranked else array[:, 0]
     array = array[0] if request.single else array
     return array.item() if array.ndim == 0 else array
 
@@ -249,11 +252,7 @@ def block_size(agent: AbstractAgent) -> int:
 
 
 class Policy:
-    """Draws, chooses and estimates propensities for one agent, with the streams of a seed.
-
-    The agent is partitioned once, so that a decision costs little more than its arithmetic. Safe to
-    share between threads.
-    """
+    """Draws, chooses and estimates propensities for one agent, with the streams of a seed."""
 
     def __init__(self, agent: AbstractAgent, seed: int) -> None:
         self._leaves, self._structure = partition(agent, pack=True)
@@ -261,7 +260,6 @@ class Policy:
         self._mean = host_mean(agent.likelihood)
         self._closed_form = ClosedForm.of(agent, self._decisions)
         self._block = block_size(agent)
-        self._latest: tuple[Any, ...] = (None, None, None)  # found without hashing what it is for
         self._compiled = False  # whether to decide by program where that is faster, once compiled
 
     def decide(self, state: State, number: int, request: Request) -> Decision:
@@ -281,9 +279,10 @@ class Policy:
         if request.num_draws is not None:
             share, error, some_failed = self._shares(state, number, request, actions)
             failed = failed | some_failed
-            share, error = (_reply(request, each) for each in (share, error))
-        scores, lost = (_reply(request, a, ranked=False) for a in (self._mean(values), failed))
-        return Decision(_reply(request, actions), scores, share, error, lost)
+        replies = (_reply(request, a, ranked=request.ranked) for a in (actions, share, error))
+        scores, lost = (_reply(request, a, ranked=True) for a in (self._mean(values), failed))
+        action, propensity, propensity_se = replies
+        return Decision(action, scores, propensity, propensity_se, lost)
 
     def warm_up(self, state: State, request: Request) -> None:
         """Compile what decisions of this size need; they then use it."""
@@ -329,10 +328,7 @@ class Policy:
     def _shares(
         self, state: State, number: int, request: Request, actions: Int[np.ndarray, "b top_k"]
     ) -> tuple[Float[np.ndarray, "b top_k"], Float[np.ndarray, "b top_k"], bool]:
-        """Propensities of the chosen actions, their errors, and whether a draw failed.
-
-        Every decision has draws of its own, although all share the evidence.
-        """
+        """Propensities of the chosen actions, their errors, and whether a draw failed."""
         key, most = _folded(self._propensities, number), request.num_draws or 0
         masks = [None] * request.size if request.mask is None else list(request.mask)
         counts = [
@@ -360,8 +356,9 @@ class Policy:
         """Results of the agent's `method` for the numbers from `first` on, and which failed."""
         parts = []
         for start, size in pieces(count):
-            program = self._program(method, state, size)
-            index, failed = program(self._leaves, state.leaves, key, _as_word(first + start))
+            program = compiled(_draw_program, self._structure, state.structure, method, size)
+            number = np.asarray((first + start) % 2**32, np.uint32)
+            index, failed = program(self._leaves, state.leaves, key, number)
             parts.append((awaited(failed), *map(np.asarray, index)))
         kind = type(index)
         if len(parts) == 1 and size == count:
@@ -369,16 +366,6 @@ class Policy:
         else:
             failed, *fields = (np.concatenate(found)[:count] for found in zip(*parts, strict=True))
         return kind(*fields), failed
-
-    def _program(self, method: str, state: State, count: int) -> Callable[..., Any]:
-        """The program of so many draws; that of a single one is found without hashing."""
-        structure, known, program = self._latest
-        if count == 1 and structure is state.structure and known == method:
-            return program
-        program = compiled(_draw_program, self._structure, state.structure, method, count)
-        if count == 1:
-            self._latest = (state.structure, method, program)
-        return program
 
 
 def _draw_program(
@@ -423,10 +410,6 @@ def _folded(words: UInt32[np.ndarray, " words"], number: int) -> UInt32[np.ndarr
         return np.concatenate(host_fold_in(halves, np.full(1, number % 2**32)))
     key = jax.random.wrap_key_data(jax.device_put(words))
     return np.asarray(jax.random.key_data(decision_key(key, number % 2**32)))
-
-
-def _as_word(number: int) -> UInt32[np.ndarray, ""]:
-    return np.asarray(number % 2**32, np.uint32)
 
 
 def _paired_values(index: Any, features: Float[np.ndarray, "b k d"]) -> Float[np.ndarray, "b k"]:
@@ -594,10 +577,8 @@ class TaskDraws(NamedTuple):
 
 
 class TaskPolicy:
-    """Indices of one agent for many tasks; `num_others` per call are for a propensity.
-
-    One program serves every request: evidence is padded to room for `max_rows` rows, and a loop
-    goes over the tasks, whose own draws are side by side.
+    """Indices of one agent for many tasks by one program, of evidence with room for `max_rows`
+    rows; `num_others` of the draws of a task are for a propensity.
     """
 
     def __init__(
@@ -628,19 +609,19 @@ class TaskPolicy:
         numbers[:count] = [(request.number % 2**32, request.block) for request in requests]
         temperatures = np.ones(TASKS_PER_CALL)
         temperatures[:count] = [request.temperature for request in requests]
-        own = (evidence, temperatures, seeds, numbers, _conditions_of(requests))
+        conditions = None
+        if requests[0].condition is not None:  # as all have, or none
+            given: Any = [request.condition for request in requests]
+            conditions = padded(given, TASKS_PER_CALL)
+        own = (evidence, temperatures, seeds, numbers, conditions)
         found = program(self._leaves, own, np.int32(count))
         return jax.tree.map(lambda array: np.asarray(array)[:count], found)
 
 
-def _conditions_of(requests: Sequence[TaskRequest]) -> Float[np.ndarray, "n c"] | None:
-    """The conditions of tasks, of which all have one or none."""
-    first = requests[0].condition
-    if first is None:
-        return None
-    conditions = np.zeros((TASKS_PER_CALL, len(first)), default_float())
-    conditions[: len(requests)] = [request.condition for request in requests]
-    return conditions
+def padded(conditions: ArrayLike, size: int) -> Float[np.ndarray, "n c"]:
+    """Conditions of tasks, with rows of zeros up to this number."""
+    rows = np.asarray(conditions, default_float())
+    return np.pad(rows, [(0, size - len(rows)), (0, 0)])
 
 
 @functools.cache
@@ -680,7 +661,7 @@ def _task_program(
 
         def index(key: Key[Array, ""]) -> tuple[Index, Bool[Array, ""]]:
             found, failed = agent.index(key, evidence)
-            return found if condition is None else found.moved(offset), failed
+            return found if condition is None else moved(found, offset), failed
 
         return jax.vmap(index)(keys)
 

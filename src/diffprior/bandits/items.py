@@ -325,15 +325,13 @@ class Items(AbstractOnline):
                 named.append([self._active[row].name for row in chosen.tolist()])
                 places.append(best)
                 highest.append(values[best])
+        single = axes < 3
         scores = self._mean(np.array(highest))
-        if top_k == 1:
-            named, scores = [names[0] for names in named], scores[:, 0]
-        whole = functools.partial(
-            self._propensities, propensity, view, x, places, version, axes < 3
-        )
-        if axes == 3:
-            return ItemChoice(named, scores, whole)
-        return ItemChoice(named[0], float(scores[0]) if top_k == 1 else scores[0], whole)
+        items = named if top_k > 1 else [names[0] for names in named]
+        scores = _reply(scores, single, top_k)
+        about = (propensity, view, x, places, version, single)
+        whole = functools.partial(self._propensities, *about)
+        return ItemChoice(items[0] if single else items, scores, whole)
 
     def update(self, item: Names, context: object, reward: ArrayLike) -> None:
         """Learn from rewards, which may come late, in any order, and of many items at once.
@@ -481,7 +479,7 @@ class Items(AbstractOnline):
         item = self._known("name", _checked_name("name", name))
         state = item.state
         state = None if state is None else self._present(state)
-        thetas = self._draws.parameters(state, num_draws, seed_or_fresh(seed), item.condition)
+        thetas = self._draws.posterior(state, num_draws, seed_or_fresh(seed), item.condition)
         if not np.isfinite(thetas).all():
             raise RuntimeError("`posterior`: a draw failed; rescale features or set jax_enable_x64")
         return Posterior(thetas, () if self._encoder is None else self._encoder.names)
@@ -567,11 +565,7 @@ class Items(AbstractOnline):
                 pairs = enumerate(zip(x, places, strict=True))
                 found = [view.shares(self._agent, i, each, p) for i, (each, p) in pairs]
         shares, errors = (np.stack(part) for part in zip(*found, strict=True))
-        if view.top_k == 1:
-            shares, errors = shares[:, 0], errors[:, 0]
-        if not single:
-            return shares, errors
-        return (float(shares[0]), float(errors[0])) if view.top_k == 1 else (shares[0], errors[0])
+        return _reply(shares, single, view.top_k), _reply(errors, single, view.top_k)
 
     def _exact(
         self, view: "View", x: Float[np.ndarray, "r d"], places: Int[np.ndarray, " one"]
@@ -595,7 +589,7 @@ class Items(AbstractOnline):
         for start, size in pieces(len(changed), HOST_SIZES):
             some = changed[start : start + size]
             states = [item.state or self._empty for item in some]
-            parts = mixture.mixtures(states, self._stacked_conditions(some))
+            parts = mixture.posteriors(states, self._stacked_conditions(some))
             for item, *own in zip(some, *parts, strict=True):
                 known[item.number] = (item.num_redraws, *own)
         found = [known[item.number][1:] for item in items]
@@ -687,6 +681,13 @@ class Items(AbstractOnline):
             full = self._max_rows if items[index].num_rewards > (self._max_rows or 0) else None
             rooms = State.of(state.evidence, full, like=like)
             items[index].state = rooms._replace(moment=float(moments[place]))
+
+
+def _reply(array: Float[np.ndarray, "b top_k"], single: bool, top_k: int) -> Any:
+    """A result without the axes that the choice did not have."""
+    array = array[:, 0] if top_k == 1 else array
+    array = array[0] if single else array
+    return float(array) if array.ndim == 0 else array
 
 
 def _stacked(items: Sequence[_Item]) -> Iterator[SavedArrays]:

@@ -16,15 +16,12 @@ from numpy.typing import ArrayLike
 
 from ..checks import default_float
 from ..evidence.base import AbstractEvidence
-from ..gaussian import Tilted, tilted
-from ..linalg import solve_lower
-from ..priors.gaussian import GaussianPrior
-from ..priors.mixture import MixturePrior
+from ..evidence.linear import Linear
 from ..samplers.exact import Exact
 from ._dispatch import Structure, compiled, partition
 from .agents import AbstractAgent, AbstractGaussianAgent, LinUCB, ThompsonSampling, Uniform
-from .closed_form import Components
-from .decisions import of_residual, pieces, seed_key
+from .closed_form import HostMixture
+from .decisions import of_residual, padded, pieces, seed_key
 from .updates import State
 
 POOL = 2**14  # draws of a learned prior that new items share once there are more of them
@@ -128,7 +125,8 @@ class PanelDraws:
         self._agent, self._num_draws, self._dim, self._seed = agent, num_draws, dim, seed
         self._leaves, self._structure = partition(agent)
         self._key = jax.random.key_data(seed_key(seed))
-        self.mixture = ConditionedMixture.of(agent, dim)
+        linear = isinstance(agent.likelihood, Linear)
+        self.mixture = HostMixture.of(agent) if linear else None
         self._width = dim if isinstance(agent, LinUCB) else 0  # of covariances
         if isinstance(agent, Uniform):
             self._num_draws = 0
@@ -187,15 +185,28 @@ class PanelDraws:
         if not states:
             drawn = self._pool(words[:, 0] + (words[:, 1] - 1) * STRIDE)
             return (drawn if conditions is None else drawn + conditions[:, None]), none
+        return self._programmed(states, words, conditions)
+
+    def _programmed(
+        self,
+        states: Sequence[State],
+        words: Int[np.ndarray, "n 2"],
+        conditions: Float[np.ndarray, "n e"] | None,
+        posterior: int | None = None,
+    ) -> tuple[Float[np.ndarray, "n m d"], Float[np.ndarray, "n c c"]]:
+        """Joint draws and covariances by a compiled program, or so many draws from a posterior."""
+        count = len(words)
         size = next(size for size in reversed(SIZES) if size >= count)
-        padded = np.zeros((size, 2), np.uint32)
-        padded[:count] = words
-        program = compiled(_program, self._structure, states[0].structure, self._num_draws)
-        leaves, by = side_by_side(states, size), _padded(conditions, size)
-        thetas, covs = program(self._leaves, self._key, leaves, padded, by)
+        own = np.zeros((size, 2), np.uint32)
+        own[:count] = words
+        about = (self._structure, states[0].structure, posterior or self._num_draws)
+        program = compiled(_program, *about, posterior is None)
+        leaves = side_by_side(states, size)
+        by = None if conditions is None else padded(conditions, size)
+        thetas, covs = program(self._leaves, self._key, leaves, own, by)
         return np.asarray(thetas)[:count], np.asarray(covs)[:count]
 
-    def parameters(
+    def posterior(
         self,
         state: State | None,
         num_draws: int,
@@ -205,13 +216,11 @@ class PanelDraws:
         """Draws from the posterior of one item; NaN where they failed."""
         if state is None:
             state = State.of(self._agent.likelihood.empty(self._dim, 0), None)
+        words, by = np.zeros((1, 2), np.int64), None if condition is None else condition[None]
         if self.mixture is not None:
-            words = np.zeros((1, 2), np.int64)
-            by = None if condition is None else condition[None]
             return self.mixture.draws([state], words, num_draws, seed, by)[0]
-        program = compiled(_parameters_program, self._structure, state.structure, num_draws)
-        key = jax.random.key_data(seed_key(seed))
-        return np.asarray(program(self._leaves, key, state.leaves, condition))
+        own = PanelDraws(self._agent, seed, num_draws, self._dim)
+        return own._programmed([state], words, by, num_draws)[0][0]
 
     def _prior_draws(self, key: Key[Array, ""], count: int) -> Any:
         assert isinstance(self._agent, ThompsonSampling)
@@ -219,145 +228,6 @@ class PanelDraws:
             return self._agent.sampler.prior.sample(key, count)
         empty = self._agent.likelihood.empty(self._dim)
         return self._agent.sampler.sample_many(key, empty, count, throw=False)[0]
-
-
-class ConditionedMixture:
-    """Gaussian mixtures under linear evidence, of many items side by side (see `Tilted`)."""
-
-    def __init__(self, prior: GaussianPrior | MixturePrior, temperature: float) -> None:
-        components = Components(prior)
-        self.means, self.log_weights = components.means, components.log_weights
-        self.trils = components.trils
-        self.transposed = np.ascontiguousarray(self.trils.swapaxes(1, 2))
-        self.temperature = temperature
-
-    @staticmethod
-    def of(agent: AbstractAgent, dim: int) -> "ConditionedMixture | None":
-        """The mixture that an agent draws from, if it does."""
-        sampler = agent.sampler if isinstance(agent, ThompsonSampling) else None
-        if not isinstance(sampler, Exact) or not agent.likelihood.empty(dim).quadratic:
-            return None
-        prior = sampler.prior
-        if not isinstance(prior, GaussianPrior | MixturePrior):
-            return None
-        return ConditionedMixture(prior, float(sampler.temperature))
-
-    def given(
-        self, states: Sequence[State], offsets: Float[np.ndarray, "n d"] | None = None
-    ) -> Tilted:
-        """All items given their evidence; one that knows nothing, if there are none."""
-        dim = self.means.shape[1]
-        precision, shift = np.zeros((1, dim, dim)), np.zeros((1, dim))
-        if states:
-            evidence = [[np.asarray(leaf, np.float64) for leaf in s.leaves[:2]] for s in states]
-            precision, shift = (
-                np.stack(column) / self.temperature for column in zip(*evidence, strict=True)
-            )
-        if offsets is not None and states:
-            shift = shift - (precision @ offsets[:, :, None])[:, :, 0]
-        # All is relative to a center, near which the terms that grow with the evidence cancel.
-        center = np.linalg.solve(precision + np.eye(dim), shift[:, :, None])[:, :, 0]
-        local = shift - (precision @ center[:, :, None])[:, :, 0]
-        return tilted(self.means - center[:, None], self.trils, precision, local)
-
-    def mixtures(
-        self, states: Sequence[State], offsets: Float[np.ndarray, "n d"] | None = None
-    ) -> tuple[Float[np.ndarray, "n k"], Float[np.ndarray, "n k d"], Float[np.ndarray, "n k d d"]]:
-        """Weights, means, and F with covariances F' F, of all items."""
-        given = self.given(states, offsets)
-        log_weights = self.log_weights + given.log_mass()
-        weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
-        factors = solve_lower(given.tril, self.transposed)
-        means = self.means + np.matmul(given.half_step[:, :, None], factors)[:, :, 0]
-        means = means if offsets is None else means + offsets[:, None]
-        return weights / weights.sum(axis=1, keepdims=True), means, factors
-
-    def draws(
-        self,
-        states: Sequence[State],
-        words: Int[np.ndarray, "n 2"],
-        num_draws: int,
-        seed: int,
-        offsets: Float[np.ndarray, "n d"] | None = None,
-    ) -> Float[np.ndarray, "n m d"]:
-        """Draws of items, each from random numbers of its own; NaN where they cannot be made."""
-        (num_components, dim), count = self.means.shape, len(words)
-        uniforms, noise = _random_numbers(seed, words, num_draws, dim)
-        try:
-            given = self.given(states, offsets)
-        except np.linalg.LinAlgError:  # of one of them
-            return (
-                np.full_like(noise, np.nan)
-                if count == 1
-                else np.concatenate(
-                    [
-                        self.draws(
-                            states[i : i + 1],
-                            words[i : i + 1],
-                            num_draws,
-                            seed,
-                            None if offsets is None else offsets[i : i + 1],
-                        )
-                        for i in range(count)
-                    ]
-                )
-            )
-        log_weights = self.log_weights + given.log_mass()
-        cumulative = np.cumsum(np.exp(log_weights - log_weights.max(axis=1, keepdims=True)), axis=1)
-        places = uniforms * cumulative[:, -1:]
-        which = (places[:, :, None] >= cumulative[:, None, :-1]).sum(axis=2)
-        own = np.arange(count) if states else np.zeros(count, np.int64)
-        pairs = which + num_components * own[:, None]
-        thetas = self._located(given, pairs.reshape(-1), noise.reshape(-1, dim))
-        thetas = thetas.reshape(noise.shape)
-        return thetas if offsets is None else thetas + offsets[:, None].astype(noise.dtype)
-
-    def _located(
-        self, given: Tilted, pairs: Int[np.ndarray, " v"], noise: Float[np.ndarray, "v d"]
-    ) -> Float[np.ndarray, "v d"]:
-        """Noise with the mean and covariance of the component of the item that each names, in few
-        products of matrices.
-        """
-        counts = np.bincount(pairs)
-        order = np.argsort(pairs.astype(np.min_scalar_type(len(counts))), kind="stable")
-        named = np.flatnonzero(counts)
-        which, last = named % len(self.means), np.cumsum(counts[named]) - 1
-        factors = solve_lower(
-            given.tril.reshape(-1, *self.trils.shape[1:])[named], self.transposed[which]
-        )
-        steps = given.half_step.reshape(-1, 1, noise.shape[1])[named]
-        means = (self.means[which, None] + steps @ factors).astype(noise.dtype)
-        factors, located = factors.astype(noise.dtype), np.empty_like(noise)
-        rooms = 2 ** np.ceil(np.log2(counts[named])).astype(np.int64)
-        for room in np.unique(rooms):
-            some = np.flatnonzero(rooms == room)
-            first = last[some, None] - counts[named[some], None] + 1
-            rows = order[np.minimum(first + np.arange(room), last[some, None])]
-            located[rows] = means[some] + noise[rows] @ factors[some]
-        return located
-
-
-def _random_numbers(
-    seed: int, words: Int[np.ndarray, "n 2"], num_draws: int, dim: int
-) -> tuple[Float[np.ndarray, "n m"], Float[np.ndarray, "n m d"]]:
-    """Uniform and standard normal numbers of each item, in the generator's order."""
-    count = len(words)
-    uniforms = np.empty((count, num_draws))
-    noise = np.empty((count, num_draws, dim), default_float())
-    bits = np.random.Philox(key=seed)
-    rng, state = np.random.Generator(bits), bits.state
-    for place, (number, times) in enumerate(words.tolist()):
-        state["state"]["counter"][2:] = times, number
-        bits.state = state
-        rng.random(out=uniforms[place])
-        rng.standard_normal(dtype=noise.dtype, out=noise[place])
-    return uniforms, noise
-
-
-def _padded(conditions: Float[np.ndarray, "n e"] | None, size: int) -> np.ndarray | None:
-    if conditions is None:
-        return None
-    return np.pad(conditions.astype(default_float()), [(0, size - len(conditions)), (0, 0)])
 
 
 def state_kind(state: State) -> tuple[object, ...]:
@@ -376,19 +246,29 @@ def _program(
     agent_structure: Structure[AbstractAgent],
     evidence_structure: Structure[AbstractEvidence],
     num_draws: int,
+    joint: bool,
 ) -> Callable[..., tuple[Array, Array]]:
-    """Draws (n, m, d), NaN where they failed, and covariances if the agent asks for them."""
+    """Draws (n, m, d) of items, NaN where they failed, and covariances: those of a Gaussian agent
+    with its mean in place of draws, where they are `joint` ones for a panel.
+    """
 
     def one(
         agent: AbstractAgent, key: Array, leaves: list[Array], words: Array, condition: Array | None
     ) -> Any:
-        key = jax.random.fold_in(jax.random.fold_in(key, words[0]), words[1])
         evidence = evidence_structure.combine(leaves)
-        if isinstance(agent, AbstractGaussianAgent):
+        if joint and isinstance(agent, AbstractGaussianAgent):
             posterior, failed = agent.posterior(evidence)
             return jnp.where(failed, jnp.nan, posterior.mean)[None], posterior.cov
-        keys = jax.random.split(key, num_draws)
-        return _drawn(agent, keys, evidence, condition), jnp.zeros((0, 0))
+        if joint:
+            key = jax.random.fold_in(jax.random.fold_in(key, words[0]), words[1])
+        agent, evidence, offset = of_residual(agent, evidence, condition)
+
+        def draw(key: Array) -> Array:
+            theta, failed = agent.draw(key, evidence)
+            return jnp.where(failed, jnp.nan, theta)
+
+        thetas = jax.lax.map(draw, jax.random.split(key, num_draws), batch_size=SIZES[0])
+        return thetas if condition is None else thetas + offset[None], jnp.zeros((0, 0))
 
     @jax.jit
     def panel(
@@ -402,35 +282,3 @@ def _program(
         return jax.vmap(functools.partial(one, agent, key))(leaves, words, conditions)
 
     return panel
-
-
-def _drawn(
-    agent: AbstractAgent, keys: Array, evidence: AbstractEvidence, condition: Array | None
-) -> Array:
-    """Parameters (m, d), NaN where they failed, under the prior of the condition."""
-    agent, evidence, offset = of_residual(agent, evidence, condition)
-
-    def one(key: Array) -> Array:
-        theta, failed = agent.draw(key, evidence)
-        return jnp.where(failed, jnp.nan, theta)
-
-    thetas = jax.lax.map(one, keys, batch_size=SIZES[0])
-    return thetas if condition is None else thetas + offset[None]
-
-
-def _parameters_program(
-    agent_structure: Structure[AbstractAgent],
-    evidence_structure: Structure[AbstractEvidence],
-    num_draws: int,
-) -> Callable[..., Array]:
-    """Draws (n, d) from the posterior of one item."""
-
-    @jax.jit
-    def parameters(
-        agent_leaves: list[Array], key_data: Array, leaves: list[Array], condition: Array | None
-    ) -> Any:
-        keys = jax.random.split(jax.random.wrap_key_data(key_data), num_draws)
-        agent, evidence = agent_structure.combine(agent_leaves), evidence_structure.combine(leaves)
-        return _drawn(agent, keys, evidence, condition)
-
-    return parameters

@@ -2,7 +2,7 @@
 
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -21,9 +21,8 @@ from ..problems.synthetic import ItemProblem, ItemRun
 from ..progress import Progress
 from ..progress import progress as show_progress
 from ..samplers.base import AbstractSampler
-from ..samplers.choose import best_sampler
-from ._dispatch import Structure, partition
-from .agents import AbstractAgent, ThompsonSampling
+from ._dispatch import Structure, compiled, partition
+from .agents import AbstractAgent, as_agent
 from .decisions import checked_seed, choose, decision_key, stream_keys
 from .items import Items
 from .result import SimulationResult
@@ -136,6 +135,23 @@ class Outcome(NamedTuple):
     action: Int[Rows, "*n"]
     failed: Bool[Rows, "*n"]
 
+    @staticmethod
+    def joined(parts: "Iterable[Outcome]", axis: int) -> "Outcome":
+        """Several outcomes as one, in NumPy."""
+        return Outcome(*(np.concatenate(found, axis) for found in zip(*parts, strict=True)))
+
+    def check(self, name: str) -> None:
+        """Raise if a draw of the agent of this name has failed."""
+        if np.any(self.failed):
+            raise RuntimeError(
+                f"`simulate`: {np.sum(self.failed)} of the first {self.failed.size} decisions of "
+                f"agent {name!r} rest on a draw that failed, the first of them in round "
+                f"{1 + np.argmax(np.any(self.failed, axis=0))}. Likely causes: a sampler that "
+                "diverges as evidence grows; features or rewards of extreme scale; float32 at its "
+                "limit (set jax_enable_x64). throw=False goes on with random actions and counts "
+                "them."
+            )
+
 
 class Played(NamedTuple):
     """The outcome of an agent, and the seconds that playing and compiling took."""
@@ -144,31 +160,10 @@ class Played(NamedTuple):
     seconds: float
     compile_seconds: float
 
-    @staticmethod
-    def joined(parts: "list[Played]", num_runs: int) -> "Played":
-        """Several shards as one, of the first so many runs."""
-        arrays = zip(*(part.outcome for part in parts), strict=True)
-        return Played(
-            Outcome(*(np.concatenate(found)[:num_runs] for found in arrays)),
-            sum(part.seconds for part in parts),
-            sum(part.compile_seconds for part in parts),
-        )
-
-
-def check_draws(name: str, failed: Bool[Rows, "runs rounds"]) -> None:
-    """Raise if a draw of an agent has failed."""
-    if np.any(failed):
-        raise RuntimeError(
-            f"`simulate`: {np.sum(failed)} of the first {failed.size} decisions of agent "
-            f"{name!r} rest on a draw that failed, the first of them in round "
-            f"{1 + np.argmax(np.any(failed, axis=0))}. Likely causes: a sampler that diverges "
-            "as evidence grows; features or rewards of extreme scale; float32 at its limit "
-            "(set jax_enable_x64). throw=False goes on with random actions and counts them."
-        )
-
 
 class Player:
-    """An agent on its way through the rounds of all runs, in shards of equal size.
+    """An agent on its way through the rounds of all runs, in shards of equal size, one for each
+    core: the matrices of a step are too small to occupy more than one.
 
     Where the runs cannot be shared evenly, the last one is repeated, and what it adds is dropped.
     """
@@ -176,50 +171,49 @@ class Player:
     def __init__(
         self, name: str, agent: AbstractAgent, dim: int, num_runs: int, capacity: int
     ) -> None:
-        self.name = name
-        self.agent = agent
-        self.num_runs = num_runs
+        self.name, self._num_runs = name, num_runs
+        self._agent, self._agent_leaves = agent, partition(agent)
         evidence = jax.vmap(lambda _: agent.likelihood.empty(dim, capacity))(jnp.arange(num_runs))
-        cores = num_cores() if jax.default_backend() == "cpu" else 1
-        self.shards = _shards(evidence, _num_shards(num_runs, cores))
-        self.program: Any = None
-        self.outcomes: list[Outcome] = []
-        self.seconds = self.compile_seconds = 0.0
+        cores = min(num_cores(), num_runs) if jax.default_backend() == "cpu" else 1
+        shards = _shards(evidence, -(-num_runs // -(-num_runs // cores)))
+        self._shards, (self._structure, *_) = zip(*map(partition, shards), strict=True)
+        self._program: Any = None
+        self._outcomes: list[Outcome] = []
+        self._seconds = self._compile_seconds = 0.0
 
     def play(self, rounds: Rounds) -> None:
         """Play some rounds; all calls have the same shapes."""
-        shards = _shards(rounds, len(self.shards))
-        if self.program is None:
+        shards = _shards(rounds, len(self._shards))
+        leaves, structure = self._agent_leaves
+        if self._program is None:
             self._check_rewards(rounds)
             begin = time.perf_counter()
-            self.program = _program(self.agent, self.shards[0], shards[0])
-            self.compile_seconds = time.perf_counter() - begin
+            program = compiled(_rounds_program, structure, self._structure)
+            self._program = program.lower(leaves, self._shards[0], shards[0]).compile()
+            self._compile_seconds = time.perf_counter() - begin
         begin = time.perf_counter()
-        with ThreadPoolExecutor(len(self.shards)) as pool:
-            played = list(pool.map(self.program, self.shards, shards))
-        self.seconds += time.perf_counter() - begin
-        self.shards = [evidence for evidence, _ in played]
-        parts = zip(*(outcome for _, outcome in played), strict=True)
-        self.outcomes.append(Outcome(*(np.concatenate(part)[: self.num_runs] for part in parts)))
+        with ThreadPoolExecutor(len(self._shards)) as pool:
+            calls = pool.map(functools.partial(self._program, leaves), self._shards, shards)
+            after, outcomes = zip(*jax.block_until_ready(list(calls)), strict=True)
+        self._seconds += time.perf_counter() - begin
+        self._shards = after
+        parts = Outcome.joined(outcomes, 0)
+        self._outcomes.append(Outcome(*(part[: self._num_runs] for part in parts)))
 
-    def outcome(self, num_rounds: int) -> Outcome:
-        """All rounds played so far, up to `num_rounds`."""
-        parts = zip(*self.outcomes, strict=True)
-        return Outcome(*(np.concatenate(part, axis=1)[:, :num_rounds] for part in parts))
+    def played(self, num_rounds: int) -> Played:
+        """The outcome so far, up to `num_rounds`, and the time that it took."""
+        whole = Outcome.joined(self._outcomes, 1)
+        outcome = Outcome(*(part[:, :num_rounds] for part in whole))
+        return Played(outcome, self._seconds, self._compile_seconds)
 
     def check(self, num_rounds: int) -> None:
         """Raise if a draw has failed."""
-        if not np.any(self.outcomes[-1].failed):  # so that all are not joined every time
-            return
-        check_draws(self.name, self.outcome(num_rounds).failed)
-
-    def played(self, num_rounds: int) -> Played:
-        """The outcome, and the time that it took."""
-        return Played(self.outcome(num_rounds), self.seconds, self.compile_seconds)
+        if np.any(self._outcomes[-1].failed):  # so that all are not joined every time
+            self.played(num_rounds).outcome.check(self.name)
 
     def _check_rewards(self, rounds: Rounds) -> None:
         try:
-            self.agent.likelihood.check_rewards(np.asarray(rounds.rewards).reshape(-1))
+            self._agent.likelihood.check_rewards(np.asarray(rounds.rewards).reshape(-1))
         except ValueError as error:
             raise ValueError(
                 f"`agents`: the likelihood of {self.name!r} cannot take the problem's rewards "
@@ -227,63 +221,30 @@ class Player:
             ) from error
 
 
-def _num_shards(num_runs: int, cores: int) -> int:
-    """One for each core: the matrices of a step are too small to occupy more than one."""
-    each = -(-num_runs // min(cores, num_runs))
-    return -(-num_runs // each)
-
-
 def _shards(tree: Any, count: int) -> list[Any]:
-    """Pieces of equal length along the first axis of every array, the last entry repeated where
-    there are too few.
-    """
+    """Pieces of equal length along the first axis, the last entry repeated if there are too few."""
 
     def piece(index: int, array: Any) -> Any:
         size = -(-array.shape[0] // count)
-        rows = np.minimum(np.arange(index * size, (index + 1) * size), array.shape[0] - 1)
-        whole = rows[-1] - rows[0] == size - 1
-        return array[rows[0] : rows[-1] + 1] if whole else array[rows]
+        if (index + 1) * size <= array.shape[0]:
+            return array[index * size : (index + 1) * size]
+        return array[np.minimum(np.arange(index * size, (index + 1) * size), array.shape[0] - 1)]
 
     return [jax.tree.map(functools.partial(piece, i), tree) for i in range(count)]
 
 
-def _program(agent: AbstractAgent, evidence: AbstractEvidence, rounds: Rounds) -> Any:
-    """A function of evidence and rounds that plays them, compiled."""
-    known, agent_structure = partition(agent)
-    state, evidence_structure = partition(evidence)
-    shapes = jax.tree.map(jax.typeof, (known, state, rounds))
-    leaves, tree = jax.tree.flatten(shapes)
-    compiled = _compiled(agent_structure, evidence_structure, tuple(leaves), tree)
-
-    def play(evidence: AbstractEvidence, rounds: Rounds) -> tuple[AbstractEvidence, Outcome]:
-        after, outcome = compiled(known, partition(evidence)[0], rounds)
-        outcome = jax.tree.map(np.asarray, outcome)
-        return evidence_structure.combine(after), outcome
-
-    return play
-
-
-@functools.lru_cache(maxsize=64)
-def _compiled(
-    agent: Structure[AbstractAgent],
-    evidence: Structure[AbstractEvidence],
-    shapes: tuple[Any, ...],
-    tree: Any,
-) -> Any:
+def _rounds_program(agent: Structure[AbstractAgent], evidence: Structure[AbstractEvidence]) -> Any:
     """Algorithm 3 for some rounds of every run, for all agents of one structure."""
 
+    @jax.jit
     def play(known: list[Any], state: list[Any], rounds: Rounds) -> tuple[list[Any], Outcome]:
-        agent_here: AbstractAgent = agent.combine(known)
-        step = functools.partial(_step, agent_here)
-        run = jax.vmap(functools.partial(jax.lax.scan, step))
+        run = jax.vmap(
+            functools.partial(jax.lax.scan, functools.partial(_step, agent.combine(known)))
+        )
         after, outcome = run(evidence.combine(state), rounds)
         return partition(after)[0], outcome
 
-    arguments = jax.tree.map(
-        lambda shape: jax.ShapeDtypeStruct(shape.shape, shape.dtype),
-        jax.tree.unflatten(tree, shapes),
-    )
-    return jax.jit(play).lower(*arguments).compile()
+    return play
 
 
 def _step(
@@ -310,10 +271,7 @@ def simulate(
 ) -> SimulationResult:
     """Regret of every agent, Eq. (9), for the same parameters, actions and reward noise.
 
-    `agents` maps names to agents; a sampler stands for Thompson sampling with it. Runs go side by
-    side in one compiled program, a share of them on each core. A failed draw raises, or with
-    throw=False is counted and its action is random. `progress` shows how far it is: a bar on a
-    terminal, elsewhere a line every ten seconds; False shows nothing.
+    Runs go side by side in one compiled program, a share of them on each core.
 
     Args:
         problem: Where parameters, actions and rewards come from.
@@ -321,7 +279,8 @@ def simulate(
         num_runs: Independent runs of each agent.
         num_rounds: Rounds of each run.
         seed: Of the environments and the agents.
-        progress: False shows nothing.
+        progress: How far it is: a bar on a terminal, elsewhere a line every ten seconds; False
+            shows nothing.
         throw: Whether a failed draw raises; else its action is random and counted.
         executor: Shares the runs out among its workers, to which the problem and the agents are
             sent; by default they go side by side in this process.
@@ -359,12 +318,10 @@ def simulate(
         played = _shared_out(play, num_runs, executor, progress)
         if throw:
             for name, part in played.items():
-                check_draws(name, part.outcome.failed)
+                part.outcome.check(name)
+    regret = {name: np.cumsum(p.outcome.regret, 1, np.float64) for name, p in played.items()}
     return SimulationResult(
-        regret={
-            name: np.cumsum(part.outcome.regret, axis=1, dtype=np.float64)
-            for name, part in played.items()
-        },
+        regret=regret,
         actions={name: np.asarray(part.outcome.action) for name, part in played.items()},
         failures={name: int(np.sum(part.outcome.failed)) for name, part in played.items()},
         seconds={name: part.seconds for name, part in played.items()},
@@ -465,7 +422,12 @@ def _shared_out(
         for part in executor.map(play, shards):
             parts.append(part)
             shown.advance()
-    return {name: Played.joined([part[name] for part in parts], num_runs) for name in parts[0]}
+    found = {}
+    for name in parts[0]:
+        outcomes, *times = zip(*(part[name] for part in parts), strict=True)
+        outcome = Outcome(*(a[:num_runs] for a in Outcome.joined(outcomes, 0)))
+        found[name] = Played(outcome, *map(sum, times))
+    return found
 
 
 def _chunks(
@@ -491,22 +453,19 @@ def _checked_agents(
             f"`agents`: expected names mapped to agents, got {type(agents).__name__} "
             f'{"without entries" if not agents else "without names"}; pass {{"TS": agent, ...}}'
         )
-    named = {str(name): _checked_agent(problem, name, agent) for name, agent in agents.items()}
-    return problem, named
+    return problem, {str(name): _checked_agent(problem, name, a) for name, a in agents.items()}
 
 
 def _checked_agent(
     problem: AbstractProblem | ItemProblem, name: str, agent: object
 ) -> AbstractAgent:
-    if isinstance(agent, AbstractPrior) or hasattr(agent, "denoise"):
-        agent = best_sampler(agent, likelihood=problem.likelihood)
-    if isinstance(agent, AbstractSampler):
-        agent = ThompsonSampling(agent, problem.likelihood)
-    if not isinstance(agent, AbstractAgent):
+    able = isinstance(agent, AbstractAgent | AbstractSampler | AbstractPrior)
+    if not able and not hasattr(agent, "denoise"):
         raise ValueError(
             f"`agents`: expected an agent, a sampler or a prior for {name!r}, got "
             f"{type(agent).__name__}; pass a prior, or a sampler such as `Exact(prior)`"
         )
+    agent = agent if isinstance(agent, AbstractAgent) else as_agent(agent, problem.likelihood)
     known = _num_features(problem)
     if agent.dim is not None and agent.likelihood.num_features(agent.dim) != known:
         raise ValueError(

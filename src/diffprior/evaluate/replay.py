@@ -329,7 +329,7 @@ def _probabilities(
     requests = _requests(agent, decisions, known, seed)
     while some := list(itertools.islice(requests, TASKS_PER_CALL * num_cores())):
         draws = policy([request for _, request in some])
-        beliefs = model([request for _, request in some]).index.mean[:, 0]
+        beliefs = model([request for _, request in some]).index.theta[:, 0]
         for row, (place, _) in enumerate(some):
             features, mask = decisions.features[known[place]], decisions.mask[known[place]]
             values = all_values(draws.of(row), features.astype(default_float(), copy=False))

@@ -18,12 +18,8 @@ from ..threefry import unrolled
 from .base import AbstractSampler, Info, checked_temperature, first_belief, from_unit, to_unit
 
 PROPOSALS = 16  # of a pass, of which one is chosen, where the likelihood is not quadratic
-REFINEMENTS = {
-    1: (),
-    2: (3.0,),
-    3: (1.5, 8.0),
-    4: (1.0, 4.0, 16.0),
-}  # noise precisions after pass 1
+# Noise precisions after pass 1, by the number of passes.
+REFINEMENTS = {1: (), 2: (3.0,), 3: (1.5, 8.0), 4: (1.0, 4.0, 16.0)}
 
 
 class FewPasses(AbstractSampler):
@@ -63,10 +59,9 @@ class FewPasses(AbstractSampler):
         self, key: Key[Array, ""], evidence: AbstractEvidence
     ) -> tuple[Float[Array, " d"], Info]:
         prior, local = self.prior, to_unit(self.prior, evidence)
-        run = _linear_passes if local.quadratic else _expanding_passes
         count = 1 if local.quadratic else PROPOSALS
         random = PassNoise.of(key, self.passes, count, prior.dim, prior.offset.dtype)
-        theta = from_unit(prior, run(prior.denoiser, local, REFINEMENTS[self.passes], random))
+        theta = from_unit(prior, _passes(prior.denoiser, local, REFINEMENTS[self.passes], random))
         return theta, Info.of(theta)
 
 
@@ -87,44 +82,34 @@ class PassNoise(NamedTuple):
         return PassNoise(normal[:, 0], normal[:, 1:], uniform[:, 1:], uniform[:, 0])
 
 
-def _linear_passes(
+def _passes(
     denoiser: Any,
     local: AbstractEvidence,
     refinements: tuple[float, ...],
     random: PassNoise,
 ) -> Float[Array, " d"]:
-    matrix, shift = local.expand(Gaussian.point(jnp.zeros_like(random.hiding[0])))
-    task = eigh(matrix).nonnegative()
-    hidden = Hidden.nothing(task)
-    posterior = denoiser.posterior(task, shift)
-    s = posterior.draw(random.noises[0, 0], random.components[0, 0])
-    for i, precision in enumerate(refinements, start=1):
-        hidden = hidden.more(precision, s, random.hiding[i])
-        posterior = denoiser.posterior(hidden.added_to(task), shift + hidden.shift)
-        s = posterior.draw(random.noises[i, 0], random.components[i, 0])
-    return s
-
-
-def _expanding_passes(
-    denoiser: Any,
-    local: AbstractEvidence,
-    refinements: tuple[float, ...],
-    random: PassNoise,
-) -> Float[Array, " d"]:
-    """The likelihood is expanded anew for every pass."""
-    matrix, shift = local.expand(first_belief(local))
-    belief = denoiser.denoise(eigh(matrix).nonnegative(), shift)
+    """A likelihood that is not quadratic is expanded anew for every pass."""
+    if local.quadratic:
+        belief = Gaussian.point(jnp.zeros_like(random.hiding[0]))
+    else:
+        matrix, shift = local.expand(first_belief(local))
+        belief = denoiser.denoise(eigh(matrix).nonnegative(), shift)
     matrix, shift = local.expand(belief)
-    task = eigh(matrix).nonnegative()
+    task = both = eigh(matrix).nonnegative()
     hidden = Hidden.nothing(task)
-    posterior = denoiser.posterior(task, shift)
-    s = _proposed(posterior, local, (matrix, shift), random, 0)
-    for i, precision in enumerate(refinements, start=1):
-        hidden = hidden.more(precision, s, random.hiding[i])
-        matrix, shift = local.expand(Gaussian.point(s))
-        both = eigh(matrix + hidden.matrix()).nonnegative()
+    s = jnp.zeros_like(shift)
+    for i, precision in enumerate((0.0, *refinements)):
+        if i:
+            hidden = hidden.more(precision, s, random.hiding[i])
+            both = hidden.added_to(task)
+        if i and not local.quadratic:
+            matrix, shift = local.expand(Gaussian.point(s))
+            both = eigh(matrix + hidden.matrix()).nonnegative()
         posterior = denoiser.posterior(both, shift + hidden.shift)
-        s = _proposed(posterior, local, (matrix, shift), random, i)
+        if local.quadratic:
+            s = posterior.draw(random.noises[i, 0], random.components[i, 0])
+        else:
+            s = _proposed(posterior, local, (matrix, shift), random, i)
     return s
 
 
