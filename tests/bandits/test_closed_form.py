@@ -10,6 +10,7 @@ import reference
 from bandits.helpers import standard_prior
 from cases import LOGISTIC, NEGATIVE_BINOMIAL, POISSON, ZERO_INFLATED, LikelihoodCase
 from diffprior.bandits.bandit import Bandit
+from diffprior.bandits.decisions import Policy
 
 RNG = np.random.default_rng(12)
 FEATURES = RNG.standard_normal((6, 3))
@@ -118,6 +119,20 @@ def test_after_warming_up_the_program_decides_likewise() -> None:
         np.testing.assert_allclose(*(decision.scores for decision in decisions), atol=1e-6)
         for bandit in (first, second):
             bandit.update(FEATURES[decisions[0].action], reward)
+
+
+def test_the_program_is_compiled_in_a_thread_and_used_at_a_fixed_number() -> None:
+    """Twice as many decisions later; linear rewards, for which NumPy is faster, have none."""
+    for likelihood, compiles in ((dp.Logistic(), True), (dp.Linear(1.0), False)):
+        bandit, other = (Bandit(PRIORS["mixture"], likelihood, seed=4) for _ in range(2))
+        other._policy = Policy(other.agent, 4, compile_after=2)
+        for number in range(6):
+            decisions = [each.decide(FEATURES) for each in (bandit, other)]
+            np.testing.assert_allclose(*(each.scores for each in decisions), atol=1e-6)
+            assert (other._policy._compiling is not None) == (compiles and number >= 1)
+            assert other._policy._compiled == (compiles and number >= 3)
+            for each in (bandit, other):
+                each.update(FEATURES[decisions[0].action], number % 2.0)
 
 
 @pytest.mark.parametrize("likelihood", [dp.Linear(1.0), dp.Logistic()], ids=["linear", "logistic"])

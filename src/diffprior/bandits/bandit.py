@@ -24,6 +24,7 @@ from ..samplers.base import AbstractSampler
 from ._dispatch import check_not_forked
 from .agents import ThompsonSampling, known_prior
 from .decisions import (
+    COMPILE_AFTER,
     MAX_DRAWS,
     Decision,
     Policy,
@@ -139,7 +140,8 @@ class Bandit(AbstractOnline):
     The decisions that follow from a seed and a history are those of run 0 of `simulate` with the
     same seed (Algorithm 3), up to rounding: a Gaussian or a mixture decides in NumPy and in double
     precision, where nothing has to be compiled. Under a generalized linear model a compiled program
-    takes half as long, or less; `warm_up` compiles it.
+    takes half as long, or less; `warm_up` compiles it, as does a thread after 2,000 decisions, and
+    it then decides from the 4,000th on (unless `max_rows` is None, as it grows with the rows).
 
     A bandit may be shared between threads: decisions run side by side, each on the evidence of the
     moment, updates one after the other, and `save` writes one moment. It does not survive a fork of
@@ -184,7 +186,8 @@ class Bandit(AbstractOnline):
         encoder: Encoder | None = None,
     ) -> None:
         super().__init__(prior, likelihood, seed, temperature, max_rows, half_life, encoder)
-        self._policy = Policy(self._agent, self._seed)
+        compile_after = None if self._max_rows is None else COMPILE_AFTER  # of one shape of rows
+        self._policy = Policy(self._agent, self._seed, compile_after)
         self._check_rewards = self.likelihood.check_rewards  # slow to be looked up in a module
         self._stds = feature_scales(self.likelihood, self._moments)
         self._updating = threading.Lock()  # held while evidence is made of evidence

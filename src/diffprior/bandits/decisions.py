@@ -15,8 +15,10 @@ batch and one by one.
 
 import dataclasses
 import functools
+import itertools
 import math
 import secrets
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -57,6 +59,7 @@ BLOCK, CLOSED_BLOCK = 32, 256  # draws for propensities at once; where they cost
 DECISIONS_AT_ONCE = 256  # of a batch whose draws for propensities are in memory
 MAX_BLOCKS = 8  # of draws for propensities in one call, per decision of the call before
 MAX_TABLE = 2**22  # values of actions that are compared at once
+COMPILE_AFTER = 2000  # slower decisions in NumPy, which take about as long as compiling does
 _NOT_FAILED = np.zeros(1, bool)
 
 
@@ -254,13 +257,15 @@ def block_size(agent: AbstractAgent) -> int:
 class Policy:
     """Draws, chooses and estimates propensities for one agent, with the streams of a seed."""
 
-    def __init__(self, agent: AbstractAgent, seed: int) -> None:
+    def __init__(self, agent: AbstractAgent, seed: int, compile_after: int | None = None) -> None:
         self._leaves, self._structure = partition(agent, pack=True)
         _, self._decisions, self._propensities = stream_words(seed)
         self._mean = host_mean(agent.likelihood)
         self._closed_form = ClosedForm.of(agent, self._decisions)
         self._block = block_size(agent)
         self._compiled = False  # whether to decide by program where that is faster, once compiled
+        self._compile_after, self._num_slow = compile_after, itertools.count(1)
+        self._compiling: threading.Thread | None = None
 
     def decide(self, state: State, number: int, request: Request) -> Decision:
         """The decisions of a request, the first of which has this number."""
@@ -296,8 +301,22 @@ class Policy:
         if count == 1 and closed is not None and state.learn is not None:
             theta = closed.draw(state, number)
             if theta is not None:
+                if closed.slower and self._compile_after is not None:
+                    self._compile_in_time(state, next(self._num_slow))
                 return LinearIndex(theta[None]), _NOT_FAILED
         return self._draw("index", state, self._decisions, number, count)
+
+    def _compile_in_time(self, state: State, num_slow: int) -> None:
+        """Compile the program in a thread after some decisions, and use it after twice as many: not
+        as soon as it is there, so that results do not depend on time.
+        """
+        if num_slow == self._compile_after:
+            about = ("index", state, self._decisions, 0, 1)
+            self._compiling = threading.Thread(target=self._draw, args=about, name="decisions")
+            self._compiling.start()
+        elif self._compiling is not None and num_slow >= 2 * (self._compile_after or 0):
+            self._compiling.join()
+            self._compiled = True
 
     def fails(self, state: State, num_draws: int) -> bool:
         """Whether one of the first draws of the compiled program fails given this evidence."""

@@ -162,8 +162,7 @@ class Played(NamedTuple):
 
 
 class Player:
-    """An agent on its way through the rounds of all runs, in shards of equal size, one for each
-    core: the matrices of a step are too small to occupy more than one.
+    """An agent on its way through the rounds of all runs, in shards of equal size.
 
     Where the runs cannot be shared evenly, the last one is repeated, and what it adds is dropped.
     """
@@ -174,8 +173,8 @@ class Player:
         self.name, self._num_runs = name, num_runs
         self._agent, self._agent_leaves = agent, partition(agent)
         evidence = jax.vmap(lambda _: agent.likelihood.empty(dim, capacity))(jnp.arange(num_runs))
-        cores = min(num_cores(), num_runs) if jax.default_backend() == "cpu" else 1
-        shards = _shards(evidence, -(-num_runs // -(-num_runs // cores)))
+        cores = num_cores() if jax.default_backend() == "cpu" else 1
+        shards = _shards(evidence, _num_shards(num_runs, cores))
         self._shards, (self._structure, *_) = zip(*map(partition, shards), strict=True)
         self._program: Any = None
         self._outcomes: list[Outcome] = []
@@ -219,6 +218,12 @@ class Player:
                 f"`agents`: the likelihood of {self.name!r} cannot take the problem's rewards "
                 f"({error}); give the agent `problem.likelihood`"
             ) from error
+
+
+def _num_shards(num_runs: int, cores: int) -> int:
+    """One for each core: the matrices of a step are too small to occupy more than one."""
+    each = -(-num_runs // min(cores, num_runs))
+    return -(-num_runs // each)
 
 
 def _shards(tree: Any, count: int) -> list[Any]:

@@ -20,6 +20,7 @@ VARIATIONAL_STEPS = 8
 DAMPING = 0.7  # of the variational steps; undamped ones oscillate where predictors vary widely
 NODES = 3  # of Gauss-Hermite quadrature: E exp(eta) is 5 % low at a standard deviation of 1.5
 _PLACES, _MASSES = np.polynomial.hermite_e.hermegauss(NODES)
+_MASSES /= _MASSES.sum()
 
 Natural = tuple[Float[AnyArray, "*k d d"], Float[AnyArray, "*k d"]]  # precision and shift
 Values = TypeVar("Values")  # an array, or a tree of arrays
@@ -33,7 +34,7 @@ def average(
     """The means of `function(eta)` over independent eta ~ N(mean, variance), each on its own."""
     xp = numpy_of(mean)
     std = xp.sqrt(xp.maximum(variance, 0.0))
-    places, masses = (xp.asarray(a, std.dtype) for a in (_PLACES, _MASSES / _MASSES.sum()))
+    places, masses = (xp.asarray(a, std.dtype) for a in (_PLACES, _MASSES))
     if xp is np:
         values = function(mean + places.reshape(-1, *[1] * std.ndim) * std)
     else:
@@ -80,7 +81,7 @@ def first_guesses(
     """Where to begin a search: at zero, and at the mean given Gaussian evidence."""
     xp, identity = numpy_of(shift), _identity(shift)
     inverse_tril = solve_lower(cholesky(identity + precision), identity)
-    guess = times_each(xp.swapaxes(inverse_tril, -1, -2), times_each(inverse_tril, shift))
+    guess = times_each(inverse_tril.swapaxes(-1, -2), times_each(inverse_tril, shift))
     zero = xp.zeros_like(guess)
     return xp.stack([zero, _where(xp.all(xp.isfinite(guess), -1), guess, zero)])
 
@@ -120,7 +121,7 @@ def _newton_step(expand: Callable[[AnyArray], Expansion], search: ModeSearch) ->
     tril = cholesky(search.at.precision + (1.0 + search.damping)[..., None, None] * identity)
     inverse_tril = solve_lower(tril, identity)
     move = times_each(inverse_tril, search.z - search.at.score)  # in posterior standard deviations
-    z = search.z - times_each(xp.swapaxes(inverse_tril, -1, -2), move)
+    z = search.z - times_each(inverse_tril.swapaxes(-1, -2), move)
     new, objective = expand(z), search.objective
     rounding = 4 * eps * (1.0 + xp.abs(objective))
     accept = _objective(z, new) <= objective + rounding
@@ -155,8 +156,13 @@ def _identity(like: Float[AnyArray, "*k d"]) -> Float[AnyArray, "d d"]:
 
 def _nth(place: AnyArray, arrays: AnyArray) -> AnyArray:
     """At each place the one of several arrays that it names."""
+    if isinstance(arrays, np.ndarray):  # where taking along an axis is slow
+        found = arrays[0]
+        for i in range(1, len(arrays)):
+            found = _where(place == i, arrays[i], found)
+        return found
     wide = place.reshape(1, *place.shape, *[1] * (arrays.ndim - 1 - place.ndim))
-    return numpy_of(arrays).take_along_axis(arrays, wide, 0)[0]
+    return jnp.take_along_axis(arrays, wide, 0)[0]
 
 
 def _where(mask: AnyArray, ours: AnyArray, theirs: AnyArray) -> AnyArray:
@@ -191,11 +197,6 @@ class Variational(NamedTuple):
     log_det: Float[AnyArray, "*k"]
     bound: Float[AnyArray, "*k"]
 
-    @property
-    def cov(self) -> Float[AnyArray, "*k d d"]:
-        """The covariance."""
-        return self.factor @ numpy_of(self.factor).swapaxes(self.factor, -1, -2)
-
 
 def fit_variational(
     mode: Float[AnyArray, "*k d"],
@@ -217,28 +218,27 @@ def fit_variational(
         here the averages are by quadrature over each row's linear predictor.
     """
     xp, identity = numpy_of(mode), _identity(mode)
-    State = tuple[Variational, Natural]
+    State = tuple[AnyArray, AnyArray, AnyArray, AnyArray]  # q, and the expansion that it is from
 
     def step(number: int | Int[Array, ""], state: State) -> State:
-        q, old = state
-        new = expand(q.mean, q.cov)
+        mean, factor, *old = state
+        new = expand(mean, factor @ factor.swapaxes(-1, -2))
         share = xp.where(number == 0, 1.0, DAMPING).astype(mode.dtype)
         precision, shift = (a + share * (b - a) for a, b in zip(old, new, strict=True))
-        tril = cholesky(identity + precision)
-        half = solve_lower(tril, identity)
-        factor = xp.swapaxes(half, -1, -2)
-        mean = times_each(factor, times_each(half, shift))
-        return Variational(mean, factor, -log_det_from_tril(tril), q.bound), (precision, shift)
+        half = solve_lower(cholesky(identity + precision), identity)
+        factor = half.swapaxes(-1, -2)
+        return times_each(factor, times_each(half, shift)), factor, precision, shift
 
-    zero = xp.zeros_like(mode[..., 0])
     flat = xp.zeros_like(mode[..., None] * identity)
-    state: State = (Variational(mode, flat, zero, zero), (flat, xp.zeros_like(mode)))
+    state: State = (mode, flat, flat, xp.zeros_like(mode))
     if xp is np:
         for number in range(VARIATIONAL_STEPS):
             state = step(number, state)
     else:
         state = jax.lax.fori_loop(0, VARIATIONAL_STEPS, step, state)
-    q, cov = state[0], state[0].cov
-    squares = xp.sum(q.mean**2, -1) + xp.sum(q.factor**2, (-1, -2))
-    divergence = 0.5 * (squares - q.log_det - q.mean.shape[-1])
-    return q._replace(bound=expected(q.mean, cov) - divergence)
+    mean, factor, *_ = state
+    log_det = log_det_from_tril(factor)
+    squares = xp.sum(mean**2, -1) + xp.sum(factor**2, (-1, -2))
+    divergence = 0.5 * (squares - log_det - mean.shape[-1])
+    bound = expected(mean, factor @ factor.swapaxes(-1, -2)) - divergence
+    return Variational(mean, factor, log_det, bound)

@@ -219,14 +219,14 @@ class _Block(NamedTuple):
 
     def _predictors(self, theta: AnyArray) -> AnyArray:
         """The linear predictor of every row."""
-        return theta @ numpy_of(self.x).swapaxes(self.x, -1, -2) + self.offsets
+        return theta @ self.x.swapaxes(-1, -2) + self.offsets
 
     def _variances(self, cov: AnyArray) -> AnyArray:
         """Of the linear predictor of every row. With products of features, sums over rows for many
         beliefs at once are products of two matrices, not of many small ones.
         """
         flat = cov.reshape(*cov.shape[:-2], -1)
-        return flat @ numpy_of(self.products).swapaxes(self.products, -1, -2)
+        return flat @ self.products.swapaxes(-1, -2)
 
     def _moments(self, score: AnyArray, curvature: AnyArray) -> tuple[AnyArray, AnyArray]:
         """Sum w c phi phi' and sum w s phi."""
