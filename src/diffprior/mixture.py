@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike
 
 from .checks import on_device
 from .files.base import Serializable
-from .linalg import AnyArray, Spectral, eigh, numpy_of, solve_half
+from .linalg import AnyArray, Spectral, eigh, numpy_of, solve_half, times
 
 COMPARE_UP_TO = 128  # weights that are searched faster all at once than by bisection
 ADD_UP_TO = 32  # weights whose cumulative sums are faster computed each on its own
@@ -90,7 +90,7 @@ class Factored(NamedTuple):
         """
         away = prior.means - center[None]
         gradient = center[None] - (self.pulled - (self.precision @ center)[None])
-        moved = jnp.einsum("kij,kj->ki", self.covs, gradient)
+        moved = jax.vmap(times)(self.covs, gradient)
         explained = jnp.sum(away * (center[None] + gradient) + gradient * moved, axis=1)
         return prior.log_weights + 0.5 * (explained - self.log_dets), prior.means + moved
 

@@ -105,7 +105,7 @@ class FitConfig:
 
     validation_draws: int = 8192
     validation_evidence: int = 512
-    residual_draws: int = 4096
+    residual_draws: int = 2048
 
     search: SearchConfig = dataclasses.field(default_factory=SearchConfig)
     max_components: int | None = None

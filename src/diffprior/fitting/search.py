@@ -130,8 +130,11 @@ def search_samples(
     seed: int = 0,
     config: SearchConfig | None = None,
     groups: Int[np.ndarray, " n"] | None = None,
+    refit: bool = True,
 ) -> Search:
-    """The mixture of greatest likelihood on samples that it was not fitted to."""
+    """The mixture of greatest likelihood on samples that it was not fitted to; without `refit` only
+    which it is, for `fit_samples`.
+    """
     config = config or SearchConfig()
     x, counts, own = _thinned(unit, weights, seed, groups)
     num_groups = int(own.max()) + 1
@@ -146,7 +149,7 @@ def search_samples(
     config = dataclasses.replace(config, max_components=min(config.max_components, int(room)))
     with one_thread():
         splits = Splits.of(subset, own % num_folds, 1 if one_fold else num_folds, own)
-        return search(subset(np.ones(len(x), bool)), splits, config, seed=seed)
+        return search(subset(np.ones(len(x), bool)), splits, config, seed=seed, refit=refit)
 
 
 def fit_samples(
@@ -255,6 +258,7 @@ def search(
     executor: AbstractExecutor = HERE,
     gaussian: GaussianMixture | None = None,
     required: bool = False,
+    refit: bool = True,
 ) -> Search:
     """Fit candidates to most tasks, score them on the others, in turn; refit the best to all.
 
@@ -269,7 +273,7 @@ def search(
     _, error = splits.difference(tried.values[best], tried.values[GAUSSIAN])
     scores = {one: splits.mean(values) for one, values in tried.values.items()}
     found = Search(gaussian, gaussian, best, scores, error, tried.values)
-    if not (found.pays or required):
+    if not (refit and (found.pays or required)):
         return found
     mixture = fit_candidate(blocks, gaussian, best, seed)
     return dataclasses.replace(found, mixture=refined(blocks, gaussian, mixture, best, executor))

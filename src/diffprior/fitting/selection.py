@@ -125,7 +125,10 @@ def select_denoiser(
     validated = replace(kept.denoiser, negligible_correction=True)
     denoiser = replace(validated, negligible_correction=little)
     if found is not None and validated.base is not None and validated.correction is None:
-        denoiser = replace(denoiser, base=_on_device(found.mixture))
+        every = _rows_of_both(train, held_out)
+        denoiser = replace(
+            denoiser, base=_on_device(fit_samples(*every, found.candidate, seed=seed))
+        )
     index = next(i for i, one in enumerate(tried) if one is kept)
     gain = 0.0 if found is None else found.score - found.gaussian_score
     candidates = tuple(one.candidate for one in tried)
@@ -176,17 +179,23 @@ def _mixtures(
     largest = config.max_components or (MAX_COMPONENTS_2D if train.dim <= 2 else MAX_COMPONENTS)
     if largest == 1:
         return None
-    samples, weights = np.concatenate([train.samples, held_out.samples]), None
-    if train.weights is not None and held_out.weights is not None:
-        weights = np.concatenate([train.weights, held_out.weights])
+    samples, weights = _rows_of_both(train, held_out)
     limits = replace(config.search, max_components=largest)
-    found = search_samples(samples, weights, seed=seed, config=limits, groups=groups)
+    found = search_samples(samples, weights, seed=seed, config=limits, groups=groups, refit=False)
     if not found.pays:
         return None
     seen = np.ones(len(samples)) if weights is None else weights
     seen = np.where(np.arange(len(samples)) < len(train.samples), seen, 0.0)
     again = fit_samples(samples, seen, found.candidate, seed=seed)
     return found, _on_device(again.without_factors())
+
+
+def _rows_of_both(train: Rows, held_out: Rows) -> tuple[np.ndarray, np.ndarray | None]:
+    """Samples and weights, of those held out last."""
+    samples = np.concatenate([train.samples, held_out.samples])
+    if train.weights is None or held_out.weights is None:
+        return samples, None
+    return samples, np.concatenate([train.weights, held_out.weights])
 
 
 def _on_device(mixture: GaussianMixture) -> GaussianMixture:
