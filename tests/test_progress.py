@@ -13,6 +13,8 @@ import pytest
 
 import diffprior as dp
 from diffprior import progress as module
+from diffprior.fitting.config import LearningConfig
+from diffprior.fitting.search import SearchConfig
 from diffprior.progress import Progress, progress
 from worlds_of_tasks import blobs, rows
 
@@ -57,6 +59,7 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_learning_ends_where_its_plan_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of families that were not fitted are dropped, so that the bar ends full."""
     rng = np.random.default_rng(0)
+    quick = LearningConfig(search=SearchConfig(max_components=2, max_tied=0), max_rounds=1)
     for num_tasks, arguments in ((30, {}), (30, {"quick": True}), (250, {"quick": True})):
         counted: list[Progress] = []
 
@@ -71,5 +74,5 @@ def test_learning_ends_where_its_plan_does(monkeypatch: pytest.MonkeyPatch) -> N
             importlib.import_module("diffprior.learning.learn"), "progress_bar", kept
         )
         logs = dp.Logs(*rows(rng, blobs(rng, num_tasks), 3.0))
-        dp.learn(logs, dp.Linear(noise_std=1.0), **arguments)
+        dp.learn(logs, dp.Linear(noise_std=1.0), config=quick, **arguments)
         assert counted[0].done == counted[0].total > 0

@@ -53,7 +53,7 @@ def test_statistics_are_made_by_sql_and_learned_from(
     query = run("statistics", *NAMES, "--columns", table, "--table", f"'{table}'")
     duckdb.sql(query).write_parquet(str(tmp_path / "sums.parquet"))
     output = tmp_path / "prior.dprior"
-    run("learn", tmp_path / "sums.parquet", "--from", "statistics", "-o", output)
+    run("learn", tmp_path / "sums.parquet", "--from", "statistics", "-o", output, *GAUSSIAN)
     same_prior(output, direct)
     assert "pattern 'x*'" in run("statistics", *NAMES, code=2)
 

@@ -39,7 +39,7 @@ def assert_same(got: object, expected: object, double: float = 1e-11, single: fl
 
 
 def test_vmap_equals_a_loop(case: LikelihoodCase) -> None:
-    problems = [problem(seed, DIM, N, case) for seed in range(4)]
+    problems = [problem(seed, DIM, N, case) for seed in range(2)]
     pairs = [(p.evidence(case.make()), p.gaussian()) for p in problems]
     batch = jax.tree.map(lambda *rows: jnp.stack(rows), *pairs)
     together = jax.vmap(lambda e, g: e.condition(g))(*batch)
@@ -62,11 +62,9 @@ def test_all_kinds_of_numbers_are_welcome(case: LikelihoodCase) -> None:
     expected = likelihood.observe(features.astype(float), rewards.astype(float))
     for convert in (np.asarray, np.float32, np.int8, jnp.asarray, np.ndarray.tolist):
         assert_same(likelihood.observe(convert(features), convert(rewards)), expected)
-    appended = likelihood.observe(dim=DIM)
-    for phi, y in zip(features.tolist(), rewards.tolist(), strict=True):
-        appended = appended.append(phi, y)
     assert_same(
-        appended.condition(dp.Gaussian.standard(DIM)), expected.condition(dp.Gaussian.standard(DIM))
+        likelihood.observe(dim=DIM).append([1, 0, 2], 1).append(np.int8([1, 0, 2]), True),
+        likelihood.observe([[1.0, 0.0, 2.0]] * 2, [1.0, 1.0]),
     )
 
 
@@ -79,20 +77,20 @@ def test_no_data_gives_back_the_prior(case: LikelihoodCase) -> None:
         assert_allclose(evidence.log_likelihood(p.gaussian().mean), 0.0, atol=0)
 
 
-@pytest.mark.parametrize("order", ["together", "one by one", "in parts", "shuffled"])
-def test_the_order_of_arrival_does_not_matter(case: LikelihoodCase, order: str) -> None:
+def test_the_order_of_arrival_does_not_matter(case: LikelihoodCase) -> None:
     p = problem(4, DIM, N, case)
-    evidence, rows = case.make().observe(dim=DIM), np.arange(N)
-    parts = {"together": [rows], "one by one": rows[:, None], "in parts": np.split(rows, [1, 7])}
-    for part in parts.get(order, [rows[::-1]]):
-        if order == "one by one":
-            evidence = evidence.append(p.features[part[0]], p.rewards[part[0]])
-        else:
-            evidence = evidence.extend(p.features[part], p.rewards[part])
-    assert_same(evidence.condition(p.gaussian()), p.evidence(case.make()).condition(p.gaussian()))
+    expected = p.evidence(case.make()).condition(p.gaussian())
+    single = case.make().observe(dim=DIM)
+    for phi, y in zip(p.features, p.rewards, strict=True):
+        single = single.append(phi, y)
+    parts = case.make().observe(dim=DIM)
+    for rows in np.split(np.arange(N)[::-1], [1, 7]):
+        parts = parts.extend(p.features[rows], p.rewards[rows])
+    for evidence in (single, parts):
+        assert_same(evidence.condition(p.gaussian()), expected)
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(st.lists(st.integers(0, 3), min_size=8, max_size=8))
 def test_a_weight_counts_repetitions(case: LikelihoodCase, counts: list[int]) -> None:
     p = problem(5, DIM, 8, case)
@@ -198,14 +196,15 @@ def test_log_density_is_the_twins(case: LikelihoodCase) -> None:
     assert_allclose(got, expected, rtol=tolerance(1e-10, 1e-5), atol=tolerance(1e-10, 1e-4))
 
 
-@pytest.mark.parametrize("num_rows", [0, 1, 63, 64, 65, 127, 128, 129, 200])
-def test_every_row_of_every_block_counts_once(case: LikelihoodCase, num_rows: int) -> None:
-    p = problem(13, DIM, num_rows, case)
-    evidence = case.make().empty(DIM, capacity=256).extend(p.features, p.rewards)
-    expected = reference.log_likelihood(*p_rows(p, case))
-    assert_allclose(evidence.log_likelihood(p.gaussian().mean), expected, rtol=1e-10, atol=1e-10)
-    twin = reference.glm_expansion(p.mean, p.features, p.rewards, case.family, case.dispersion)
-    assert_same(evidence.expand(dp.Gaussian.point(p.gaussian().mean)), twin, double=1e-10)
+def test_every_row_of_every_block_counts_once(case: LikelihoodCase) -> None:
+    for num_rows in (0, 1, 63, 64, 65, 129, 200):
+        p = problem(13, DIM, num_rows, case)
+        evidence, mean = case.make().empty(DIM, capacity=256), p.gaussian().mean
+        evidence = evidence.extend(p.features, p.rewards)
+        expected = reference.log_likelihood(*p_rows(p, case))
+        assert_allclose(evidence.log_likelihood(mean), expected, rtol=1e-10, atol=1e-10)
+        twin = reference.glm_expansion(p.mean, p.features, p.rewards, case.family, case.dispersion)
+        assert_same(evidence.expand(dp.Gaussian.point(mean)), twin, double=1e-10)
 
 
 def p_rows(p: Problem, case: LikelihoodCase) -> tuple:

@@ -56,7 +56,7 @@ def test_processes_keep_order_settings_and_cores(processes: AbstractExecutor) ->
     assert os.getpid() not in places
 
 
-def test_files_are_read_again_and_deaths_cost_one_map(
+def test_files_are_read_again_and_failures_cost_one_map(
     processes: AbstractExecutor, tmp_path: Path
 ) -> None:
     once = functools.partial(functions.dies_once, str(tmp_path))
@@ -65,15 +65,12 @@ def test_files_are_read_again_and_deaths_cost_one_map(
     assert list(processes.map(once, range(8))) == list(range(8))
     again = functools.partial(functions.unreadable_twice, str(tmp_path))
     assert list(processes.map(again, range(8))) == list(range(8))
-
-
-def test_processes_name_what_always_fails(processes: AbstractExecutor) -> None:
-    with pytest.raises(ShardError, match="shard 7 failed: ValueError: seven is not wanted"):
-        list(processes.map(functions.rejected, range(20)))
     results = processes.map(functions.rejected, range(7))
     assert next(results) == 0
     results.close()  # type: ignore[attr-defined]
     assert list(processes.map(functions.rejected, range(3))) == [0, 1, 2]
+    with pytest.raises(ShardError, match="shard 7 failed: ValueError: seven is not wanted"):
+        list(processes.map(functions.rejected, range(20)))
 
 
 @pytest.mark.parametrize("kind", [Processes, InProcess])

@@ -39,12 +39,11 @@ def try_all(blobs: Iterable[bytes]) -> dict[str, Any]:
 
 
 def flipped(blob: bytes) -> Iterable[bytes]:
-    """Every byte with one bit, and with all bits, turned."""
+    """Every byte with one bit turned."""
     for place in range(len(blob)):
-        for flip in (1 << place % 8, 0xFF):
-            damaged = bytearray(blob)
-            damaged[place] ^= flip
-            yield bytes(damaged)
+        damaged = bytearray(blob)
+        damaged[place] ^= 1 << place % 8
+        yield bytes(damaged)
 
 
 def truncated(blob: bytes) -> Iterable[bytes]:
@@ -166,7 +165,7 @@ def main(folder: Path) -> dict[str, Any]:
     for name, blob in whole.items():
         found[f"flipped {name}"] = try_all(flipped(blob))
         found[f"truncated {name}"] = try_all(truncated(blob))
-    found["crafted"] = try_crafted(crafted([*whole.values(), evidence], 1000))
+    found["crafted"] = try_crafted(crafted([*whole.values(), evidence], 500))
     found["bombs"] = try_files(bombs(folder))
     after = resource.getrusage(resource.RUSAGE_SELF)
     found["megabytes"] = (after.ru_maxrss - before.ru_maxrss) / 1024

@@ -246,10 +246,10 @@ def test_every_malicious_file_is_rejected_in_little_time_and_memory() -> None:
     command = [sys.executable, str(Path(__file__).with_name("probe.py"))]
     report = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     for name in ("gaussian", "bandit"):
-        for damage, least in (("flipped", 900), ("truncated", 450)):
+        for damage, least in (("flipped", 450), ("truncated", 450)):
             found = report[f"{damage} {name}"]
             assert found["tried"] > least and found["loaded"] == [], (damage, name)
     crafted = report["crafted"]  # what loads can be saved again and is then the same
-    assert crafted["tried"] == 1000 and crafted["loaded"] < 200 and crafted["changed"] == 0
+    assert crafted["tried"] == 500 and crafted["loaded"] < 100 and crafted["changed"] == 0
     assert report["bombs"]["tried"] == 10 and report["bombs"]["loaded"] == []
     assert report["megabytes"] < 100 and report["seconds"] < 60

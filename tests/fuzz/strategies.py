@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 # A short run is part of the tests; `make fuzz` asks for many more.
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "8"))
 fuzzed = settings(
     max_examples=EXAMPLES,
     deadline=None,
