@@ -1,8 +1,9 @@
 """`diffprior learn`, and `shard` and `statistics`, which prepare large logs for it."""
 
+import functools
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,7 +21,6 @@ from .options import (
     Task,
     Time,
     Weight,
-    check_cluster,
     check_output,
     executor_of,
     friendly_errors,
@@ -78,8 +78,7 @@ def learn(
     ] = None,
 ) -> None:
     """Learn a model from the logs of past tasks: a prior, with its likelihood and encoder."""
-    with friendly_errors():
-        check_cluster(ray)
+    with friendly_errors(), executor_of(ray) as executor:
         for option, path in (("output", output), ("report", report), ("json", json_file)):
             check_output(option, path, logs)
         from ..checks import choice, require
@@ -103,31 +102,22 @@ def learn(
         if choice("from", source, ("rows", "statistics")) == "statistics":
             table = TaskStatistics.read(logs, task=task)
         else:
-            chosen = split_names(features) or None
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", EncodingWarning)  # the report repeats them
-                if sharded:
-                    table = ShardedLogs.read(
-                        logs,
-                        task=task,
-                        reward=reward,
-                        features=chosen,
-                        weight=weight,
-                        time=time,
-                        intercept=intercept,
+                read: Any = ShardedLogs.read
+                if not sharded:
+                    read = functools.partial(
+                        Logs.read, attributes=split_names(attributes), max_rows=max_rows
                     )
-                else:
-                    table = Logs.read(
-                        logs,
-                        task=task,
-                        reward=reward,
-                        features=chosen,
-                        attributes=split_names(attributes),
-                        weight=weight,
-                        time=time,
-                        intercept=intercept,
-                        max_rows=max_rows,
-                    )
+                table = read(
+                    logs,
+                    task=task,
+                    reward=reward,
+                    features=split_names(features) or None,
+                    weight=weight,
+                    time=time,
+                    intercept=intercept,
+                )
         if likelihood is None and noise_std is None and dispersion is None:
             known = table.shards[0].read() if isinstance(table, ShardedLogs) else table
             likelihood, why = likelihood_advice(known)
@@ -138,18 +128,17 @@ def learn(
                 )
         by_name = likelihood is not None and noise_std is None and dispersion is None
         options = (likelihood, noise_std, dispersion)
-        with executor_of(ray) as executor:
-            learned = learn_prior(
-                table,
-                str(likelihood) if by_name else make_likelihood(*options, estimate_noise=True),
-                families=split_names(families) or None,
-                seed=seed,
-                hedge=hedge,
-                quick=quick,
-                simulate=simulate,
-                executor=executor,
-                checkpoint_dir=checkpoint_dir,
-            )
+        learned = learn_prior(
+            table,
+            str(likelihood) if by_name else make_likelihood(*options, estimate_noise=True),
+            families=split_names(families) or None,
+            seed=seed,
+            hedge=hedge,
+            quick=quick,
+            simulate=simulate,
+            executor=executor,
+            checkpoint_dir=checkpoint_dir,
+        )
         learned.save(output)
         assert learned.report is not None
         say(f"{learned.report}\nwrote {output}")

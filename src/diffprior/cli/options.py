@@ -175,14 +175,6 @@ def load_model(
     return found
 
 
-def check_cluster(ray: str | None) -> None:
-    """Check that Ray is installed, if the address of a cluster was given."""
-    if ray is not None:
-        from ..checks import require
-
-        require("cluster", "ray")
-
-
 @contextlib.contextmanager
 def executor_of(ray: str | None) -> "Iterator[AbstractExecutor | None]":
     """Connect to the cluster at an address, if there is one, until the work is done."""
