@@ -84,6 +84,20 @@ def bounded_memory() -> Iterator[None]:
         jax.clear_caches()
 
 
+@pytest.fixture
+def compilations() -> Iterator[list[str]]:
+    """The names of the programs compiled so far."""
+    names: list[str] = []
+
+    def listen(event: str, duration: float, **details: str) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(str(details.get("fun_name", "")))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
 def _memory_maps() -> int:
     """Of this process; without a count, as on other systems than Linux, as if there were many."""
     try:

@@ -43,12 +43,6 @@ def _log_det(matrix: Array) -> float:
     return float(value)
 
 
-def _square_root(cov: Array) -> Array:
-    """Symmetric square root of a covariance, which may be singular."""
-    values, vectors = np.linalg.eigh(_symmetric(cov))
-    return (vectors * np.sqrt(np.clip(values, 0.0, None))) @ vectors.T
-
-
 def _unit_weights(weights: ArrayLike | None, count: int) -> Array:
     return np.ones(count) if weights is None else _array(weights)
 
@@ -188,11 +182,6 @@ def strided_alpha_bar(alpha_bar: ArrayLike, indices: Sequence[int]) -> dict[str,
     if any(b <= a for a, b in itertools.pairwise(chosen)):
         raise ValueError("the stages must increase, and start after stage 0")
     return _schedule(_array(alpha_bar)[chosen])
-
-
-def forward_sample(clean: ArrayLike, alpha_bar: float, noise: ArrayLike) -> Array:
-    """Eq. (4) chained over t stages: s_t = sqrt(alpha_bar) s_0 + sqrt(1 - alpha_bar) noise."""
-    return math.sqrt(alpha_bar) * _array(clean) + math.sqrt(1 - alpha_bar) * _array(noise)
 
 
 def clean_from_noise(state: ArrayLike, noise: ArrayLike, alpha_bar: float) -> Array:
@@ -764,22 +753,6 @@ def stage_posterior_glm(
     return scale * mode, alpha_bar_prev * cov
 
 
-def initial_posterior_glm(
-    dim: int,
-    alpha_bar_last: float,
-    features: ArrayLike,
-    rewards: ArrayLike,
-    family: str,
-    dispersion: float = 1.0,
-    weights: ArrayLike | None = None,
-) -> tuple[Array, Array]:
-    """Theorem 4, first display: mean and covariance of S_T given a GLM history."""
-    mean, cov = np.zeros(dim), np.eye(dim)
-    return stage_posterior_glm(
-        mean, cov, alpha_bar_last, features, rewards, family, dispersion, weights
-    )
-
-
 def laplace_dps_chain_law(
     denoiser_matrices: ArrayLike,
     denoiser_offsets: ArrayLike,
@@ -810,30 +783,6 @@ def laplace_dps_chain_law(
         spread = gain @ matrices[t]
         cov = _symmetric(spread @ cov @ spread.T + gain @ covs[t])
     return mean, cov
-
-
-def laplace_dps_sample(
-    rng: np.random.Generator,
-    mean_functions: Sequence[Callable[[Array], Array] | None],
-    stage_covs: ArrayLike,
-    alpha_bar: ArrayLike,
-    precision: ArrayLike,
-    shift: ArrayLike,
-) -> Array:
-    """Algorithm 2 with Eqs. (7), (8): one draw of S_0.
-
-    ``mean_functions[t]`` is mu_t and ``stage_covs[t]`` is Sigma_t, for t = 1..T (entry 0 ignored).
-    """
-    alpha_bar, covs = _array(alpha_bar), _array(stage_covs)
-    mean, cov = initial_posterior_linear(precision, shift, float(alpha_bar[-1]))
-    state = mean + _square_root(cov) @ rng.standard_normal(len(mean))
-    for t in range(len(alpha_bar) - 1, 0, -1):
-        reverse_mean = mean_functions[t](state)
-        mean, cov = stage_posterior_linear(
-            reverse_mean, covs[t], precision, shift, float(alpha_bar[t - 1])
-        )
-        state = mean + _square_root(cov) @ rng.standard_normal(len(mean))
-    return state
 
 
 # ---------------------------------------------------------------------------------------------

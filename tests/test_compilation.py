@@ -1,29 +1,11 @@
 """How often a growing history compiles, counted by JAX itself."""
 
-from collections.abc import Iterator
-
 import jax
 import numpy as np
-import pytest
 
 import diffprior as dp
 
 DIM, NUM_ROWS = 3, 200
-EVENT = "/jax/core/compile/backend_compile_duration"
-
-
-@pytest.fixture
-def compilations() -> Iterator[list[str]]:
-    """The names of the programs compiled so far."""
-    names: list[str] = []
-
-    def listen(event: str, duration: float, **details: str) -> None:
-        if event == EVENT:
-            names.append(str(details.get("fun_name", "")))
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield names
-    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def rows() -> list[tuple[np.ndarray, float]]:

@@ -2,7 +2,7 @@
 
 import gc
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -101,20 +101,6 @@ def test_programs_that_were_not_used_for_long_are_freed() -> None:
     gc.collect()
     assert maps() <= before + 100
     assert compiled.cache_info().currsize == compiled.cache_info().maxsize
-
-
-@pytest.fixture
-def compilations() -> Iterator[list[str]]:
-    """The names of the programs compiled so far."""
-    names: list[str] = []
-
-    def listen(event: str, duration: float, **details: str) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            names.append(str(details.get("fun_name", "")))
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield names
-    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @pytest.mark.parametrize("likelihood", [dp.Linear(1.0), dp.Logistic(), dp.Poisson()], ids=repr)

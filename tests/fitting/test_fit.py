@@ -1,7 +1,6 @@
 """Arguments of `fit`: weights, groups, warm starts, settings; and its programs."""
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -18,21 +17,6 @@ from .conftest import GAUSSIAN, LEARNED, Blobs
 
 RNG = np.random.default_rng(4)
 SAMPLES = RNG.standard_normal((400, 2)) @ np.array([[1.0, 0.3], [0.0, 2.0]]) + 3.0
-EVENT = "/jax/core/compile/backend_compile_duration"
-
-
-@pytest.fixture
-def compilations() -> Iterator[list[str]]:
-    """The names of the programs compiled so far."""
-    names: list[str] = []
-
-    def listen(event: str, duration: float, **details: str) -> None:
-        if event == EVENT:
-            names.append(str(details.get("fun_name", "")))
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield names
-    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def unlearned(samples: Any = SAMPLES, **options: Any) -> dp.DiffusionPrior:

@@ -1,7 +1,5 @@
 """One temperature for every sampler, applied once, and a number of the compiled program."""
 
-from collections.abc import Iterator
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -14,22 +12,7 @@ import reference
 from cases import DIM, LINEAR, LOGISTIC, NOISE_STD, SAMPLERS, SamplerCase, case_name, problem
 from statistic import assert_moments
 
-EVENT = "/jax/core/compile/backend_compile_duration"
 KEY = jax.random.key(0)
-
-
-@pytest.fixture
-def compilations() -> Iterator[list[str]]:
-    """The names of the programs compiled so far."""
-    names: list[str] = []
-
-    def listen(event: str, duration: float, **details: str) -> None:
-        if event == EVENT:
-            names.append(str(details.get("fun_name", "")))
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield names
-    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @pytest.mark.parametrize("case", SAMPLERS, ids=case_name)
