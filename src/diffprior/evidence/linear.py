@@ -109,18 +109,21 @@ class LinearEvidence(AbstractEvidence):
 
     def temper(self, temperature: ArrayLike) -> "LinearEvidence":
         factor = inverse_temperature(temperature)
-        statistics = (self.precision, self.shift, self.sum_squares, self.count)
-        return self._with(*(factor * statistic for statistic in statistics))
+        precision, shift, sum_squares, count = (
+            factor * part for part in (self.precision, self.shift, self.sum_squares, self.count)
+        )
+        return LinearEvidence(precision, shift, sum_squares, count, self.noise_std)
 
     def reparameterize(
         self, offset: Float[Array, " d"], scale: Float[Array, "d d"]
     ) -> "LinearEvidence":
         residual_shift = self.shift - self.precision @ offset
-        return self._with(
+        return LinearEvidence(
             scale.T @ self.precision @ scale,
             scale.T @ residual_shift,
             self.sum_squares - offset @ (self.shift + residual_shift),
             self.count,
+            self.noise_std,
         )
 
     def check_rewards(self, rewards: np.ndarray) -> None:
@@ -144,15 +147,6 @@ class LinearEvidence(AbstractEvidence):
                     f"`{name}`: expected numbers below {limit:.2g}, whose squares can be summed in "
                     f"{self.shift.dtype}, got {largest:.3g}; rescale them, or set jax_enable_x64"
                 )
-
-    def _with(
-        self,
-        precision: Float[Array, "d d"],
-        shift: Float[Array, " d"],
-        sum_squares: Float[Array, ""],
-        count: Float[Array, ""],
-    ) -> "LinearEvidence":
-        return LinearEvidence(precision, shift, sum_squares, count, self.noise_std)
 
 
 @jax.jit
