@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -23,14 +23,7 @@ require("client", "httpx")
 
 import httpx  # noqa: E402
 
-__all__ = [
-    "AsyncClient",
-    "CallError",
-    "ChoiceReply",
-    "Client",
-    "DecisionReply",
-    "DecisionRequest",
-]
+__all__ = ["AsyncClient", "CallError", "ChoiceReply", "Client", "DecisionReply", "DecisionRequest"]
 
 TRANSIENT = (500, 502, 503, 504)  # another try may succeed
 MAX_REWARDS = 1_000  # of one call
@@ -63,8 +56,21 @@ class CallError(Exception):
         self.message, self.status = message, status
 
 
-@dataclass(frozen=True)
-class DecisionReply:
+@dataclass(frozen=True, kw_only=True)
+class _AbstractReply:
+    """What the service says of a decision, whatever it is among."""
+
+    decision_id: str
+    propensity: float | None
+    propensity_se: float | None
+    model_version: int
+    expires: float | None
+    status: str
+    failed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionReply(_AbstractReply):
     """A decision of the service.
 
     Args:
@@ -79,38 +85,21 @@ class DecisionReply:
         recommended: In shadow mode, the action that the service would have taken if it differs.
     """
 
-    decision_id: str
     action: str | int | list[str] | list[int]
-    propensity: float | None
-    propensity_se: float | None
-    model_version: int
-    expires: float | None
-    status: str
-    failed: bool
     recommended: str | int | None = None
 
 
-@dataclass(frozen=True)
-class ChoiceReply:
-    """A choice of the service among items.
+@dataclass(frozen=True, kw_only=True)
+class ChoiceReply(_AbstractReply):
+    """A choice of the service among items; what is not named here is as of `DecisionReply`.
 
     Args:
-        decision_id: Its id, for reporting the reward, which is that of the first item.
-        item: The item to show; with `top_k` a list, best first.
+        item: The item to show; with `top_k` a list, best first. The reward is that of the first.
         propensity: Estimated probability of the item (to be among the best `top_k`).
         recommended: In shadow mode, the item that the service would have shown if it differs.
-
-    The rest is as of `DecisionReply`.
     """
 
-    decision_id: str
     item: str | list[str]
-    propensity: float | None
-    propensity_se: float | None
-    model_version: int
-    expires: float | None
-    status: str
-    failed: bool
     recommended: str | None = None
 
 
@@ -187,32 +176,25 @@ def _cell(cell: object) -> object:
     return None if isinstance(cell, float) and np.isnan(cell) else cell
 
 
-class _Call(NamedTuple):
-    """One HTTP request. The service recognizes a `repeatable` one that is sent again."""
+def _may_repeat(failure: Failure, repeatable: bool) -> bool:
+    """Whether to send a call again, which the service recognizes if it is `repeatable`."""
+    if isinstance(failure, httpx.Response):
+        return repeatable and failure.status_code in TRANSIENT
+    return repeatable or isinstance(failure, httpx.ConnectError)  # which was never sent
 
-    method: str
-    path: str
-    body: Json | None = None
-    repeatable: bool = True
 
-    def may_repeat(self, failure: Failure) -> bool:
-        if isinstance(failure, httpx.Response):
-            return self.repeatable and failure.status_code in TRANSIENT
-        return self.repeatable or isinstance(failure, httpx.ConnectError)  # which was never sent
-
-    def error(self, tries: int, failure: Failure) -> CallError:
-        about = f"{self.method} {self.path}"
-        if not isinstance(failure, httpx.Response):
-            reason = f"{type(failure).__name__}: {failure}".removesuffix(": ")
-            return CallError(
-                f"{about}: expected an answer, got none in {tries} tries ({reason}); is the "
-                "service running there, and is `timeout` long enough?"
-            )
-        try:
-            message = failure.json()["error"]
-        except (ValueError, KeyError, TypeError):
-            message = failure.text[:200] or failure.reason_phrase
-        return CallError(f"{about}: {failure.status_code}: {message}", failure.status_code)
+def _call_error(about: str, tries: int, failure: Failure) -> CallError:
+    if not isinstance(failure, httpx.Response):
+        reason = f"{type(failure).__name__}: {failure}".removesuffix(": ")
+        return CallError(
+            f"{about}: expected an answer, got none in {tries} tries ({reason}); is the "
+            "service running there, and is `timeout` long enough?"
+        )
+    try:
+        message = failure.json()["error"]
+    except (ValueError, KeyError, TypeError):
+        message = failure.text[:200] or failure.reason_phrase
+    return CallError(f"{about}: {failure.status_code}: {message}", failure.status_code)
 
 
 def _delay(tries: int, failure: Failure, backoff: float) -> float:
@@ -472,22 +454,22 @@ class AsyncClient:
         self, method: str, path: str, body: Json | None = None, repeatable: bool = True
     ) -> Any:
         """The JSON of the reply."""
-        call, tries = _Call(method, path, body, repeatable), 0
-        failure: Failure | None = None
-        while failure is None or (tries <= self._max_retries and call.may_repeat(failure)):
-            if failure is not None:
-                await self._sleep(_delay(tries, failure, self._backoff))
+        tries = 0
+        while True:
             tries += 1
             try:
-                failure = await self._request(call)
-                if failure.is_success:
-                    return failure.json()
+                reply = await self._request(method, path, body)
+                if reply.is_success:
+                    return reply.json()
+                failure: Failure = reply
             except httpx.TransportError as error:
                 failure = error
-        raise call.error(tries, failure)
+            if tries > self._max_retries or not _may_repeat(failure, repeatable):
+                raise _call_error(f"{method} {path}", tries, failure)
+            await self._sleep(_delay(tries, failure, self._backoff))
 
-    async def _request(self, call: _Call) -> httpx.Response:
-        return await self._http.request(call.method, call.path, json=call.body)
+    async def _request(self, method: str, path: str, body: Json | None) -> httpx.Response:
+        return await self._http.request(method, path, json=body)
 
     async def _sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -499,8 +481,8 @@ class _BlockingClient(AsyncClient):
     def __init__(self, http: httpx.Client, max_retries: int, backoff: float) -> None:
         self._blocking_http, self._max_retries, self._backoff = http, max_retries, backoff
 
-    async def _request(self, call: _Call) -> httpx.Response:
-        return self._blocking_http.request(call.method, call.path, json=call.body)
+    async def _request(self, method: str, path: str, body: Json | None) -> httpx.Response:
+        return self._blocking_http.request(method, path, json=body)
 
     async def _sleep(self, seconds: float) -> None:
         time.sleep(seconds)

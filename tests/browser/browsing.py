@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from diffprior.service.api import make_app
 from diffprior.service.auth import Tokens
 from diffprior.service.engine import Engine
-from diffprior.service.limits import Limits
+from diffprior.service.gate import Limits
 from diffprior.service.metrics import Metrics
 from diffprior.service.server import free_port, server_config
 from diffprior.service.store import Database

@@ -4,7 +4,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from browser.browsing import opened_browser, serving
+from playwright.sync_api import Browser
+
+from browser.browsing import serving
 from diffprior.service.settings import Settings
 from service.shop import Shop, add_models
 
@@ -59,13 +61,12 @@ class Evil(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_page_of_another_origin_can_neither_write_nor_read_nor_frame(tmp_path: Path) -> None:
+def test_a_page_of_another_origin_can_neither_write_nor_read_nor_frame(
+    browser: Browser, tmp_path: Path
+) -> None:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Evil)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    with (
-        serving(tmp_path / "log.sqlite", required=False) as (engine, address),
-        opened_browser() as browser,
-    ):
+    with serving(tmp_path / "log.sqlite", required=False) as (engine, address):
         add_models(engine, SETTINGS)
         Shop(engine, 1).run(3)
         versions = [(v.version, v.share) for v in engine.catalog.versions_of("shop")]
@@ -84,11 +85,11 @@ def test_a_page_of_another_origin_can_neither_write_nor_read_nor_frame(tmp_path:
             assert set(found) <= {"opaque", "blocked"}
             assert set(page.evaluate(READS, address)) <= {0, "blocked"}
             page.evaluate(FRAMES, address)
-            page.wait_for_timeout(1000)
+            page.wait_for_timeout(500)
             framed = [frame.url for frame in page.frames[1:] if address in frame.url]
             assert len(page.frames) == 5 and not framed, framed
             page.evaluate(FORM, address)
-            page.wait_for_timeout(1000)
+            page.wait_for_timeout(500)
             assert "another origin" in page.content()
             page.close()
         rebound = own.get(f"{address}/v1/models", headers={"Host": "evil.example"})

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Browser, Page
 
-from browser.browsing import empty_pictures, is_too_wide, opened_browser, serving, violations
+from browser.browsing import empty_pictures, is_too_wide, serving, violations
 from diffprior.reporting.page import Callout, Code, Heading, Picture, SideBySide, Text
 from diffprior.reporting.page import page as report
 from diffprior.reporting.tables import Table
@@ -20,12 +20,6 @@ SETTINGS = Settings(likelihood="linear", likelihood_options={"noise_std": 0.5}, 
 NUM_TASKS, NUM_DECISIONS = 3, 60
 TRAFFIC = "/traffic?model=shop&version=2&share=25"
 NUM_CHARTS = {"/?range=24h&top=20": 11, "/tasks/shop/campaign-000": 3, TRAFFIC: 0}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with opened_browser() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +185,10 @@ def test_the_api_documentation_shows_operations_and_calls_them(
     page.goto("/docs")
     page.locator(".opblock").first.wait_for()
     assert page.get_by_text("Unable to render").count() == 0
+    assert page.get_by_text("Report the reward of a decision").count() > 0
+    page.emulate_media(color_scheme="dark")
+    assert "invert" in page.evaluate("getComputedStyle(document.documentElement).filter")
+    page.emulate_media(color_scheme="light")
     health = page.locator(".opblock", has_text="/health").first
     health.click()
     health.get_by_role("button", name="Execute").click()

@@ -1,7 +1,7 @@
 """A service on a SQLite file, called without a network."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import diffprior as dp
 from diffprior.service.api import make_app
 from diffprior.service.auth import Tokens
 from diffprior.service.engine import Engine
-from diffprior.service.limits import Limits
+from diffprior.service.gate import Limits
 from diffprior.service.metrics import Metrics
 from diffprior.service.settings import Settings
 from diffprior.service.store import Database
@@ -86,6 +86,22 @@ def decide(client: TestClient, task: str = "a", **body: Any) -> dict[str, Any]:
     reply = client.post(f"/v1/models/shop/tasks/{task}/decisions", json=body)
     assert reply.status_code == 200, reply.text
     return reply.json()
+
+
+def decide_and_reward(
+    client: TestClient, tasks: Sequence[str], values: Callable[[int, int], float], at_once: int = 10
+) -> None:
+    """Decisions of these tasks in order, and their rewards by number and version, some at once."""
+    for start in range(0, len(tasks), at_once):
+        numbers = range(start, min(start + at_once, len(tasks)))
+        bodies = [{"task": tasks[i], "features": features(i)} for i in numbers]
+        reply = client.post("/v1/models/shop/decisions", json={"decisions": bodies}).json()
+        rewards = [
+            {"decision_id": each["decision_id"], "reward": values(i, each["model_version"])}
+            for i, each in zip(numbers, reply["decisions"], strict=True)
+        ]
+        said = client.post("/v1/rewards", json={"rewards": rewards}).json()["rewards"]
+        assert {one["status"] for one in said} == {"learned"}
 
 
 def reward(client: TestClient, decision_id: str, value: float, **body: Any) -> dict[str, Any]:

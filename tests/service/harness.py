@@ -19,8 +19,8 @@ import sqlalchemy as sa
 
 import diffprior as dp
 from diffprior.logs.decisions import candidate_ids
+from diffprior.service.bases import prune
 from diffprior.service.models import Catalog
-from diffprior.service.prune import prune
 from diffprior.service.reading import Reader
 from diffprior.service.requests import ServiceError
 from diffprior.service.server import free_port

@@ -9,10 +9,10 @@ from starlette.testclient import TestClient
 import diffprior as dp
 from cli.helpers import run
 from diffprior.service.auth import create_token
-from diffprior.service.imports import import_logs
+from diffprior.service.bases import import_logs
 from diffprior.service.store import Database
 from diffprior.service.tasks import rebuild
-from service.conftest import LINEAR, MakeService, decide, features, reward
+from service.conftest import LINEAR, LOGISTIC, MakeService, decide, features, reward
 
 
 def test_many_rewards_in_one_call(service: TestClient) -> None:
@@ -93,7 +93,7 @@ def test_imported_tasks_do_not_start_cold(make_service: MakeService, database: D
 
 def test_the_command(make_service: MakeService, database: Database, tmp_path: Path) -> None:
     """Rewards outside the support are left out."""
-    make_service(likelihood="logistic", propensity_draws=0)
+    make_service(**LOGISTIC)
     labels, phi, rewards = past()
     ones = (rewards > 0).astype(float)
     ones[0] = 0.5

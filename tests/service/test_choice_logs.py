@@ -23,15 +23,15 @@ def test_a_log_of_choices_says_what_a_policy_would_have_earned(
     make_service: MakeService, database: Database, tmp_path: Path
 ) -> None:
     """Weights of the policy that chose average one; a bad one is seen to earn less."""
-    client = make_service(**(LINEAR | {"propensity_draws": 256}), panel_draws=256)
+    client = make_service(**(LINEAR | {"propensity_draws": 64}), panel_draws=64)
     put(client, *ITEMS)
-    rng, truth = np.random.default_rng(0), {"a": [1.0, 0.5], "b": [-1.0, 0.0], "c": [0.5, 0.5]}
+    rng, truth = np.random.default_rng(0), {"a": [2.0, 1.0], "b": [-2.0, 0.0], "c": [1.0, 1.0]}
     replies = {}
     for i in range(NUM_CHOICES):
         x = rng.uniform(-1, 1, 2).round(3).tolist()
         exclude = ["b"] if i % 5 == 0 else []
         found = choose(client, context=x, exclude=exclude)
-        value = float(np.dot(x, truth[found["item"]]) + rng.standard_normal())
+        value = float(np.dot(x, truth[found["item"]]) + 0.5 * rng.standard_normal())
         reward(client, found["decision_id"], value)
         replies[found["decision_id"]] = found | {"context": x, "reward": value, "exclude": exclude}
     reward(client, decide(client, "a")["decision_id"], 1.0)  # evidence alone
@@ -84,7 +84,7 @@ def test_raw_columns_and_attributes_can_be_learned_from_again(
 ) -> None:
     shop, rng = make_service(**OPTIONS), np.random.default_rng(0)
     visitors = []
-    for i in range(120):
+    for i in range(60):
         item = f"item {i % 30}"
         if i < 30:
             about = {"kind": ("toys", "food")[i % 2], "size": float(i % 7)}

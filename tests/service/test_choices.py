@@ -93,10 +93,10 @@ def test_choices_are_thompson_sampling_and_propensities_weights(
 def test_evidence_is_that_of_the_item_and_of_the_log(
     make_service: MakeService, database: Database
 ) -> None:
-    client = make_service(**LOGISTIC)
+    client = make_service(**LOGISTIC, panel_draws=8)
     put(client, *ITEMS)
     rng = np.random.default_rng(0)
-    for i in range(70):
+    for i in range(24):
         found = choose(client, context=rng.uniform(-1, 1, 2).round(3).tolist())
         reward(client, found["decision_id"], float(i % 2))
         if i % 10 == 0:
@@ -111,7 +111,7 @@ def test_evidence_is_that_of_the_item_and_of_the_log(
     for (task, _), state in client.engine.task_cache.items():
         assert state.num_learned == named[task]["num_learned"]
     cached = dict(client.engine.task_cache)
-    with running_service(database, **LOGISTIC) as again:
+    with running_service(database) as again:
         assert choose(again)["item"] in ITEMS  # items were drawn on the start
         restored = {k: s.arrays.evidence.to_bytes() for k, s in again.engine.task_cache.items()}
     for key, content in restored.items():
@@ -242,8 +242,9 @@ def test_versions_share_choices_and_evidence(make_service: MakeService) -> None:
     ]
     for reply in replies:
         reward(client, reply["decision_id"], 1.0)
-    for _ in range(200):  # until all items have been drawn again, under both versions
-        choose(client)
+    for panel in engine.panels._panels.values():
+        while panel.due:  # until all items have been drawn again, under both versions
+            choose(client)
     for panel in engine.panels._panels.values():
         assert not panel.due and [item["num_learned"] for item in panel._items] == [
             client.get(f"/v1/models/shop/tasks/{item['name']}").json()["num_rewards"]

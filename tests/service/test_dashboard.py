@@ -18,7 +18,6 @@ from diffprior.evaluate import compare
 from diffprior.reporting.tables import Table
 from diffprior.service.auth import create_token
 from diffprior.service.dashboard import model_page
-from diffprior.service.dashboard.arms import best_probability
 from diffprior.service.dashboard.charts import Plot, round_ticks
 from diffprior.service.dashboard.pages import CACHE_SECONDS, Address, Snapshots, sortable
 from diffprior.service.dashboard.prior_gain import PriorGain, prior_gain, sample_tasks
@@ -168,10 +167,10 @@ def test_ticks_are_round() -> None:
 
 def test_marks_are_where_their_numbers_are() -> None:
     plot = Plot((0.0, 10.0), (0.0, 4.0), x_title="x", height=148.0, left=20.0, right=0.0)
-    plot.bars([0.0, 5.0, 10.0], [4.0, 1.0], "reward", ["first", "second"])
-    plot.dots([5.0], [2.0], "model", [HARMFUL])
+    plot.bars([0.0, 5.0, 10.0], [4.0, 1.0], "reward", [{"n": "first"}, {"n": "second"}])
+    plot.dots([5.0], [2.0], "model", [{"n": HARMFUL}])
     drawn = plot.svg(HARMFUL)
-    assert "<title>second</title>" in drawn and "<title>&lt;script&gt;" in drawn
+    assert "<title>n second</title>" in drawn and "<title>n &lt;script&gt;" in drawn
     places = re.findall(r'<rect [^>]*x="(.*?)" y="(.*?)" width="(.*?)" height="(.*?)"', drawn)
     assert places == [("20.5", "10.0", "199.0", "100.0"), ("220.5", "85.0", "199.0", "25.0")]
     assert 'cx="220.0" cy="60.0"' in drawn
@@ -218,6 +217,15 @@ def test_answers_follow_the_numbers() -> None:
         over_cold = Mean(gain, 0.1, 9)
         found = model_page.prior_pays({1: PriorGain(over_cold, num_rows=99)})
         assert found.short == expected and f"{gain:+.2f} ± 0.10 nats" in found.why
+    better, even, worse = Mean(0.5, 0.1, 9), Mean(0.1, 0.1, 9), Mean(-0.038, 0.013, 9)
+    for over_cold, first_choice, expected in (
+        (better, worse, "Yes and no"),
+        (better, even, "Yes"),
+        (even, worse, "It costs"),
+        (even, better, "Yes"),
+    ):
+        found = model_page.prior_pays({1: PriorGain(over_cold, reward=first_choice, num_rows=99)})
+        assert found.short == expected and f"{first_choice:+} per first choice" in found.why
     assert model_page.prior_pays({1: None}).short == "Not known yet"
 
 
@@ -319,9 +327,11 @@ def test_probabilities_of_being_best() -> None:
     """Of two arms each decision shows both: a has (0.9 + 0.7 + 0.4 + 0.2) / 4."""
     window = window_of({1: [0.0] * 4})
     window.arm, window.propensity = ["a", "a", "b", "b"], [0.9, 0.7, 0.6, 0.8]
-    np.testing.assert_allclose(best_probability(window, ["a", "b", "c"]), [0.55, 0.45, 0.0])
+    np.testing.assert_allclose(
+        model_page.best_probability(window, ["a", "b", "c"]), [0.55, 0.45, 0.0]
+    )
     window.arm = ["a", "a", "b", "c"]
-    found = best_probability(window, ["a", "b", "c"])
+    found = model_page.best_probability(window, ["a", "b", "c"])
     to_a = 0.5 * (0.4 + 0.2) / 0.75
     to_b = 0.25 * ((0.1 + 0.3) / 0.5 + 0.2 / 0.75)
     np.testing.assert_allclose(found[:2], [(1.6 + to_a) / 4, (0.6 + to_b) / 4])

@@ -16,7 +16,7 @@ from diffprior.service.requests import Decide, ServiceError
 from diffprior.service.settings import Settings
 from diffprior.service.store import Database, read_rows
 from diffprior.service.tasks import TaskCache, current_states, rebuild
-from service.conftest import LINEAR, PRIOR, MakeService, decide, features, reward
+from service.conftest import LINEAR, LOGISTIC, PRIOR, MakeService, decide, features, reward
 
 
 def test_a_restart_and_a_rebuild_read_the_log(
@@ -48,7 +48,7 @@ def test_observations_that_a_new_version_cannot_learn_from_are_passed_over(
     client = make_service(**LINEAR)
     for i in range(3):
         reward(client, decide(client, features=features(i))["decision_id"], 0.5)
-    client.engine.catalog.put("shop", Settings(likelihood="logistic"), PRIOR, 1.0)
+    client.engine.catalog.put("shop", Settings(**LOGISTIC), PRIOR, 1.0)
     client.engine.prepare()
     reward(client, decide(client, features=features(3))["decision_id"], 1.0)
     (state,) = (s for s in client.engine.task_cache.values() if s.version.version == 2)

@@ -13,7 +13,7 @@ import diffprior as dp
 from diffprior.service.api import make_app
 from diffprior.service.auth import Tokens
 from diffprior.service.engine import Engine
-from diffprior.service.limits import Limits
+from diffprior.service.gate import Limits
 from diffprior.service.metrics import Metrics
 from diffprior.service.models import Catalog, Version
 from diffprior.service.settings import Settings

@@ -11,7 +11,7 @@ from service.openapi import Call, calls
 
 # The engine's thread may draw random numbers while Hypothesis makes an example, which it reports.
 pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
-NUM_REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "200"))
+NUM_REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "120"))
 
 
 def test_no_request_breaks_the_service(make_service: MakeService) -> None:

@@ -12,9 +12,9 @@ from starlette.testclient import TestClient
 
 import diffprior as dp
 from cli.helpers import run
+from diffprior.service.bases import prune
 from diffprior.service.batch import Batch
 from diffprior.service.models import Catalog
-from diffprior.service.prune import prune
 from diffprior.service.requests import Choose
 from diffprior.service.settings import Settings
 from diffprior.service.store import (
@@ -35,6 +35,7 @@ from service.conftest import (
     PRIOR,
     MakeService,
     decide,
+    decide_and_reward,
     features,
     reward,
     running_service,
@@ -47,9 +48,7 @@ DAY = 86400.0
 
 def learn(client: TestClient, count: int, task: str = "a", first: int = 0) -> None:
     """Decide and reward so many times."""
-    for number in range(first, first + count):
-        identity = decide(client, task, features=features(number))["decision_id"]
-        reward(client, identity, float(number % 2))
+    decide_and_reward(client, [task] * count, lambda number, _: float((first + number) % 2))
 
 
 def age(database: Database, num_decisions: int, days: float) -> None:
@@ -93,11 +92,10 @@ def count(database: Database, table: sa.Table) -> int:
     ("settings", "num_rewards"),
     [
         (LINEAR, 70),
-        (LOGISTIC, 140),
+        (LOGISTIC | {"half_life": "P7D"}, 140),
         (LINEAR | {"half_life": 30}, 70),
-        (LINEAR | {"half_life": "P7D"}, 70),
     ],
-    ids=["linear", "folded rows", "fading by decisions", "fading by time"],
+    ids=["linear", "folded rows, fading by time", "fading by decisions"],
 )
 def test_evidence_is_what_it_was(
     make_service: MakeService, database: Database, settings: dict, num_rewards: int

@@ -70,13 +70,8 @@ def test_raw_actions_are_those_of_a_model(shop: TestClient, database: Database) 
     assert last["action"] in (0, 1)
 
 
-@pytest.mark.parametrize("likelihood", [dp.Linear(0.5), dp.Logistic()])
-def test_attributes_move_prior_and_posterior(
-    make_service: MakeService, likelihood: dp.AbstractLikelihood
-) -> None:
-    prior = given_attributes()
-    model = dp.Model(prior, likelihood, ENCODER, SHOPS)
-    shop = make_service(**(OPTIONS | {"prior": model}))
+def test_attributes_move_prior_and_posterior(shop: TestClient) -> None:
+    model, likelihood = MODEL, MODEL.likelihood
     attributes = {"kind": "food", "size": 6.0}
     reply = shop.put("/v1/models/shop/tasks/a", json={"attributes": attributes})
     assert reply.status_code == 200 and reply.json()["attributes"] == attributes

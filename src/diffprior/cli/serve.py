@@ -177,7 +177,7 @@ def prune(
     The service may be running. `diffprior export` writes what off-policy estimates need.
     """
     with _opened(database) as opened:
-        from ..service.prune import prune as run
+        from ..service.bases import prune as run
 
         say(str(run(opened, _seconds("older-than", older_than))))
 
@@ -197,7 +197,7 @@ def import_logs(
     """
     with _opened(database) as opened:
         from ..logs.logs import Logs
-        from ..service.imports import import_logs as run
+        from ..service.bases import import_logs as run
         from ..service.models import Catalog
 
         version = Catalog(opened).newest(model)

@@ -9,7 +9,7 @@ import functools
 import json
 import secrets
 import unicodedata
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,20 +29,10 @@ from ..files.base import load_bytes
 from .auth import Token, Tokens
 from .dashboard.views import dashboard_router
 from .engine import Engine
-from .gate import Gate
-from .limits import Limits
+from .gate import Gate, Limits
 from .models import Catalog
 from .reading import Reader
-from .requests import (
-    Change,
-    ChangeTask,
-    Choose,
-    Decide,
-    Json,
-    Reward,
-    ServiceError,
-    unavailable,
-)
+from .requests import Change, ChangeTask, Choose, Decide, Json, Reward, ServiceError, unavailable
 from .settings import Settings
 
 MAX_ACTIONS = 1_000
@@ -85,6 +75,12 @@ DOCS_PAGE = """<!doctype html>
 <head><meta charset="utf-8"><title>diffprior: HTTP API</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="stylesheet" href="/static/swagger-ui.css"><link rel="icon" href="/static/favicon.png">
+<style>
+@media (prefers-color-scheme: dark) {
+  html { filter: invert(.9) hue-rotate(180deg); background: #fff; color-scheme: dark; }
+  .highlight-code, .microlight, img { filter: invert(1) hue-rotate(180deg); }
+}
+</style>
 </head>
 <body><div id="docs"></div>
 <script src="/static/swagger-ui-bundle.js"></script><script src="/docs/start.js"></script></body>
@@ -109,7 +105,6 @@ class StrictRequest(fastapi.Request):
     """A request whose JSON has each key once."""
 
     async def json(self) -> object:
-        """The body as Python objects."""
         return json.loads(await self.body(), object_pairs_hook=_unique)
 
 
@@ -117,7 +112,6 @@ class StrictRoute(fastapi.routing.APIRoute):
     """A route with a `StrictRequest`."""
 
     def get_route_handler(self) -> Callable[[fastapi.Request], Coroutine[object, object, Response]]:
-        """The handler of the route."""
         handle = super().get_route_handler()
 
         async def strict(request: fastapi.Request) -> Response:
@@ -137,7 +131,30 @@ class Body(pydantic.BaseModel, extra="forbid", strict=True):
     """A body; unknown fields are rejected, and so are texts and booleans for numbers."""
 
 
-class DecisionBody(Body):
+class OfferBody(Body):
+    """What decisions among actions and choices among items have in common."""
+
+    top_k: Annotated[int, pydantic.Field(ge=1, le=MAX_ACTIONS)] | None = pydantic.Field(
+        None, description="rank this many instead of choosing one"
+    )
+    decision_id: Id | None = pydantic.Field(
+        None, description="your own id: a repeated call gets the same reply"
+    )
+    deferred: bool = pydantic.Field(
+        False, description="wait for a reward only once the decision is activated"
+    )
+
+    def _shared(self, token: Token) -> dict[str, Any]:
+        name = self.decision_id or secrets.token_hex(16)
+        return {
+            "top_k": self.top_k,
+            "decision_id": name,
+            "deferred": self.deferred,
+            "token": token.id,
+        }
+
+
+class DecisionBody(OfferBody):
     """Actions to choose from: `features`, one row for each, or named `actions` with theirs.
 
     A row is a list of numbers, or the raw columns that the model was learned from by name; `GET
@@ -149,17 +166,8 @@ class DecisionBody(Body):
     mask: Annotated[list[bool], pydantic.Field(max_length=MAX_ACTIONS)] | None = pydantic.Field(
         None, description="true where an action is allowed"
     )
-    top_k: Annotated[int, pydantic.Field(ge=1, le=MAX_ACTIONS)] | None = pydantic.Field(
-        None, description="rank this many actions instead of choosing one"
-    )
-    decision_id: Id | None = pydantic.Field(
-        None, description="your own id: a repeated call gets the same reply"
-    )
     action_taken: Name | int | None = pydantic.Field(
         None, description="shadow mode: your action is logged as taken, ours as recommended"
-    )
-    deferred: bool = pydantic.Field(
-        False, description="wait for a reward only once the decision is activated"
     )
     attributes: TaskAttributes | None = pydantic.Field(
         None, description="what is known of the task, as in PUT /v1/models/{model}/tasks/{task}"
@@ -187,7 +195,6 @@ class DecisionBody(Body):
         return [row for row in self._rows() if isinstance(row, dict)]
 
     def request(self, model: str, task: str, token: Token) -> Decide:
-        """The request to the engine."""
         names = None if self.actions is None else list(self.actions)
         taken = self.action_taken
         if taken is not None and not (isinstance(taken, int) and names is None):
@@ -198,13 +205,10 @@ class DecisionBody(Body):
             np.empty((0, 0)) if self._raw() else np.asarray(self._rows(), np.float64),
             names=names,
             mask=None if self.mask is None else np.asarray(self.mask, bool),
-            top_k=self.top_k,
-            decision_id=self.decision_id or secrets.token_hex(16),
             taken=None if taken is None else int(taken),
-            deferred=self.deferred,
-            token=token.id,
             attributes=self.attributes,
             raw=self._raw() or None,
+            **self._shared(token),
         )
 
 
@@ -214,7 +218,7 @@ class TaskDecisionBody(DecisionBody):
     task: Annotated[Name, OneForm]
 
 
-class ChoiceBody(Body):
+class ChoiceBody(OfferBody):
     """A visitor to choose an item for; items are tasks, each with parameters of its own.
 
     The context is a list of numbers, or the raw columns that the model was learned from by name.
@@ -227,17 +231,8 @@ class ChoiceBody(Body):
     exclude: Annotated[list[Item], pydantic.Field(max_length=MAX_ITEMS)] = pydantic.Field(
         default_factory=list, description="items not to choose, such as those already seen"
     )
-    top_k: Annotated[int, pydantic.Field(ge=1, le=MAX_ACTIONS)] | None = pydantic.Field(
-        None, description="rank this many items instead of choosing one"
-    )
-    decision_id: Id | None = pydantic.Field(
-        None, description="your own id: a repeated call gets the same reply"
-    )
     item_taken: Item | None = pydantic.Field(
         None, description="shadow mode: your item is logged as taken, ours as recommended"
-    )
-    deferred: bool = pydantic.Field(
-        False, description="wait for a reward only once the choice is activated"
     )
 
     @pydantic.model_validator(mode="after")
@@ -247,19 +242,15 @@ class ChoiceBody(Body):
         return self
 
     def request(self, model: str, token: Token) -> Choose:
-        """The request to the engine."""
         raw = [self.context] if isinstance(self.context, dict) else None
         return Choose(
             model,
             np.empty((1, 0)) if raw else np.asarray([self.context], np.float64),
             items=self.items,
             exclude=self.exclude,
-            top_k=self.top_k,
-            decision_id=self.decision_id or secrets.token_hex(16),
             taken=self.item_taken,
-            deferred=self.deferred,
-            token=token.id,
             raw=raw,
+            **self._shared(token),
         )
 
 
@@ -334,11 +325,9 @@ def make_app(
         docs_url=None,  # FastAPI's own pages load scripts from other hosts
         redoc_url=None,
     )
-    app.add_exception_handler(ServiceError, _service_error)
-    app.add_exception_handler(fastapi.exceptions.RequestValidationError, _invalid_body)
-    app.add_exception_handler(sa.exc.SQLAlchemyError, _database_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _internal_error)
+    invalid = fastapi.exceptions.RequestValidationError
+    for kind in (ServiceError, invalid, sa.exc.SQLAlchemyError, HTTPException, Exception):
+        app.add_exception_handler(kind, _reply_to_error)
     reader = Reader(engine.database, engine.catalog, engine.task_cache)
     app.include_router(_decisions(engine, tokens, limits))
     app.include_router(_reading(tokens, reader))
@@ -346,16 +335,13 @@ def make_app(
     app.include_router(_operations(engine, tokens))
     app.include_router(dashboard_router(engine, tokens, reader))
     _add_docs(app)
-    if tokens.check(None) is not None:  # names of models are for those who may read them
-        _add_examples(app, engine.catalog)
+    named = tokens.check(None) is not None  # names of models are for those who may read them
+    _describe(app, engine.catalog if named else None)
     return Gate(app, tokens, limits, engine.metrics, hosts)
 
 
 def _add_docs(app: fastapi.FastAPI) -> None:
-    """Serve Swagger UI at /docs from this host; it lists calls with what they do."""
-    for route in app.routes:
-        if isinstance(route, fastapi.routing.APIRoute):
-            route.summary = route.summary or route.description.partition(".")[0]
+    """Serve Swagger UI at /docs from this host."""
     app.mount("/static", StaticFiles(directory=Path(fastapi_offline.__file__).parent / "static"))
 
     @app.get("/docs", include_in_schema=False)
@@ -367,22 +353,24 @@ def _add_docs(app: fastapi.FastAPI) -> None:
         return Response(DOCS_SCRIPT, media_type="text/javascript")
 
 
-def _add_examples(app: fastapi.FastAPI, catalog: Catalog) -> None:
-    """Let the description of the calls name the columns of every model."""
+def _describe(app: fastapi.FastAPI, catalog: Catalog | None) -> None:
+    """Let the list of calls say what they do, and name the columns of every model."""
     bare = app.openapi
 
     def described() -> dict[str, Any]:
         found = copy.deepcopy(bare())
-        for name in catalog.names():
-            version = catalog.versions_of(name)[0]
+        for call in [call for path in found["paths"].values() for call in path.values()]:
+            call["summary"] = call["description"].partition(".")[0]
+        newest = {} if catalog is None else {n: catalog.versions_of(n)[0] for n in catalog.names()}
+        for name, version in newest.items():
             row = _example(version.encoder) or [1.0] * version.num_features
-            bodies: list[tuple[str, str, object]] = [
-                ("tasks/{task}/decisions", "post", {"actions": {"a": row, "b": row}}),
-            ]
-            bodies.append(("choices", "post", {"context": row}))
+            bodies: dict[tuple[str, str], object] = {
+                ("tasks/{task}/decisions", "post"): {"actions": {"a": row, "b": row}},
+                ("choices", "post"): {"context": row},
+            }
             if attributes := _example(version.attribute_encoder):
-                bodies.append(("tasks/{task}", "put", {"attributes": attributes}))
-            for path, method, body in bodies:
+                bodies["tasks/{task}", "put"] = {"attributes": attributes}
+            for (path, method), body in bodies.items():
                 about = found["paths"][f"/v1/models/{{model}}/{path}"][method]["requestBody"]
                 content = about["content"]["application/json"]
                 content.setdefault("examples", {})[name] = {"value": body}
@@ -581,9 +569,7 @@ def _models(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.APIRouter
 
     @router.put("/versions/{number}")
     def set_share(
-        model: ModelName,
-        number: Annotated[int, fastapi.Path(ge=1, le=10**6)],
-        body: ShareBody,
+        model: ModelName, number: Annotated[int, fastapi.Path(ge=1, le=10**6)], body: ShareBody
     ) -> JSONResponse:
         """Change the share of the tasks that a version serves."""
         catalog.set_share(model, number, body.share)
@@ -626,33 +612,27 @@ def _operations(engine: Engine, tokens: Tokens) -> fastapi.APIRouter:
     return router
 
 
-def _service_error(_: fastapi.Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, ServiceError)
-    headers = {"Retry-After": str(error.retry_after)} if error.retry_after else None
+def _reply_to_error(request: fastapi.Request, error: Exception) -> JSONResponse:
+    """The reply to a call that failed; it names no internals."""
+    headers: Mapping[str, str] = {}
+    if isinstance(error, sa.exc.SQLAlchemyError):
+        error = unavailable(type(error.__cause__ or error).__name__)
+    elif isinstance(error, HTTPException):
+        headers, error = error.headers or {}, ServiceError(error.status_code, str(error.detail))
+    elif isinstance(error, fastapi.exceptions.RequestValidationError):
+        error = _invalid_body(error)
+    elif not isinstance(error, ServiceError):
+        error = ServiceError(500, "the request failed; see the service's log")
+    if error.retry_after:
+        headers = {"Retry-After": str(error.retry_after)}
     message = error.message.encode(errors="replace").decode()  # a key may be half a character
     return JSONResponse({"error": message}, error.status, headers)
 
 
-def _http_error(request: fastapi.Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    reply = _service_error(request, ServiceError(error.status_code, str(error.detail)))
-    reply.headers.update(error.headers or {})
-    return reply
-
-
-def _database_error(request: fastapi.Request, error: Exception) -> JSONResponse:
-    return _service_error(request, unavailable(type(error.__cause__ or error).__name__))
-
-
-def _internal_error(request: fastapi.Request, _: Exception) -> JSONResponse:
-    return _service_error(request, ServiceError(500, "the request failed; see the service's log"))
-
-
-def _invalid_body(request: fastapi.Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, fastapi.exceptions.RequestValidationError)
+def _invalid_body(error: fastapi.exceptions.RequestValidationError) -> ServiceError:
     first = error.errors()[0]
     parts = [part for part in first["loc"] if part not in ("body", NUMBERS, COLUMNS)]
     place = ".".join(map(str, parts))
     reason = first.get("ctx", {}).get("error", "") if first["type"] == "json_invalid" else ""
     message = f"`{place[:MAX_ECHO] or 'body'}`: {(reason or first['msg'])!s:.{MAX_ECHO}}"
-    return _service_error(request, ServiceError(422, message))
+    return ServiceError(422, message)

@@ -82,9 +82,8 @@ def list_tokens(database: Database) -> list[Row]:
 
 def any_token(database: Database) -> bool:
     """Whether there is a token that is not revoked."""
-    with database.reading() as connection:
-        query = sa.select(tokens.c.id).where(tokens.c.revoked.is_(False)).limit(1)
-        return connection.execute(query).first() is not None
+    query = sa.select(tokens.c.id).where(tokens.c.revoked.is_(False)).limit(1)
+    return bool(database.read(query))
 
 
 class Tokens:
@@ -104,7 +103,7 @@ class Tokens:
         expected = row.digest if row is not None else _digest("")
         if not hmac.compare_digest(expected, _digest(secret)) or row is None or row.revoked:
             return None
-        return Token(row.id, tuple(json.loads(row.rights)), row.model)
+        return _token(row)
 
     def session(self, secret: str) -> str | None:
         """A cookie that stands for a token for half a day, and opens pages only; None if invalid.
@@ -124,16 +123,14 @@ class Tokens:
         if parts is None or row is None or row.revoked or int(parts["expires"]) < time.time():
             return None
         sealed = hmac.compare_digest(parts["seal"], _seal(row.digest, parts["about"]))
-        return Token(row.id, tuple(json.loads(row.rights)), row.model) if sealed else None
+        return _token(row) if sealed else None
 
     async def identify(self, header: str | None) -> Token:
         """Token of an `Authorization` header. The event loop does not wait for the database."""
         header = header or None
         name, _ = _parse(header)
-        if name is None or self._is_known(name):
-            token = self.check(header)
-        else:
-            token = await asyncio.to_thread(self.check, header)
+        quick = name is None or self._is_known(name)
+        token = self.check(header) if quick else await asyncio.to_thread(self.check, header)
         if token is None:
             raise ServiceError(401, "expected a valid token: send `Authorization: Bearer dp_...`")
         return token
@@ -151,14 +148,17 @@ class Tokens:
         return self._known.get(name, (0.0, None))[0] > time.monotonic() - TRUST_SECONDS
 
     def _row(self, name: str) -> Any:
-        if not self._is_known(name):
-            with self._database.reading() as connection:
-                row = connection.execute(sa.select(tokens).where(tokens.c.id == name)).first()
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            self._known[name] = (time.monotonic(), row)
-            return row
-        return self._known[name][1]
+        if self._is_known(name):
+            return self._known[name][1]
+        row = next(iter(self._database.read(sa.select(tokens).where(tokens.c.id == name))), None)
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        self._known[name] = (time.monotonic(), row)
+        return row
+
+
+def _token(row: Any) -> Token:
+    return Token(row.id, tuple(json.loads(row.rights)), row.model)
 
 
 def _parse(header: str | None) -> tuple[str | None, str]:

@@ -69,14 +69,6 @@ class _Asked(NamedTuple):
     missing: list[TaskName]
 
 
-class _Choice(NamedTuple):
-    """A choice to log, and the version that made it."""
-
-    request: Choose
-    version: Version
-    chosen: Chosen
-
-
 class Batch:
     """The requests of one transaction at the time `now`; the cache changes in `commit_cache` only.
 
@@ -122,7 +114,7 @@ class Batch:
         named = {key: found[key] for r in valid if (key := (r.model, r.task)) in found}
         chosen = self._choose(asked, found)
         self._read_decisions(others)
-        taken = {choice.taken["id"] for _, _, choice in chosen}
+        taken = {choice.taken["id"] for _, choice in chosen}
         self._lock_tasks({row["id"]: row for row in named.values()}, taken)
         self._read_rewards()
         named = {key: self._tasks[row["id"]] for key, row in named.items()}
@@ -202,7 +194,6 @@ class Batch:
         }
 
     def _change_task(self, request: TaskRequest, task: Row | None) -> None:
-        """Apply what a request says of its task."""
         retire = isinstance(request, ChangeTask) and request.retire
         if task is None:
             if isinstance(request, ChangeTask):
@@ -270,7 +261,6 @@ class Batch:
         self._load((self._tasks[r["task_id"]], self._version(r)) for r in self._decisions.values())
 
     def _version(self, row: Row) -> Version:
-        """The version that made a decision."""
         task = self._tasks[row["task_id"]]
         about = (task["model"], row["version"], task["name"])
         return self._catalog.version_in(self._connection, *about)
@@ -292,7 +282,6 @@ class Batch:
         return self._states[task["id"], version.version]
 
     def _write(self) -> None:
-        """Write everything that has changed."""
         self._write_sets()
         counts = ("num_decisions", "num_learned", "num_bytes")
         _update(self._connection, tasks, self._tasks.values(), *counts)
@@ -473,7 +462,6 @@ class Batch:
             self._attempt(request, _repeated_decision, task, known[request.decision_id])
 
     def _decide_group(self, group: list[_Pending]) -> list[Row]:
-        """Decisions of one version, drawn side by side."""
         version = group[0].state.version
         clocks = [version.clock(p.number, self._now) for p in group]
         chosen = choose_for_tasks(
@@ -569,7 +557,9 @@ class Batch:
     def _rejects_unknown(self, model: str) -> bool:
         return self._catalog.versions_of(model)[0].settings.unknown_items == "reject"
 
-    def _choose(self, asked: list[_Asked], found: dict[TaskName, Row]) -> list[_Choice]:
+    def _choose(
+        self, asked: list[_Asked], found: dict[TaskName, Row]
+    ) -> list[tuple[_Asked, Chosen]]:
         """The choices to log.
 
         They come before the locks, because the tasks that are chosen are among those to lock, and
@@ -579,30 +569,29 @@ class Batch:
         made = []
         for each in asked:
             try:
-                made.append(self._choice(each, found))
+                made.append((each, self._choice(each, found)))
             except ServiceError as error:
                 self.results.append((each.request, error))
         return made
 
-    def _choice(self, asked: _Asked, found: dict[TaskName, Row]) -> _Choice:
-        request, version, panel, missing = asked
+    def _choice(self, asked: _Asked, found: dict[TaskName, Row]) -> Chosen:
+        request, _, panel, missing = asked
         for key in missing:
             if key not in found:
                 unknown = self._rejects_unknown(request.model)
                 raise not_found("items", key[1]) if unknown else TOO_MANY_TASKS
             if found[key]["retired"] is not None:
                 raise ServiceError(409, f"`items`: {key[1]!r} is retired; put it again to use it")
-        new = [found[key] for key in missing if key[1] not in panel]  # for a choice before this one
-        if new:
+        if new := [found[key] for key in missing if key[1] not in panel]:  # by a choice before this
             self._panels.add(self._connection, panel, new)
         chosen = panel.choose(request)
         self._sets[chosen.among.id] = chosen.among._asdict() | {"model": request.model}
-        return _Choice(request, version, chosen)
+        return chosen
 
-    def _log_choices(self, choices: list[_Choice]) -> list[Row]:
+    def _log_choices(self, choices: list[tuple[_Asked, Chosen]]) -> list[Row]:
         """Rows of choices: each is a decision of the item that is taken."""
         rows = []
-        for request, version, chosen in choices:
+        for (request, version, *_), chosen in choices:
             task = self._tasks[chosen.taken["id"]]
             names = [item["name"] for item in chosen.ranking]
             names += [] if task["name"] in names else [task["name"]]

@@ -10,7 +10,6 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import Future
 
 import sqlalchemy as sa
@@ -153,10 +152,8 @@ class Engine:
             return False
         try:
             return self.panels.work(self.clock.now(), not self._queue.empty())
-        except sa.exc.SQLAlchemyError as error:
-            log.error("database failed: %s", type(error.__cause__ or error).__name__)
-        except Exception:
-            log.exception("items cannot be drawn")
+        except Exception as error:
+            _failure(error)
         self._draw_again = time.monotonic() + SETTLE_SECONDS
         return False
 
@@ -182,41 +179,25 @@ class Engine:
         waiting = [r for r in found if r is not None and r.future.set_running_or_notify_cancel()]
         return waiting, found[-1] is None  # without those whose callers have stopped to wait
 
-    def _serve(self, requests: list[Request]) -> None:
+    def _serve(self, requests: list[Request], *, again: bool = True) -> None:
         begin = time.perf_counter()
-        results: Sequence[tuple[Request, object]]
         try:
             results = self._in_one_transaction(requests)
             self.healthy = True
-        except sa.exc.IntegrityError:  # another process has just used the same id
-            self.task_cache.clear()
-            results = [self._again(request) for request in requests]
-        except sa.exc.SQLAlchemyError as error:
+        except Exception as error:
             self.task_cache.clear()  # it is unknown whether the commit succeeded
-            self.healthy = False
-            reason = type(error.__cause__ or error).__name__
-            log.error("database failed: %s", reason)
-            results = [(request, unavailable(reason)) for request in requests]
-        except Exception:
-            self.task_cache.clear()
-            if len(requests) > 1:
+            known = isinstance(error, sa.exc.SQLAlchemyError)
+            conflict = isinstance(error, sa.exc.IntegrityError)  # of another process's new id
+            if (conflict and again) or (len(requests) > 1 and not known):
                 for request in requests:
-                    self._serve([request])
+                    self._serve([request], again=False)
                 return
-            results = [(requests[0], _failed())]
+            self.healthy &= conflict or not known
+            results = [(request, _failure(error)) for request in requests]
         self.metrics.batch_size.observe(len(requests))
         self.metrics.batch_seconds.observe(time.perf_counter() - begin)
         for request, result in results:
             self._reply(request, result)
-
-    def _again(self, request: Request) -> tuple[Request, object]:
-        """Serve a request alone, now that what it conflicted with can be seen."""
-        try:
-            return self._in_one_transaction([request])[-1]
-        except sa.exc.SQLAlchemyError as error:
-            return request, unavailable(type(error.__cause__ or error).__name__)
-        except Exception:
-            return request, _failed()
 
     def _in_one_transaction(self, requests: list[Request]) -> list[tuple[Request, object]]:
         now = self.clock.now()
@@ -244,8 +225,13 @@ class Engine:
             request.future.set_result(result)
 
 
-def _failed() -> ServiceError:
-    log.exception("request failed")
+def _failure(error: Exception) -> ServiceError:
+    """What callers are told of an error, which is logged."""
+    if isinstance(error, sa.exc.SQLAlchemyError):
+        reason = type(error.__cause__ or error).__name__
+        log.error("database failed: %s", reason)
+        return unavailable(reason)
+    log.exception("request failed", exc_info=error)
     return ServiceError(500, "the request failed; see the service's log")
 
 

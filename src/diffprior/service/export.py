@@ -43,7 +43,6 @@ class Exported:
     left_out: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        """Summary in one line."""
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.left_out.most_common())
         rest = f"; left out {reasons}" if reasons else "; none left out"
         return (
@@ -90,8 +89,7 @@ def export(database: Database, model: str, format: str, path: Path) -> Exported:
             yield decision
 
     count = sa.select(sa.func.count()).select_from(decisions.join(tasks))
-    with database.reading() as connection:
-        total = connection.execute(count.where(tasks.c.model == model)).scalar_one()
+    total = database.read_value(count.where(tasks.c.model == model))
     with (
         progress("writing decisions", total) as shown,
         atomic_writer(path) as file,
@@ -106,9 +104,7 @@ def _usual_num_actions(database: Database, model: str) -> int | None:
     number = decisions.c.num_actions
     query = sa.select(number).join(tasks, tasks.c.id == decisions.c.task_id)
     query = query.where(tasks.c.model == model, decisions.c.candidates.is_(None))
-    with database.reading() as connection:
-        found = connection.execute(query.group_by(number).order_by(sa.func.count().desc()).limit(1))
-        return found.scalar()
+    return database.read_value(query.group_by(number).order_by(sa.func.count().desc()))
 
 
 def _rows(database: Database, model: str) -> Iterator[dict[str, Any]]:
@@ -163,24 +159,22 @@ def _cell(kind: str, cell: Cell) -> float | bool | str | None:
 
 def _candidate_sets(database: Database, model: str) -> dict[str, bytes]:
     """Names of a model's items by id, and the sets of them that choices were among, as JSON."""
-    with database.reading() as connection:
-        sets = sa.select(candidates.c.id, candidates.c["items"]).where(candidates.c.model == model)
-        packed = {row.id: row.items.hex() for row in connection.execute(sets)}
-        if not packed:
-            return {}
-        named = sa.select(tasks.c.id, tasks.c.name).where(tasks.c.model == model)
-        names = {row.id: row.name for row in connection.execute(named)}
+    sets = sa.select(candidates.c.id, candidates.c["items"]).where(candidates.c.model == model)
+    packed = {row.id: row.items.hex() for row in database.read(sets)}
+    if not packed:
+        return {}
+    named = sa.select(tasks.c.id, tasks.c.name).where(tasks.c.model == model)
+    names = {row.id: row.name for row in database.read(named)}
     return {"items": json.dumps(names).encode(), "candidates": json.dumps(packed).encode()}
 
 
 def _allowed(database: Database, decision: LoggedDecision) -> tuple[str, ...]:
     """Names of the items that a choice might take."""
-    with database.reading() as connection:
-        query = sa.select(candidates.c["items"]).where(candidates.c.id == decision.candidates)
-        ids = candidate_ids(connection.execute(query.limit(1)).scalar_one())
-        allowed = np.setdiff1d(ids, decision.excluded).tolist()
-        named = sa.select(tasks.c.id, tasks.c.name).where(tasks.c.id.in_(allowed))
-        names = {row.id: row.name for row in connection.execute(named)}
+    query = sa.select(candidates.c["items"]).where(candidates.c.id == decision.candidates)
+    ids = candidate_ids(database.read_value(query))
+    allowed = np.setdiff1d(ids, decision.excluded).tolist()
+    named = sa.select(tasks.c.id, tasks.c.name).where(tasks.c.id.in_(allowed))
+    names = {row.id: row.name for row in database.read(named)}
     return tuple(names[task] for task in allowed)
 
 

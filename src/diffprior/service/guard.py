@@ -35,7 +35,6 @@ class Totals(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Mean reward of a decision."""
         return float(self.sums.sum() / self.counts.sum())
 
     @property
@@ -47,7 +46,6 @@ class Totals(NamedTuple):
 
     @property
     def variance(self) -> float:
-        """Variance of a reward."""
         return float(self.squares.sum() / self.counts.sum() - self.mean**2)
 
 
@@ -60,7 +58,6 @@ class Look(NamedTuple):
 
     @property
     def worse(self) -> bool:
-        """Whether the new version earns less."""
         return self.gap < -self.limit
 
 
@@ -151,8 +148,7 @@ class Guard:
             .where(d.created >= max(version.since for version in pair))
             .group_by(d.version, d.task_id)
         )
-        with self._database.reading() as connection:
-            rows = np.array([tuple(row) for row in connection.execute(query)], float).reshape(-1, 4)
+        rows = np.array([tuple(row) for row in self._database.read(query)], float).reshape(-1, 4)
         return {int(v): Totals(*rows[rows[:, 0] == v, 1:].T) for v in np.unique(rows[:, 0])}
 
     def about(self, model: str) -> tuple[str, str, str] | None:

@@ -46,11 +46,9 @@ class Metrics:
         self._predicted_sum = gauge("learned_predicted_sum", "Sum of their predictions")
 
     def text(self) -> bytes:
-        """All metrics in the text format of Prometheus."""
         return generate_latest(self._registry)
 
     def http(self, method: str, status: int, seconds: float) -> None:
-        """Record one HTTP request."""
         self._http.labels(method if method in METHODS else "other", str(status)).inc()
         self._latency.observe(seconds)
 
@@ -62,7 +60,6 @@ class Metrics:
             self._predicted_sum.inc(predicted)
 
     def served(self, request: Request, result: object) -> None:
-        """Record the outcome of one request to the engine."""
         if isinstance(result, ServiceError):
             self._refused.labels(str(result.status)).inc()
         elif isinstance(request, Decide | Choose) and isinstance(result, dict):

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 import sqlalchemy as sa
+from jaxtyping import Float
 
 from ..bandits.agents import AbstractAgent, ThompsonSampling
 from ..bandits.decisions import TaskPolicy, TaskRequest, block_size, host_mean
@@ -28,6 +29,7 @@ from ..bandits.updates import (
 )
 from ..encoders import Encoder
 from ..evidence.base import AbstractLikelihood
+from ..evidence.response import response_of
 from ..files.base import load_bytes
 from ..gaussian import Gaussian
 from ..learning.model import Model
@@ -92,11 +94,6 @@ class Version:
         """How raw columns become attributes; None if they are numbers, or there are none."""
         return self.saved.attribute_encoder if isinstance(self.saved, Model) else None
 
-    @property
-    def takes_attributes(self) -> bool:
-        """Whether the prior depends on what is known of a task."""
-        return isinstance(self.prior, ConditionalPrior)
-
     def encode(self, request: Decide | Choose) -> None:
         """Make features of the raw rows of a request; an error names the column that is wrong.
 
@@ -154,42 +151,45 @@ class Version:
 
     @cached_property
     def likelihood(self) -> AbstractLikelihood:
-        """Likelihood of the rewards."""
         return self.settings.make_likelihood()
 
     @cached_property
     def mean_reward(self) -> Callable[[np.ndarray], np.ndarray]:
-        """The mean reward as a function of linear predictors."""
         return host_mean(self.likelihood)
+
+    def predictors(
+        self, thetas: Float[np.ndarray, "n d"], x: Float[np.ndarray, " f"]
+    ) -> Float[np.ndarray, " n"]:
+        """Linear predictors of one row of features, or eta of a response, by parameters."""
+        response, x = response_of(self.likelihood), x.astype(thetas.dtype)
+        return thetas @ x if response is None else response.paired(thetas, x[None]).copy()
 
     @cached_property
     def policy(self) -> TaskPolicy:
-        """The policy of many tasks at once."""
         agent = self.settings.make_agent(self.prior)
         if isinstance(agent, ThompsonSampling) and not self.is_control:
             return self.posterior_policy
         return self._policy_of(agent)
 
     @cached_property
+    def _thompson(self) -> ThompsonSampling:
+        return ThompsonSampling(self.settings.make_sampler(self.prior), self.likelihood)
+
+    @cached_property
     def posterior_policy(self) -> TaskPolicy:
         """The program that draws parameters of many tasks at once."""
-        return self._policy_of(
-            ThompsonSampling(self.settings.make_sampler(self.prior), self.likelihood)
-        )
+        return self._policy_of(self._thompson)
 
     @cached_property
     def panel_policy(self) -> TaskPolicy:
         """What draws as many parameters of many items at once as there are joint draws."""
-        agent = ThompsonSampling(self.settings.make_sampler(self.prior), self.likelihood)
-        return self._policy_of(agent, self.settings.panel_draws - 1)
+        return self._policy_of(self._thompson, self.settings.panel_draws - 1)
 
     @property
     def can_choose(self) -> bool:
-        """Whether its agent can choose among items."""
         return self.settings.sampler not in ("linucb", "epsilon-greedy", "prior-mean")
 
     def check_choices(self) -> None:
-        """Reject agents that cannot choose among items."""
         if not self.can_choose:
             raise ServiceError(
                 422,
@@ -200,8 +200,7 @@ class Version:
     def _policy_of(self, agent: AbstractAgent, num_others: int | None = None) -> TaskPolicy:
         if num_others is None:
             num_others = min(self.settings.propensity_draws, block_size(agent))
-        empty = self.likelihood.empty(self.dim)
-        return TaskPolicy(agent, empty, self.settings.max_rows, num_others)
+        return TaskPolicy(agent, self.empty.evidence, self.settings.max_rows, num_others)
 
     @property
     def at_random(self) -> bool:
@@ -215,17 +214,14 @@ class Version:
 
     @cached_property
     def moments(self) -> Gaussian:
-        """Mean and covariance of the prior."""
         return self.prior.moments()
 
     @property
     def dim(self) -> int:
-        """Number of parameters d."""
         return self.prior.dim
 
     @cached_property
     def num_features(self) -> int:
-        """Number of features of an action or context."""
         return self.likelihood.num_features(self.dim)
 
     @cached_property
@@ -268,7 +264,8 @@ class Version:
     def learn(self, state: State, phi: np.ndarray, reward: float, clock: float) -> State:
         """Evidence with one more observation at this time, in at most `max_rows` rows."""
         try:
-            new = self._observation(phi, reward)
+            dtype = np.dtype(self.moments.mean.dtype)
+            new = Observations(phi, reward, self.num_features, dtype)
             check_rewards(self.likelihood, new.rewards)
         except ValueError as error:
             raise ServiceError(422, str(error)) from error
@@ -286,9 +283,6 @@ class Version:
                 " rescale features and rewards",
             )
         return after
-
-    def _observation(self, phi: np.ndarray, reward: float) -> Observations:
-        return Observations(phi, reward, self.num_features, np.dtype(self.moments.mean.dtype))
 
     def warm_up(self) -> None:
         """Compile what decisions and rewards need, with made-up ones."""
@@ -309,14 +303,11 @@ class Version:
         """Whether draws succeed now, after the same observation again and after ordinary ones."""
         most, dtype = self.settings.max_rows, np.dtype(self.moments.mean.dtype)
         following = (new, *ordinary(self._scales[0], dtype))
-        after = [state.add(each, most, self.moments) for each in following]
-        return not any(map(self._fails, (state, *after)))
-
-    def _fails(self, state: State) -> bool:
-        """Whether draws given this evidence fail."""
-        tasks = [(0, None)] * 4
-        requests = [self.draw_request(state, t, n, state.moment) for n, t in enumerate(tasks)]
-        return bool(np.any(self.posterior_policy(requests).failed[:, 0]))
+        for each in (state, *(state.add(one, most, self.moments) for one in following)):
+            requests = [self.draw_request(each, (0, None), n, each.moment) for n in range(4)]
+            if np.any(self.posterior_policy(requests).failed[:, 0]):
+                return False
+        return True
 
 
 class Catalog:
@@ -355,15 +346,15 @@ class Catalog:
                 self._retired.add(key)
                 self.broken.pop(key, None)
             elif key not in self.broken:
-                try:
-                    found[key] = self._versions.get(key) or _read_version(
+                try:  # compiled programs of a version stay
+                    version = self._versions.get(key) or _read_version(
                         connection, key, seeds[row.model]
                     )
-                    version = found[key]  # whose compiled programs stay
-                    version.share, version.since = row.share, row.since
-                    version.rolled_back = row.rolled_back
                 except Exception as error:
                     self._log_broken(key, error)
+                    continue
+                version.share, version.since = row.share, row.since
+                version.rolled_back, found[key] = row.rolled_back, version
         self._read = time.monotonic()
         self._use(found)
 
@@ -422,7 +413,6 @@ class Catalog:
         return [v for v in found if v.share > 0 and not v.is_control]
 
     def version(self, model: str, number: int) -> Version:
-        """One version of a model."""
         if (model, number) not in self._versions:
             raise not_found("version", f"{model}/{number}")
         return self._versions[model, number]
@@ -439,7 +429,6 @@ class Catalog:
         return self._versions.get(key) or self.for_task(model, task)
 
     def names(self) -> list[str]:
-        """Names of all models."""
         return sorted({name for name, _ in self._versions.keys() | self.broken.keys()})
 
     def for_task(self, model: str, task: str) -> Version:
@@ -462,14 +451,14 @@ class Catalog:
     def check_attributes(self, model: str, attributes: Attributes) -> None:
         """Reject attributes that a serving version does not take."""
         serving = [v for v in self.versions_of(model) if v.share > 0]
-        for version in [v for v in serving if v.takes_attributes] or serving[:1]:
+        taking = [v for v in serving if isinstance(v.prior, ConditionalPrior)]
+        for version in taking or serving[:1]:
             try:
                 version.condition(attributes)
             except ValueError as error:
                 raise ServiceError(422, str(error)) from error
 
     def quota(self, model: str) -> float | None:
-        """The most bytes of the log of a model; None without a limit."""
         found = self._by_model.get(model)
         gigabytes = found[0].settings.quota_gb if found else None
         return None if gigabytes is None else 1e9 * gigabytes
@@ -488,16 +477,11 @@ class Catalog:
         """Read how large the log of a model with a quota is: others write and prune it too."""
         if self.quota(model) is None:
             return
-        t, items = tasks.c, sa.func.length(candidates.c["items"])
-        rows = sa.func.sum(t.num_bytes + sa.func.coalesce(sa.func.length(t.attributes), 0))
-        with self._database.reading() as connection:
-            sizes = (
-                connection.execute(sa.select(rows).where(t.model == model)).scalar(),
-                connection.execute(
-                    sa.select(sa.func.sum(items)).where(candidates.c.model == model)
-                ).scalar(),
-            )
-        self.log_bytes[model] = sum(int(size or 0) for size in sizes)
+        t, c = tasks.c, candidates.c
+        rows = t.num_bytes + sa.func.coalesce(sa.func.length(t.attributes), 0)
+        parts = ((rows, t.model), (sa.func.length(c["items"]), c.model))
+        queries = [sa.select(sa.func.sum(size)).where(of == model) for size, of in parts]
+        self.log_bytes[model] = sum(int(self._database.read_value(q) or 0) for q in queries)
 
     def candidate(self, model: str, settings: Settings, saved: object) -> Version:
         """A version that serves no tasks, for compiling its programs before it is added."""

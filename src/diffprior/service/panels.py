@@ -5,13 +5,14 @@ several joint draws; a choice takes the next one, as `Items` does. An item is dr
 evidence has changed, and now and then without, so that choices do not use the same draws forever.
 """
 
+import functools
 import itertools
 import logging
 import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,13 +21,12 @@ from jaxtyping import Float, Int
 
 from ..bandits.decisions import WINS, best_first, fresh_seed, propensity, seed_key
 from ..bandits.panel import Panel, PanelRows, PriorPool
-from ..evidence.response import response_of
 from ..logs.decisions import CandidateSet
 from ..priors.conditional import of_average_task, takes_attributes
 from .models import Catalog, Version
 from .requests import Choose, ServiceError
 from .store import Database, Row, candidates, read_rows, tasks
-from .tasks import UNUSED_NUMBER, TaskCache, TaskState, current_states
+from .tasks import UNUSED_NUMBER, TaskCache, TaskState, current_states, pages
 
 PAGE = 512  # tasks that are read at once
 CHUNK = 8  # items that are drawn at once between two transactions
@@ -35,6 +35,7 @@ REST_SECONDS = 0.02  # between turns of few items, while requests wait
 SPARE = 0.1  # share of the time for drawing items anew that have not changed
 SCAN_SECONDS, SCAN_SHARE = 1.0, 0.02  # between searches for what other processes changed
 DRAWN_FROM = ("num_learned", "attributes")  # what the draws of an item depend on
+Share = tuple[float | None, float | None, int, Float[np.ndarray, " m"]]
 log = logging.getLogger("diffprior.service")
 
 
@@ -108,14 +109,13 @@ class ItemPanel:
         for theta, item in zip(thetas, items, strict=True):
             given = version.known_condition(item["attributes"])
             theta += 0.0 if given is None else given[: version.dim]
-        requests, places = [], []
         shaped = takes_attributes(of_average_task(version.prior))  # no two items have one prior
+        requests, places = [], []
         for place, (item, state) in enumerate(zip(items, states, strict=True)):
-            if state is None and shaped:
-                state = TaskState.empty(item, version)
-            if state is not None and (state.num_learned or shaped):
+            if shaped or state is not None:
                 number = UNUSED_NUMBER + (self._first + int(numbers[place])) % 2**30
                 clock = version.clock(item["num_decisions"], now)
+                state = state or TaskState.empty(item, version)
                 requests.append(state.draw_request(item, number, clock))
                 places.append(place)
         if requests:
@@ -126,7 +126,6 @@ class ItemPanel:
         return thetas
 
     def drop(self, names: Iterable[str]) -> None:
-        """Let items no longer be chosen."""
         for name in names:
             self.due.pop(name, None)
             row = self._rows.pop(name, None)
@@ -176,28 +175,30 @@ class ItemPanel:
 
     def choose(self, request: Choose) -> Chosen:
         """A choice, by the next joint draw."""
-        rows = self._wanted(request.items)
-        names = list(dict.fromkeys(request.exclude))
+        among, rows = self._among, np.arange(len(self))
+        if request.items is not None:
+            among, rows = None, np.array([self._rows[n] for n in request.items], np.int64)
+        names = dict.fromkeys(request.exclude)
         barred = np.array([self._rows[n] for n in names if n in self._rows], np.int64)
-        out = barred if rows is None else np.flatnonzero(np.isin(rows, barred))
-        count = (len(self) if rows is None else len(rows)) - len(out)
+        out = np.flatnonzero(np.isin(rows, barred)) if len(barred) else barred
+        count = len(rows) - len(out)
         self._check(request, count)
+        where = slice(len(self)) if request.items is None else rows  # which copies nothing
+        best = functools.partial(self._best, request, where, out)
         number, self._num_choices = self._num_choices, self._num_choices + 1
-        best = self._best(number, request, rows, out)
-        at = best if rows is None else rows[best]
-        ranking = [self._items[row] for row in at.tolist()]
+        ranking = [self._items[row] for row in rows[best(number)].tolist()]
         taken = ranking[0] if request.taken is None else self._items[self._rows[request.taken]]
-        if rows is None:
-            self._among = self._among or CandidateSet.of(np.array([i["id"] for i in self._items]))
-            among = self._among
+        among = among or CandidateSet.of(np.array([self._items[i]["id"] for i in rows.tolist()]))
+        if request.items is None:
+            self._among = among
+        if self.version.at_random:
+            share: Share = ((request.top_k or 1) / count, 0.0, 0, np.zeros(1))
         else:
-            among = CandidateSet.of(np.array([self._items[row]["id"] for row in rows.tolist()]))
-        share = self._share(number, request, rows, out, self._rows[taken["name"]], count)
+            row = self._rows[taken["name"]]
+            place = int(np.flatnonzero(rows == row)[0])
+            share = self._share(number, request.features[0], row, lambda m: place in best(m))
         excluded = [self._items[row]["id"] for row in barred.tolist()]
         return Chosen(ranking, taken, among, sorted(excluded), *share)
-
-    def _wanted(self, names: list[str] | None) -> Int[np.ndarray, " k"] | None:
-        return None if names is None else np.array([self._rows[n] for n in names], np.int64)
 
     def _check(self, request: Choose, count: int) -> None:
         if not count:
@@ -221,28 +222,19 @@ class ItemPanel:
                 422, f"`item_taken`: expected one of the items, got {taken!r}; check it"
             )
 
-    def _values(
-        self, member: int, x: Float[np.ndarray, " d"], rows: Int[np.ndarray, " k"] | None
-    ) -> Float[np.ndarray, " k"]:
-        draw = self._panel.draws[member % self.num_draws]
-        theta = draw[: self._panel.size] if rows is None else draw[rows]
-        response = response_of(self.version.likelihood)
-        if response is not None:
-            return response.paired(theta, x.astype(theta.dtype)[None]).copy()
-        return theta @ x.astype(theta.dtype)
-
     def _best(
         self,
-        number: int,
         request: Choose,
-        rows: Int[np.ndarray, " k"] | None,
+        rows: slice | Int[np.ndarray, " k"],
         out: Int[np.ndarray, " e"],
+        member: int,
     ) -> Int[np.ndarray, " top_k"]:
         """The best candidates of a joint draw, or random ones."""
         if self.version.at_random:
-            values = self._rng.random(len(self) if rows is None else len(rows))
+            values = self._rng.random(len(self))[rows]
         else:
-            values = self._values(number, request.features[0], rows)
+            theta = self._panel.draws[member % self.num_draws][rows]
+            values = self.version.predictors(theta, request.features[0])
         values[out] = -np.inf
         top_k = request.top_k or 1
         if 1 < top_k < len(values) // 4:
@@ -251,29 +243,19 @@ class ItemPanel:
         return best_first(values[None], top_k)[0]
 
     def _share(
-        self,
-        number: int,
-        request: Choose,
-        rows: Int[np.ndarray, " k"] | None,
-        out: Int[np.ndarray, " e"],
-        taken: int,
-        count: int,
-    ) -> tuple[float | None, float | None, int, Float[np.ndarray, " m"]]:
+        self, number: int, x: Float[np.ndarray, " d"], taken: int, wins: Callable[[int], bool]
+    ) -> Share:
         """Propensity of the item taken, its error, from how many draws it is; and its predictors.
 
         Further joint draws are looked at until the item has won 16 times, as for decisions.
         """
-        if self.version.at_random:
-            return (request.top_k or 1) / count, 0.0, 0, np.zeros(1)
-        others = number + 1 + np.arange(self.num_draws - 1)
-        x = request.features[0]
-        draws = [self._panel.draws[m % self.num_draws][taken] for m in others.tolist()]
-        predictors = np.concatenate([*draws, x[:0]]).reshape(-1, len(x)) @ x
-        place = taken if rows is None else int(np.flatnonzero(rows == taken)[0])
+        others = (number + 1 + np.arange(self.num_draws - 1)).tolist()
+        draws = [self._panel.draws[m % self.num_draws][taken] for m in others]
+        predictors = self.version.predictors(np.stack(draws), x)
         hits = used = 0
-        for member in others[: self.version.settings.propensity_draws].tolist():
+        for member in others[: self.version.settings.propensity_draws]:
             used += 1
-            hits += place in self._best(member, request, rows, out)
+            hits += wins(member)
             if hits == WINS:
                 break
         if not used:
@@ -321,25 +303,18 @@ class Panels:
 
     def build_used(self) -> None:
         """Draw for the items of all models that have chosen before."""
-        with self._database.reading() as connection:
-            names = connection.execute(sa.select(candidates.c.model).distinct()).scalars().all()
-        for model in set(names) & set(self._catalog.names()):
+        names = {row.model for row in self._database.read(sa.select(candidates.c.model).distinct())}
+        for model in names & set(self._catalog.names()):
             try:
                 self.build(model)
             except Exception as error:  # decisions among actions go on
                 log.error("the items of %s cannot be drawn", model, exc_info=error)
 
     def _fill(self, panel: ItemPanel) -> None:
-        last, t = 0, tasks.c
-        while True:
-            query = sa.select(tasks).where(t.model == panel.version.model, t.retired.is_(None))
-            query = query.where(t.id > last).order_by(t.id).limit(PAGE)
+        active = tasks.c.model == panel.version.model, tasks.c.retired.is_(None)
+        for page in pages(self._database, PAGE, *active):
             with self._database.reading() as connection:
-                page = read_rows(connection, query)
-                if not page:
-                    return
-                panel.put(page, self._states(connection, panel, page), time.time())
-            last = page[-1]["id"]
+                self.add(connection, panel, page)
 
     def _states(
         self, connection: sa.Connection, panel: ItemPanel, items: Sequence[Row]
@@ -350,7 +325,7 @@ class Panels:
         return [found.get((item["id"], version.version)) for item in items]
 
     def add(self, connection: sa.Connection, panel: ItemPanel, items: Sequence[Row]) -> None:
-        """Let items be chosen that a choice names, and that the panel does not have."""
+        """Let items be chosen that the panel does not have."""
         panel.put(items, self._states(connection, panel, items), time.time())
 
     def note(self, items: Iterable[Row]) -> None:

@@ -30,11 +30,9 @@ class Reader:
         return [self.model(name) for name in names if allowed is None or name in allowed]
 
     def model(self, name: str) -> Reply:
-        """One model with its versions."""
         found = self._catalog.versions_of(name)
-        with self._database.reading() as connection:
-            count = sa.select(sa.func.count()).where(tasks.c.model == name)
-            num_tasks = connection.execute(count).scalar()
+        count = sa.select(sa.func.count()).where(tasks.c.model == name)
+        num_tasks = self._database.read_value(count)
         return {"model": name, "num_tasks": num_tasks, "versions": [_about(v) for v in found]}
 
     def task(self, model: str, name: str) -> Reply:
@@ -72,7 +70,6 @@ class Reader:
             return found[0], state
 
     def tasks(self, model: str, after: str, limit: int) -> list[Reply]:
-        """Tasks of a model ordered by name, starting after the name `after`."""
         self._catalog.versions_of(model)
         query = (
             sa.select(tasks.c.name, tasks.c.num_decisions, tasks.c.num_learned)
@@ -80,11 +77,10 @@ class Reader:
             .order_by(tasks.c.name)
             .limit(limit)
         )
-        with self._database.reading() as connection:
-            return [
-                {"task": r.name, "num_decisions": r.num_decisions, "num_rewards": r.num_learned}
-                for r in connection.execute(query)
-            ]
+        return [
+            {"task": r.name, "num_decisions": r.num_decisions, "num_rewards": r.num_learned}
+            for r in self._database.read(query)
+        ]
 
     def decision(self, decision_id: str, allowed: Sequence[str] | None) -> Reply:
         """A decision and its rewards; `allowed` are the models it may be of, None for all."""
@@ -101,16 +97,17 @@ class Reader:
 
 
 def _about(version: Version) -> Reply:
+    prior = version.prior
     return {
         "version": version.version,
         "share": version.share,
         "created": version.created,
-        "prior": repr(version.prior),
+        "prior": repr(prior),
         "dim": version.dim,
         "features": list(version.feature_names),
         "columns": _columns(version.encoder),
         "attributes": _columns(version.attribute_encoder),
-        "num_attributes": _num_attributes(version),
+        "num_attributes": prior.num_attributes if isinstance(prior, ConditionalPrior) else 0,
         "settings": json.loads(version.settings.model_dump_json()),
     }
 
@@ -118,18 +115,9 @@ def _about(version: Version) -> Reply:
 def _columns(encoder: Encoder | None) -> list[Reply]:
     """JSON schema of a row, by column."""
     return [
-        {
-            "name": column.name,
-            "type": column.kind,
-            "optional": column.optional,
-            "levels": list(column.levels),
-        }
-        for column in (() if encoder is None else encoder.columns)
+        {"name": c.name, "type": c.kind, "optional": c.optional, "levels": list(c.levels)}
+        for c in (() if encoder is None else encoder.columns)
     ]
-
-
-def _num_attributes(version: Version) -> int:
-    return version.prior.num_attributes if isinstance(version.prior, ConditionalPrior) else 0
 
 
 def _posterior(state: TaskState, task: Row) -> Reply:

@@ -59,7 +59,6 @@ class Decide:
 
     @cached_property
     def digest(self) -> str:
-        """Contents that distinguish requests of the same id."""
         about = (self.model, self.task, self.raw, self.names, self.top_k, self.taken)
         text = json.dumps([*about, self.deferred, self.attributes])
         arrays = (self.features if self.raw is None else None, self.mask)
@@ -68,7 +67,6 @@ class Decide:
 
     @property
     def offer(self) -> TaskOffer:
-        """Actions to choose from."""
         return TaskOffer(self.features, self.mask, self.top_k or 1, self.taken)
 
     def check(self, dim: int) -> None:
@@ -112,7 +110,6 @@ class Choose:
 
     @cached_property
     def digest(self) -> str:
-        """What tells requests of the same id apart."""
         about = (self.model, self.items, self.exclude, self.top_k, self.taken, self.deferred)
         context = self.features.tolist() if self.raw is None else self.raw
         text = json.dumps(["choice", *about, context])

@@ -13,7 +13,7 @@ from ..files.base import load
 from .api import make_app
 from .auth import Tokens, any_token
 from .engine import Engine
-from .limits import Limits
+from .gate import Limits
 from .metrics import Metrics
 from .models import Catalog
 from .settings import Settings
@@ -46,16 +46,10 @@ def add_models(catalog: Catalog, models: dict[str, Path], settings: Settings) ->
     """Add each model of the command line that is not in the database, or that has changed."""
     lines = []
     for name, path in models.items():
-        saved = load(path)
-        own = settings.with_likelihood_of(saved)
-        if name in catalog.names():
-            newest = catalog.versions_of(name)[0]
-            known = newest.saved
-            if known is not None and known.digest == saved.digest and newest.settings == own:
-                lines.append(f"{name}: version {newest.version}, as in the database")
-                continue
-        version = catalog.put(name, own, saved, share=1.0)
-        lines.append(f"{name}: version {version.version}, from {path}")
+        before = catalog.newest(name) if name in catalog.names() else None
+        version = catalog.put(name, settings, load(path), share=1.0)
+        source = "as in the database" if version is before else f"from {path}"
+        lines.append(f"{name}: version {version.version}, {source}")
     return lines
 
 

@@ -126,7 +126,6 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         return self
 
     def make_likelihood(self) -> AbstractLikelihood:
-        """The likelihood with its options."""
         if self.likelihood is None:
             raise missing_likelihood("a prior")
         if self.likelihood.startswith(RESPONSE):
@@ -170,11 +169,9 @@ class Settings(pydantic.BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         return Settings.model_validate(found.model_dump())
 
     def make_forgetting(self) -> Forgetting | None:
-        """How fast evidence fades; None if it does not."""
         return None if self.half_life is None else Forgetting.of(self.half_life)
 
     def make_sampler(self, prior: AbstractPrior) -> AbstractSampler:
-        """The sampler of posteriors, with its temperature."""
         maker: Any = SAMPLERS.get(self.sampler, best_sampler)
         about = {"likelihood": self.make_likelihood()} if maker is best_sampler else {}
         return maker(of_average_task(prior), temperature=self.temperature, **about)

@@ -8,7 +8,7 @@ recreates.
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,8 +19,9 @@ BUSY_MS = 30_000  # how long a connection waits for a writer in another process
 
 metadata = sa.MetaData()
 Row = dict[str, Any]  # of one of the tables below, by column
+Rows = Sequence[Any]  # of a query
+Value = Any
 Blob, Text, Real, Whole = sa.LargeBinary, sa.Text, sa.Double, sa.BigInteger
-Migration = Callable[[sa.Connection], None]
 Key = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite numbers rows of INTEGER only
 
 schema_version = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer))
@@ -61,9 +62,7 @@ tasks = sa.Table(
     sa.Column("retired", Real),
     sa.Column("pruned_decisions", Whole, nullable=False, server_default="0"),  # of num_decisions
     sa.Column("pruned_learned", Whole, nullable=False, server_default="0"),  # the first of them
-    sa.Column(
-        "num_bytes", Whole, nullable=False, server_default="0"
-    ),  # of its decisions in the log
+    sa.Column("num_bytes", Whole, nullable=False, server_default="0"),  # of its log
     sa.UniqueConstraint("model", "name"),
 )
 
@@ -98,9 +97,9 @@ decisions = sa.Table(
 )
 sa.Index("decisions_due", decisions.c.settled, decisions.c.expires)
 sa.Index("decisions_of_task", decisions.c.task_id, decisions.c.number)
-decisions_by_time = sa.Index("decisions_by_time", decisions.c.created)
+sa.Index("decisions_by_time", decisions.c.created)
 of_choices = decisions.c.candidates.isnot(None)
-decisions_by_set = sa.Index(
+sa.Index(
     "decisions_by_set", decisions.c.candidates, sqlite_where=of_choices, postgresql_where=of_choices
 )
 
@@ -202,67 +201,7 @@ def rows_with(column: sa.Column[object]) -> sa.Select[object]:
     return sa.select(column.table).where(column.in_(wanted))
 
 
-def _add_moments(connection: sa.Connection) -> None:
-    """Add when evidence was learned, for forgetting, and which decisions were in shadow mode.
-
-    Of earlier decisions, those whose action was not the recommended one are known to be.
-    """
-    later = (decisions.c.shadow, observations.c.num_decisions, snapshots.c.moment)
-    if _add_columns(connection, *later):
-        number = sa.select(decisions.c.number + 1).where(
-            decisions.c.id == observations.c.decision_id
-        )
-        connection.execute(observations.update().values(num_decisions=number.scalar_subquery()))
-        first = "[" + sa.cast(decisions.c.taken, Text)
-        ours = [decisions.c.ranking.startswith(first + end) for end in (",", "]")]
-        connection.execute(decisions.update().where(~sa.or_(*ours)).values(shadow=True))
-
-
-def _with(*columns: sa.Column[Any], table: sa.Table | None = None) -> Migration:
-    """The step that adds a table and columns."""
-
-    def add(connection: sa.Connection) -> None:
-        if table is not None:
-            table.create(connection, checkfirst=True)
-        _add_columns(connection, *columns)
-
-    return add
-
-
-def _add_sizes(connection: sa.Connection) -> None:
-    decisions_by_set.create(connection, checkfirst=True)
-    if _add_columns(connection, tasks.c.num_bytes):
-        size = sa.select(SUM_OF_BYTES).where(decisions.c.task_id == tasks.c.id).scalar_subquery()
-        connection.execute(tasks.update().values(num_bytes=size))
-
-
-def _add_columns(connection: sa.Connection, *columns: sa.Column[Any]) -> bool:
-    """Add columns that are not there yet; whether there were any."""
-    missing = [column for column in columns if not _has(connection, column)]
-    for column in missing:
-        definition = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
-        connection.execute(sa.text(f"ALTER TABLE {column.table.name} ADD COLUMN {definition}"))
-    return bool(missing)
-
-
-def _has(connection: sa.Connection, column: sa.Column[Any]) -> bool:
-    found = sa.inspect(connection).get_columns(column.table.name)
-    return column.name in {each["name"] for each in found}
-
-
-# Step n turns a database of version n into one of version n + 1. Steps are only ever appended.
-MIGRATIONS: tuple[Migration, ...] = (
-    metadata.create_all,
-    lambda connection: decisions_by_time.create(connection, checkfirst=True),
-    _add_moments,
-    _with(tasks.c.attributes, tasks.c.retired, decisions.c.raw),  # what callers said
-    _with(decisions.c.num_draws),
-    _with(decisions.c.digest, versions.c.retired),
-    _with(tasks.c.pruned_decisions, tasks.c.pruned_learned, table=bases),
-    _with(decisions.c.candidates, decisions.c.excluded, table=candidates),
-    _with(versions.c.since, versions.c.rolled_back),
-    _add_sizes,
-)
+SCHEMA_VERSION = 10  # one more with every change of the tables above
 
 
 def migrate(connection: sa.Connection) -> None:
@@ -271,15 +210,46 @@ def migrate(connection: sa.Connection) -> None:
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(7241963)"))
     schema_version.create(connection, checkfirst=True)
     found = connection.execute(sa.select(schema_version.c.version)).scalar()
-    if found is not None and found > len(MIGRATIONS):
+    if found is not None and found > SCHEMA_VERSION:
         raise ValueError(
-            f"`database`: expected schema version {len(MIGRATIONS)} or earlier, got {found}; "
+            f"`database`: expected schema version {SCHEMA_VERSION} or earlier, got {found}; "
             "upgrade diffprior to open it"
         )
-    for step in MIGRATIONS[found or 0 :]:
-        step(connection)
-    connection.execute(schema_version.delete())
-    connection.execute(schema_version.insert().values(version=len(MIGRATIONS)))
+    if found != SCHEMA_VERSION:
+        metadata.create_all(connection)
+        _fill(connection, _add_columns(connection))
+        connection.execute(schema_version.delete())
+        connection.execute(schema_version.insert().values(version=SCHEMA_VERSION))
+
+
+def _add_columns(connection: sa.Connection) -> set[str]:
+    """Add the columns and indexes that an earlier version did not have; names of the columns."""
+    added = set()
+    for table in metadata.sorted_tables:
+        known = {each["name"] for each in sa.inspect(connection).get_columns(table.name)}
+        for column in table.c:
+            if column.name not in known:
+                definition = sa.schema.CreateColumn(column).compile(dialect=connection.dialect)
+                connection.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {definition}"))
+                added.add(f"{table.name}.{column.name}")
+        for index in table.indexes:
+            index.create(connection, checkfirst=True)
+    return added
+
+
+def _fill(connection: sa.Connection, added: set[str]) -> None:
+    """Compute what new columns hold of earlier decisions."""
+    d, o = decisions.c, observations.c
+    if "observations.num_decisions" in added:
+        number = sa.select(d.number + 1).where(d.id == o.decision_id).scalar_subquery()
+        connection.execute(observations.update().values(num_decisions=number))
+    if "decisions.shadow" in added:  # where the action taken is not the one recommended
+        first = "[" + sa.cast(d.taken, Text)
+        ours = [d.ranking.startswith(first + end) for end in (",", "]")]
+        connection.execute(decisions.update().where(~sa.or_(*ours)).values(shadow=True))
+    if "tasks.num_bytes" in added:
+        size = sa.select(SUM_OF_BYTES).where(d.task_id == tasks.c.id).scalar_subquery()
+        connection.execute(tasks.update().values(num_bytes=size))
 
 
 class Database:
@@ -324,13 +294,22 @@ class Database:
         with self._engine.connect().execution_options(**{READ_ONLY: True}) as connection:
             yield connection
 
+    def read(self, query: sa.Executable) -> Rows:
+        """All rows of one query."""
+        with self.reading() as connection:
+            return connection.execute(query).all()
+
+    def read_value(self, query: sa.Executable) -> Value:
+        """The first value that a query finds; None if it finds none."""
+        with self.reading() as connection:
+            return connection.execute(query).scalar()
+
     def insert_if_absent(self, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
         """INSERT statement that skips rows whose key exists."""
         dialect = sqlite if self.is_sqlite else postgresql
         return dialect.insert(table).on_conflict_do_nothing()
 
     def close(self) -> None:
-        """Close all connections."""
         self._engine.dispose()
 
 

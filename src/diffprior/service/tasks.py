@@ -48,7 +48,6 @@ class TaskState:
 
     @property
     def key(self) -> Key:
-        """Key of the stored state."""
         return self.task_id, self.version.version
 
     def learn(self, phi: np.ndarray, reward: float, clock: float) -> "TaskState":
@@ -64,7 +63,6 @@ class TaskState:
         return replace(self, arrays=arrays, num_learned=num_learned)
 
     def draw_request(self, task: Row, number: int, clock: float) -> TaskRequest:
-        """Request for the draws of a decision."""
         return self.version.draw_request(
             self.arrays, (self.seed, task["attributes"]), number, clock
         )
@@ -96,7 +94,6 @@ class TaskCache(OrderedDict[Key, TaskState]):
             self._bytes -= self.popitem(last=False)[1].num_bytes
 
     def clear(self) -> None:
-        """Forget all states."""
         super().clear()
         self._bytes = 0
 
@@ -258,8 +255,7 @@ def rebuild(database: Database) -> Rebuilt:
     The service should not be running.
     """
     catalog, found = Catalog(database), Rebuilt()
-    with database.reading() as connection:
-        total = connection.execute(sa.select(sa.func.count()).select_from(tasks)).scalar_one()
+    total = database.read_value(sa.select(sa.func.count()).select_from(tasks))
     with progress("recomputing tasks", total) as shown:
         for page in pages(database, REBUILD_AT_ONCE):
             with database.transaction() as connection:

@@ -1,33 +1,18 @@
-"""Charts as SVG, colored by CSS classes so that pages can be dark, and those of one model."""
+"""Charts as SVG, colored by CSS classes so that pages can be dark."""
 
 import datetime
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 from markupsafe import Markup, escape
 from numpy.typing import ArrayLike
 
 from ...reporting.page import templates
 from ...reporting.tables import Table
 from .pages import TEMPLATES, Address, downloadable, slug
-from .prior_gain import PriorGain
-from .statistics import (
-    Bin,
-    Window,
-    age_groups,
-    age_label,
-    binned,
-    explored,
-    outcomes,
-    quantile_edges,
-    rewarded,
-    task_mean,
-    versions_in,
-)
 
 WIDTH, HEIGHT, TOP, BOTTOM = 420.0, 230.0, 10.0, 38.0
 MAX_SPOKEN = 12  # rows of the table that the label of a chart names
@@ -35,10 +20,9 @@ MAX_SPOKEN = 12  # rows of the table that the label of a chart names
 VERSIONS = ("model", "older1", "older2", "older3")
 REWARD, PREDICTED, LOST, OTHER = "reward", "predicted", "lost", "other"
 ARMS = ("arm1", "arm2", "arm3", "arm4", "arm5")
-TIME_BARS, TIME_POINTS, CALIBRATION_BINS, PROPENSITY_BINS = 40, 12, 10, 10
 Range = tuple[float, float]
 Tick = tuple[float, str]
-Bins = Mapping[str, Sequence[Bin]]  # by version or arm
+Row = Mapping[str, str]  # of the numbers of a chart
 
 
 class Plot:
@@ -72,21 +56,19 @@ class Plot:
         self._text((left + end) / 2, height - 5, x_title, "middle", "title")
 
     def note(self, y: float, text: str) -> None:
-        """Add text at the right edge."""
         self._text(WIDTH - 6, _place(y, *self._y) + 4, text, "end", "name")
 
-    def bar(self, x: Range, y: Range, color: str, text: str) -> None:
-        """Add a rectangle, unless it is empty; a pointer on it shows the text."""
+    def bar(self, x: Range, y: Range, color: str, about: Row) -> None:
+        """Add a rectangle, unless it is empty; a pointer on it shows what it is about."""
         (left, right), (bottom, top) = _place(x, *self._x), _place(y, *self._y)
         if bottom > top and x[1] > x[0]:
             size = {"width": max(right - left - 1.0, 1.0), "height": bottom - top}
-            self._mark("rect", f"mark fill {color}", hover(text), x=left + 0.5, y=top, **size)
+            self._mark("rect", f"mark fill {color}", about, x=left + 0.5, y=top, **size)
 
-    def bars(self, edges: ArrayLike, heights: ArrayLike, color: str, texts: Iterable[str]) -> None:
-        """Add a histogram."""
+    def bars(self, edges: ArrayLike, heights: ArrayLike, color: str, rows: Iterable[Row]) -> None:
         sides, tops = np.asarray(edges, float), np.asarray(heights, float)
-        for low, high, top, text in zip(sides[:-1], sides[1:], tops, texts, strict=True):
-            self.bar((low, high), (0.0, top), color, text)
+        for low, high, top, row in zip(sides[:-1], sides[1:], tops, rows, strict=True):
+            self.bar((low, high), (0.0, top), color, row)
 
     def line(self, xs: ArrayLike, ys: ArrayLike, kind: str) -> None:
         """Add a line through points, of a color, or of the class `guide` for a dashed one."""
@@ -94,21 +76,15 @@ class Plot:
         self._mark("path", drawn, d=self._path(xs, ys))
 
     def band(self, xs: ArrayLike, lows: ArrayLike, highs: ArrayLike, color: str) -> None:
-        """Add the area between two lines."""
         around = np.append(xs, np.flip(xs)), np.append(highs, np.flip(lows))
         self._mark("path", f"mark band {color}", d=self._path(*around) + "Z")
 
     def dots(
-        self,
-        xs: ArrayLike,
-        ys: ArrayLike,
-        color: str,
-        texts: Iterable[str],
-        radius: float = 3.2,
+        self, xs: ArrayLike, ys: ArrayLike, color: str, rows: Iterable[Row], radius: float = 3.2
     ) -> None:
-        """Add points; a pointer close to one shows its text."""
-        for x, y, text in zip(_place(xs, *self._x), _place(ys, *self._y), texts, strict=True):
-            self._mark("circle", f"mark fill dot {color}", hover(text), cx=x, cy=y, r=radius)
+        """Add points; a pointer close to one shows what it is about."""
+        for x, y, row in zip(_place(xs, *self._x), _place(ys, *self._y), rows, strict=True):
+            self._mark("circle", f"mark fill dot {color}", row, cx=x, cy=y, r=radius)
 
     def svg(self, label: str) -> Markup:
         """Return the picture; `label` says what it shows to those who cannot see it."""
@@ -117,21 +93,23 @@ class Plot:
         return Markup(opening + "".join(self._marks) + "</svg>")
 
     def _text(self, x: float, y: float, text: str, anchor: str, kind: str = "tick") -> None:
-        self._mark("text", kind, escape(text), x=x, y=y, text_anchor=anchor)
+        where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+        self._marks.append(f'<text class="{kind}" {where}>{escape(text)}</text>')
 
     def _path(self, xs: ArrayLike, ys: ArrayLike) -> str:
         points = zip(_place(xs, *self._x), _place(ys, *self._y), strict=True)
         return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
 
-    def _mark(self, tag: str, kind: str, inside: str = "", **where: float | str) -> None:
+    def _mark(self, tag: str, kind: str, about: Row | None = None, **where: float | str) -> None:
         places = {k: v if isinstance(v, str) else f"{v:.1f}" for k, v in where.items()}
-        listed = " ".join(f'{k.replace("_", "-")}="{v}"' for k, v in places.items())
-        self._marks.append(f'<{tag} class="{kind}" {listed}>{inside}</{tag}>')
+        listed = " ".join(f'{name}="{value}"' for name, value in places.items())
+        hover = Markup("<title>{}</title>").format(spoken(about)) if about else ""
+        self._marks.append(f'<{tag} class="{kind}" {listed}>{hover}</{tag}>')
 
 
-def hover(text: str) -> Markup:
-    """What a browser shows when the pointer is on a mark."""
-    return Markup("<title>{}</title>").format(text)
+def spoken(row: Row) -> str:
+    """A row of numbers in words."""
+    return ", ".join(map(" ".join, row.items()))
 
 
 def _place(values: ArrayLike, limits: Range, ends: Range) -> Any:
@@ -175,20 +153,18 @@ class Chart:
     title: str
     summary: str
     plot: Plot | None = None
-    rows: Sequence[Mapping[str, str]] = ()
+    rows: Sequence[Row] = ()
     legend: Sequence[tuple[str, str]] = ()
 
     @property
     def table(self) -> Table:
-        """The numbers of the chart."""
         return Table.of(self.rows, self.title)
 
     @property
     def svg(self) -> Markup:
         """The picture, labeled with its numbers."""
         step = -(-len(self.rows) // MAX_SPOKEN) or 1
-        spoken = [", ".join(map(" ".join, row.items())) for row in self.rows[::step]]
-        label = f"{self.title}. {self.summary} {'; '.join(spoken)}"
+        label = f"{self.title}. {self.summary} {'; '.join(map(spoken, self.rows[::step]))}"
         return Markup("") if self.plot is None else self.plot.svg(label)
 
 
@@ -226,268 +202,3 @@ def rows_plot(
     ticks = [(-float(i), name) for i, name in enumerate(names)]
     ends = (0.5 - len(names), 0.5)
     return Plot(x, ends, x_title=x_title, y_ticks=ticks, height=height, left=left, right=right)
-
-
-def model_charts(
-    window: Window, predicted: Window, gains: Mapping[int, PriorGain | None], scale: float
-) -> list[Chart]:
-    """All charts of a model."""
-    colors = version_colors({*versions_in(window), *gains})
-    return [
-        reward_by_age(window, colors),
-        reward_over_time(window, colors),
-        gains_chart(gains, colors),
-        calibration(predicted),
-        decisions_over_time(window, scale),
-        outcomes_chart(window),
-        exploration(window, colors),
-        propensities(window),
-    ]
-
-
-def version_colors(versions: Iterable[int]) -> dict[str, str]:
-    """Color of each version by its name; the newest is the model of today."""
-    ordered = sorted(versions, reverse=True)
-    return {f"version {v}": VERSIONS[min(i, len(VERSIONS) - 1)] for i, v in enumerate(ordered)}
-
-
-class Axis(NamedTuple):
-    """A horizontal axis with bins: time, or the age of tasks, which doubles from bin to bin."""
-
-    title: str
-    edges: Float[np.ndarray, " m"]
-    ticks: Sequence[Tick]
-    keys: Callable[[Window], Float[np.ndarray, " n"]]
-    label: Callable[[Bin], str]
-
-    @staticmethod
-    def time(window: Window, num_bins: int) -> "Axis":
-        """From the first to the last decision."""
-        first, last = float(window.created.min()), float(window.created.max())
-        edges, ticks = np.linspace(first, max(last, first + 1.0), num_bins + 1), time_ticks
-        return Axis(
-            "time, UTC",
-            edges,
-            ticks(edges[0], edges[-1]),
-            lambda w: w.created,
-            lambda b: utc(b.low),
-        )
-
-    @staticmethod
-    def age(window: Window) -> "Axis":
-        """Ages of tasks at these decisions."""
-        last = int(age_groups(window.number).max())
-        ticks = [(float(i), age_label(i)) for i in range(0, last + 1, 1 if last < 7 else 2)]
-        return Axis(
-            "decision of the task",
-            np.arange(last + 2) - 0.5,
-            ticks,
-            lambda w: age_groups(w.number),
-            lambda b: age_label(b.key),
-        )
-
-    def plot(self, y: Range) -> Plot:
-        """An empty plot over this axis."""
-        x = (float(self.edges[0]), float(self.edges[-1]))
-        return Plot(x, y, x_title=self.title, x_ticks=self.ticks)
-
-    def by_version(self, window: Window, values: Float[np.ndarray, " n"]) -> Bins:
-        """Bins of every version along this axis."""
-        keys, masks = self.keys(window), {v: window.version == v for v in versions_in(window)}
-        return {
-            f"version {v}": binned(keys[m], values[m], window.task[m], self.edges)
-            for v, m in masks.items()
-        }
-
-    def chart(
-        self,
-        title: str,
-        summary: str,
-        found: Bins,
-        value: str,
-        y: Range | None = None,
-        *,
-        colors: Mapping[str, str],
-        group: str = "version",
-    ) -> Chart:
-        """A line per version or arm, the first one in front; of versions, which are few, in a band
-        of two standard errors.
-        """
-        if y is None and group != "version":
-            y = padded([b.mean.value for bins in found.values() for b in bins])
-        plot = self.plot(_range(found) if y is None else y)
-        legend = [(colors[name], name) for name in found]
-        for (kind, name), bins in reversed(list(zip(legend, found.values(), strict=True))):
-            xs, ys = [b.key for b in bins], [b.mean.value for b in bins]
-            lows, highs = zip(*(b.mean.ends for b in bins), strict=True)
-            if group == "version":
-                plot.band(xs, lows, highs, kind)
-            plot.line(xs, ys, kind)
-            plot.dots(xs, ys, kind, [f"{name}, {self.label(b)}: {b.mean}" for b in bins], 2.4)
-        rows = [
-            {self.title: self.label(b), group: name.removeprefix("version "), value: str(b.mean)}
-            for name, bins in found.items()
-            for b in bins
-        ]
-        return Chart(title, summary, plot, rows, legend)
-
-
-def _range(found: Bins) -> Range:
-    """A range that holds all means, and the bands of those of at least twenty numbers."""
-    means = [b.mean for bins in found.values() for b in bins]
-    sure = [m for m in means if m.count >= 20] or means
-    return padded([*(m.value for m in means), *(end for m in sure for end in m.ends)])
-
-
-def decisions_over_time(window: Window, scale: float = 1.0) -> Chart:
-    """Decisions over time, with and without rewards; each stands for `scale` of them."""
-    axis, known = Axis.time(window, TIME_BARS), rewarded(window)
-    counts, with_reward = (
-        np.rint(scale * np.histogram(w.created, axis.edges)[0]) for w in (window, known)
-    )
-    plot = axis.plot((0.0, 1.08 * float(max(counts.max(), 1))))
-    listed = list(zip(axis.edges.tolist(), counts, with_reward, strict=False))
-    texts = [f"from {utc(t)}: {n:,.0f} decisions, {r:,.0f} with a reward" for t, n, r in listed]
-    plot.bars(axis.edges, counts, OTHER, texts)
-    plot.bars(axis.edges, with_reward, REWARD, texts)
-    about = "About " if scale > 1 else ""
-    return Chart(
-        "Decisions and rewards over time",
-        f"{about}{scale * len(window):,.0f} decisions since {utc(axis.edges[0])} UTC; "
-        f"{len(known) / len(window):.1%} have a reward.",
-        plot,
-        [
-            {axis.title: utc(t), "decisions": f"{n:.0f}", "with a reward": f"{r:.0f}"}
-            for t, n, r in listed
-        ],
-        ((REWARD, "with a reward"), (OTHER, "without one so far")),
-    )
-
-
-def reward_over_time(window: Window, colors: Mapping[str, str]) -> Chart:
-    """Mean reward of every version over time."""
-    known, title = rewarded(window), "Mean reward over time"
-    if not len(known):
-        return Chart(title, "No rewards yet.")
-    mean, axis = task_mean(known.reward, known.task), Axis.time(window, TIME_POINTS)
-    summary = f"{mean} per decision; bands are two standard errors over tasks."
-    found = axis.by_version(known, known.reward)
-    return axis.chart(title, summary, found, "mean reward", colors=colors)
-
-
-def reward_by_age(window: Window, colors: Mapping[str, str]) -> Chart:
-    """Mean reward of every version by age of the task: cold start."""
-    known, title = rewarded(window), "Cold start: mean reward by age of the task"
-    if not len(known):
-        return Chart(title, "No rewards yet.")
-    found = (axis := Axis.age(window)).by_version(known, known.reward)
-    trends = [
-        f"{name} from {bins[0].mean.value:.3g} at the first decision to "
-        f"{bins[-1].mean.value:.3g} at {age_label(bins[-1].key)}"
-        for name, bins in found.items()
-    ]
-    summary = f"How quickly tasks earn: {'; '.join(trends[:2])}."
-    return axis.chart(title, summary, found, "mean reward", colors=colors)
-
-
-def exploration(window: Window, colors: Mapping[str, str]) -> Chart:
-    """Effective exploration, mean of 1 - propensity, by age of the task."""
-    known, title = explored(window), "Effective exploration"
-    if not len(known):
-        return Chart(title, "Propensities are off: `propensity_draws` is 0.")
-    summary = (
-        f"The same policy would have chosen another action {np.mean(1 - known.propensity):.1%} of "
-        "the time (mean of 1 - propensity); it should fall as tasks learn."
-    )
-    found = (axis := Axis.age(known)).by_version(known, 1 - known.propensity)
-    return axis.chart(title, summary, found, "mean of 1 - propensity", (0.0, 1.0), colors=colors)
-
-
-def calibration(window: Window) -> Chart:
-    """Predicted rewards of the actions taken against the rewards they earned."""
-    known, title = rewarded(window), "Calibration: obtained against predicted reward"
-    if len(known) < 2:
-        return Chart(title, "There are no rewards yet to compare predictions with.")
-    edges = quantile_edges(known.predicted, CALIBRATION_BINS)
-    bins = binned(known.predicted, known.reward, known.task, edges)
-    ends = padded([b.key for b in bins] + [b.mean.value for b in bins])
-    plot = Plot(ends, ends, x_title="predicted reward")
-    plot.line(ends, ends, "guide")
-    for b in bins:
-        text = f"predicted {b.key:.3g}, obtained {b.mean} in {b.mean.count:,} decisions"
-        plot.line([b.key] * 2, b.mean.ends, REWARD)
-        plot.dots([b.key], [b.mean.value], REWARD, [text])
-    return Chart(
-        title,
-        f"Obtained minus predicted: {task_mean(known.reward - known.predicted, known.task)}. "
-        "On the dashed line predictions are right; bars are two standard errors.",
-        plot,
-        [
-            {"predicted": f"{b.key:.3g}", "obtained": str(b.mean), "decisions": str(b.mean.count)}
-            for b in bins
-        ],
-    )
-
-
-def outcomes_chart(window: Window) -> Chart:
-    """Number of decisions by outcome."""
-    counts = {name: int(np.sum(own)) for name, own in outcomes(window).items()}
-    plot = rows_plot((0.0, float(len(window))), list(counts), "decisions", height=HEIGHT)
-    colors = {"rewarded": REWARD, "default reward": REWARD, "never rewarded": LOST}
-    for i, (name, count) in enumerate(counts.items()):
-        ends, color = (-i - 0.32, -i + 0.32), colors.get(name, OTHER)
-        plot.bar((0.0, float(count)), ends, color, f"{name}: {count:,}")
-    listed = counts | {"late rewards": int(window.late.sum())}
-    return Chart(
-        "Outcomes of decisions",
-        f"{counts['rewarded'] + counts['default reward']:,} rewarded, {counts['waiting']:,} "
-        f"waiting, {counts['never rewarded']:,} never rewarded; {listed['late rewards']:,} rewards "
-        "arrived too late or for settled decisions and were not learned from.",
-        plot,
-        [{"outcome": name, "decisions": str(count)} for name, count in listed.items()],
-    )
-
-
-def propensities(window: Window) -> Chart:
-    """Histogram of propensities."""
-    known = explored(window).propensity
-    if not len(known):
-        return Chart("Propensities", "Propensities are off: `propensity_draws` is 0.")
-    counts, edges = np.histogram(known, np.linspace(0, 1, PROPENSITY_BINS + 1))
-    plot = Plot((0.0, 1.0), (0.0, 1.08 * float(counts.max())), x_title="propensity")
-    listed = [(f"{a:.1f} to {a + 0.1:.1f}", n) for a, n in zip(edges, counts, strict=False)]
-    plot.bars(edges, counts, OTHER, [f"{interval}: {n:,} decisions" for interval, n in listed])
-    return Chart(
-        "Propensities of the actions taken",
-        f"Median {np.median(known):.2f}; {np.mean(known < 0.1):.1%} below 0.1, which get large "
-        "weights in off-policy estimates.",
-        plot,
-        [{"propensity": interval, "decisions": str(n)} for interval, n in listed],
-    )
-
-
-def gains_chart(gains: Mapping[int, PriorGain | None], colors: Mapping[str, str]) -> Chart:
-    """Log evidence of every version's prior over a cold start."""
-    title = "Benefit of the prior: log evidence over starting cold"
-    known = {v: g for v, g in gains.items() if g is not None and not g.problem}
-    words = {v: str(g) if g else "being computed" for v, g in gains.items()}
-    listed = "; ".join(f"version {version}: {text}" for version, text in words.items())
-    if not known:
-        return Chart(title, f"{listed}." if listed else "No version serves.")
-    means = [gain.over_cold for gain in known.values()]
-    ends = padded([0.0, *(end for m in means for end in m.ends)], 0.08)
-    names = [f"version {v}" for v in known]
-    x_title = "nats per task; right of the dashed line the prior pays"
-    plot = rows_plot(ends, names, x_title, height=90.0 + 36.0 * len(known), left=70.0)
-    plot.line([0.0, 0.0], [0.5, 0.5 - len(known)], "guide")
-    for i, (name, mean) in enumerate(zip(names, means, strict=True)):
-        ends = (min(0.0, mean.value), max(0.0, mean.value))
-        plot.bar(ends, (-i - 0.25, -i + 0.25), colors[name], f"{name}: {mean} nats per task")
-        plot.line(mean.ends, [-i, -i], "axis")
-    return Chart(
-        title,
-        f"Over starting cold, {listed}. One nat makes the rewards e = 2.7 times as probable.",
-        plot,
-        [{"version": str(version), "gain": text} for version, text in words.items()],
-        (("axis", "two standard errors over tasks"),),
-    )

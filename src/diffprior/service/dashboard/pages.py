@@ -24,15 +24,11 @@ T = TypeVar("T")
 
 
 class Page(NamedTuple):
-    """A template, its variables, and its tables by their names in addresses.
-
-    The `numbers` of charts are there as files too.
-    """
+    """A template, its variables, and its tables by their names in addresses."""
 
     template: str
     context: Mapping[str, Any]
     tables: Mapping[str, Table] = {}
-    numbers: Mapping[str, Table] = {}
 
 
 class Snapshots(Generic[T]):

@@ -53,7 +53,6 @@ class PriorGain:
 
     @property
     def in_words(self) -> str:
-        """Both comparisons in one sentence."""
         if self.problem:
             return self.problem
         reward = f", and {self.reward:+} per first choice" if self.reward.error > 0 else ""

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 
 from ...reporting.tables import plus_minus
 from ..store import Database, decisions, observations, rewards, tasks
-from .pages import SECONDS, Snapshots
+from .pages import SECONDS
 
 WINDOW_SIZE = 10_000  # decisions that the dashboard looks at, however many there are
 NUM_SLICES = 50  # of time, from each of which they are, if there are more
@@ -91,23 +91,11 @@ def read_window(connection: sa.Connection, begin: float, end: float, size: int) 
     return np.array(rows, FIELDS).view(np.recarray)
 
 
-class SampleReader:
-    """Reads samples of a database, once for all readers."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._samples: Snapshots[Sample] = Snapshots()
-
-    def read(self, time_range: str) -> Sample:
-        """Return decisions of one of `RANGES`."""
-
-        def read() -> Sample:
-            seconds = SECONDS.get(time_range)
-            since = 0.0 if seconds is None else time.time() - seconds
-            with self._database.reading() as connection:
-                return read_sample(connection, since)
-
-        return self._samples.get(time_range, read)
+def read_range(database: Database, time_range: str) -> Sample:
+    """Read decisions of one of `RANGES`."""
+    seconds = SECONDS.get(time_range, math.inf)
+    with database.reading() as connection:
+        return read_sample(connection, max(0.0, time.time() - seconds))
 
 
 def of_version(window: Window, version: int) -> Window:
@@ -159,6 +147,12 @@ class Mean:
         """With a sign where the format is "+"."""
         signed = sign == "+"
         return plus_minus(self.value, self.error, signed=signed) if self.count else "none yet"
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 if it differs from zero by more than two standard errors, else 0."""
+        sure = self.error > 0 and abs(self.value) > 2 * self.error
+        return int(np.sign(self.value)) if sure else 0
 
     @property
     def ends(self) -> tuple[float, float]:

@@ -13,25 +13,13 @@ from ..models import Version
 from ..reading import Reader
 from ..store import Database, Row, decisions, observations, read_rows
 from ..tasks import TaskState
-from .charts import (
-    OTHER,
-    PREDICTED,
-    REWARD,
-    VERSIONS,
-    Chart,
-    Plot,
-    drawn,
-    padded,
-    rows_plot,
-    utc,
-)
+from .charts import OTHER, PREDICTED, REWARD, VERSIONS, Chart, Plot, drawn, padded, rows_plot, utc
 from .pages import Page, model_address, task_address
 
 MIN_DRAWS = 256  # from prior and posterior
 MAX_HISTORY, MAX_LISTED = 200, 25  # decisions in the chart and in the table
 MAX_ACTIONS, MAX_PARAMETERS = 12, 24  # in the charts; all are in their numbers
 MAX_NAME = 24  # letters of a parameter in the chart
-ROWS_AT_ONCE = 128  # actions are padded to it, so that one program serves any number of them
 GRID = 64  # points of a density
 HALF = 0.42  # height of the highest density, in rows
 NEXT_DECISION = "Next decision, if the last actions were offered again"
@@ -58,7 +46,7 @@ def task_page(database: Database, reader: Reader, model: str, name: str) -> Page
         "charts": charts,
     }
     tables = {"history": _history_table(history[: -MAX_LISTED - 1 : -1])}
-    return Page("task.html", context, tables, numbers)
+    return Page("task.html", context, numbers | tables)
 
 
 def _history(database: Database, task_id: int) -> tuple[list[Row], Row | None]:
@@ -97,11 +85,8 @@ def explain(
     allowed = (
         np.arange(len(features)) if mask is None else np.flatnonzero(np.frombuffer(mask, bool))
     )
-    predictors = features[allowed].astype(draws.dtype) @ draws.T
-    padded_rows = np.pad(predictors, [(0, -len(allowed) % ROWS_AT_ONCE), (0, 0)])
-    parts = np.split(padded_rows, len(padded_rows) // ROWS_AT_ONCE)
-    rewards = np.concatenate([np.asarray(version.mean_reward(part)) for part in parts])
-    rewards = rewards[: len(allowed)]
+    predictors = np.stack([version.predictors(draws, x) for x in features[allowed]])
+    rewards = version.mean_reward(predictors)
     low, high = np.quantile(rewards, [0.05, 0.95], axis=1)
     best = np.bincount(np.argmax(predictors, axis=0), minlength=len(allowed)) / len(draws)
     if version.at_random:
@@ -132,25 +117,25 @@ def next_decision_chart(
     ends = padded([end for action in shown for end in (action.low, action.high)], 0.05)
     x_title, height = "mean reward: mean and 90 % interval", 56.0 + 26.0 * len(shown)
     plot = rows_plot(ends, names, x_title, height=height, right=48.0)
+    rows = [
+        {
+            "action": a.name,
+            "mean reward": f"{a.mean:.3g}",
+            "90 % interval": f"{a.low:.3g} to {a.high:.3g}",
+            "propensity": f"{a.propensity:.3f}",
+        }
+        for a in actions
+    ]
     for i, action in enumerate(shown):
         kind = VERSIONS[0] if i == 0 else OTHER
-        text = f"{action.name}: {action.mean:.3g}, {action.low:.3g} to {action.high:.3g}"
         plot.line([action.low, action.high], [-i, -i], kind)
-        plot.dots([action.mean], [-i], kind, [f"{text}; best in {action.propensity:.1%}"], 4.0)
+        plot.dots([action.mean], [-i], kind, [rows[i]], 4.0)
         plot.note(-float(i), f"{action.propensity:.0%}")
     return Chart(
         NEXT_DECISION,
         "This version chooses at random, as a control." if version.at_random else _reason(actions),
         plot,
-        [
-            {
-                "action": a.name,
-                "mean reward": f"{a.mean:.3g}",
-                "90 % interval": f"{a.low:.3g} to {a.high:.3g}",
-                "propensity": f"{a.propensity:.3f}",
-            }
-            for a in actions
-        ],
+        rows,
         (
             (VERSIONS[0], "chosen most often"),
             (OTHER, "others; on the right, how often each is chosen"),
@@ -191,22 +176,22 @@ def parameters_chart(
     left = max(46.0, *(20.0 + 7.0 * min(len(name), MAX_NAME) for name in names[:shown]))
     labels = [name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…" for name in names]
     plot = rows_plot(ends, labels[:shown], title, height=height, left=left)
+    intervals = [[f"{m:.3g} ({a:.3g} to {b:.3g})" for a, m, b in q.T] for q in (before, after)]
+    columns = ("parameter", "prior: median and 90 % interval", "posterior")
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(names, *intervals, strict=True)]
     for i in range(shown):
         _half_density(plot, prior[:, i], -i, 1.0, OTHER)
         _half_density(plot, posterior[:, i], -i, -1.0, VERSIONS[0])
         plot.line(before[::2, i], [0.05 - i] * 2, OTHER)
         plot.line(after[::2, i], [-0.05 - i] * 2, VERSIONS[0])
-        text = f"{names[i]}: {after[1, i]:.3g} ({after[0, i]:.3g} to {after[2, i]:.3g})"
-        plot.dots([after[1, i]], [-0.05 - i], VERSIONS[0], [text], 3.4)
+        plot.dots([after[1, i]], [-0.05 - i], VERSIONS[0], [rows[i]], 3.4)
     widths = (after[2] - after[0]) / np.maximum(before[2] - before[0], 1e-300)
-    intervals = [[f"{m:.3g} ({a:.3g} to {b:.3g})" for a, m, b in q.T] for q in (before, after)]
-    columns = ("parameter", "prior: median and 90 % interval", "posterior")
     return Chart(
         "Posterior against prior",
         f"{num_rewards:,} rewards have narrowed the 90 % intervals to {np.median(widths):.0%} of "
         "the prior's (median over parameters).",
         plot,
-        [dict(zip(columns, row, strict=True)) for row in zip(names, *intervals, strict=True)],
+        rows,
         ((OTHER, "prior"), (VERSIONS[0], "posterior: density, 90 % interval, median")),
     )
 
@@ -235,11 +220,13 @@ def history_chart(history: Sequence[Row]) -> Chart:
     rewards = [float(row["reward"]) for row in rewarded]
     ends = (numbers[0] - 0.5, max(numbers[-1], numbers[0] + 1) + 0.5)
     plot = Plot(ends, padded([*predicted, *rewards], 0.08), x_title="decision of the task")
-    pairs = zip(numbers, predicted, strict=True)
-    texts = {n: f"decision {n}: predicted {p:.3g}" for n, p in pairs}
-    earned = [f"{texts[row['number'] + 1]}, obtained {row['reward']:.3g}" for row in rewarded]
+    rows = [
+        {"decision": str(n), "predicted": f"{p:.3g}", "obtained": _outcome(row)}
+        for n, p, row in zip(numbers, predicted, history, strict=True)
+    ]
+    earned = [about for about, row in zip(rows, history, strict=True) if row["reward"] is not None]
     plot.line(numbers, predicted, PREDICTED)
-    plot.dots(numbers, predicted, PREDICTED, texts.values(), 1.5)
+    plot.dots(numbers, predicted, PREDICTED, rows, 1.5)
     plot.dots([row["number"] + 1.0 for row in rewarded], rewards, REWARD, earned, 3.0)
     mean = f"{np.mean(rewards):.3g}" if rewards else "none yet"
     return Chart(
@@ -247,10 +234,7 @@ def history_chart(history: Sequence[Row]) -> Chart:
         f"Last {len(history)} decisions: mean reward {mean}, mean prediction "
         f"{np.mean(predicted):.3g}.",
         plot,
-        [
-            {"decision": str(n), "predicted": f"{p:.3g}", "obtained": _outcome(row)}
-            for n, p, row in zip(numbers, predicted, history, strict=True)
-        ],
+        rows,
         ((REWARD, "obtained reward"), (PREDICTED, "predicted")),
     )
 

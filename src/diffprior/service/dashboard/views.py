@@ -81,19 +81,9 @@ Form = Annotated[dict[str, str], fastapi.Depends(_form)]
 
 def dashboard_router(engine: Engine, tokens: Tokens, reader: Reader) -> fastapi.APIRouter:
     """Create the routes of the dashboard, the pages of tasks and the forms."""
-    router = fastapi.APIRouter(include_in_schema=False)
-    snapshots: Snapshots[Page] = Snapshots()
-    router.include_router(_pages(engine, tokens, reader, snapshots))
-    router.include_router(_traffic(engine, tokens, snapshots))
-    router.include_router(_signing_in(tokens))
-    return router
-
-
-def _pages(
-    engine: Engine, tokens: Tokens, reader: Reader, snapshots: Snapshots[Page]
-) -> fastapi.APIRouter:
-    router, show = fastapi.APIRouter(), functools.partial(_show, tokens)
+    router, show = fastapi.APIRouter(include_in_schema=False), functools.partial(_show, tokens)
     models = ModelPage(engine.database, engine.catalog, engine.guard)
+    snapshots: Snapshots[Page] = Snapshots()
 
     @router.get("/")
     def home(
@@ -105,7 +95,6 @@ def _pages(
         sort: Sort = "",
         table: File = "",
     ) -> Response:
-        """The page of a model."""
 
         def page(token: Token) -> tuple[Page, Address]:
             names = [n for n in engine.catalog.names() if token.allows("read", n)]
@@ -117,9 +106,8 @@ def _pages(
             found = snapshots.get(key, lambda: models.content(name, range, healthy))
             chosen = {"model": name, "range": range, "refresh": refresh, "top": top}
             address = Address("/", chosen)
-            links = [Link(n, model_address(n, range)()) for n in names]
             more = {
-                "links": links,
+                "links": [Link(n, model_address(n, range)()) for n in names],
                 "current": model_address(name, range)(),
                 "choices": _choices(address, sort),
                 "changes": _changes(engine, name),
@@ -132,7 +120,6 @@ def _pages(
     def task(
         request: fastapi.Request, model: str, task: str, sort: Sort = "", table: File = ""
     ) -> Response:
-        """The page of a task."""
 
         def page(_: Token) -> tuple[Page, Address]:
             address = task_address(model, task)
@@ -145,12 +132,6 @@ def _pages(
     def find(model: str, task: str) -> Response:
         """From the form of a model's page to the page of a task."""
         return RedirectResponse(task_address(model, task)(), 303)
-
-    return router
-
-
-def _traffic(engine: Engine, tokens: Tokens, snapshots: Snapshots[Page]) -> fastapi.APIRouter:
-    router, show = fastapi.APIRouter(), functools.partial(_show, tokens)
 
     @router.get("/traffic")
     def confirm(request: fastapi.Request, model: str, version: int, share: Percent) -> Response:
@@ -176,19 +157,11 @@ def _traffic(engine: Engine, tokens: Tokens, snapshots: Snapshots[Page]) -> fast
                 return _error("This takes a token with the right admin; go back, try another.", 403)
             engine.catalog.set_share(model, version, share / 100)
             engine.prepare()
-        except ServiceError as error:
-            return _error(error.message, error.status)
-        except sa.exc.SQLAlchemyError:
-            return _error("The database does not answer; try again.", 503)
+        except (ServiceError, sa.exc.SQLAlchemyError) as error:
+            return _failed(error)
         log.info("%s: version %d serves %g %%, by token %s", model, version, share, token.id)
         snapshots.clear()
         return RedirectResponse(model_address(model)(), 303)
-
-    return router
-
-
-def _signing_in(tokens: Tokens) -> fastapi.APIRouter:
-    router = fastapi.APIRouter()
 
     @router.post("/sign-in")
     def sign_in(request: fastapi.Request, form: Form) -> Response:
@@ -204,7 +177,6 @@ def _signing_in(tokens: Tokens) -> fastapi.APIRouter:
 
     @router.post("/sign-out")
     def sign_out() -> Response:
-        """Delete the cookie."""
         reply = RedirectResponse("/", 303)
         reply.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return reply
@@ -214,11 +186,7 @@ def _signing_in(tokens: Tokens) -> fastapi.APIRouter:
 
 def _choices(address: Address, sort: str) -> dict[str, list[tuple[Link, bool]]]:
     """Links to other ranges of time and other times between reloads, and which one is current."""
-    options = {
-        "Range": ("range", RANGES),
-        "Arms": ("top", TOP),
-        "Refresh": ("refresh", REFRESH),
-    }
+    options = {"Range": ("range", RANGES), "Arms": ("top", TOP), "Refresh": ("refresh", REFRESH)}
     return {
         label: [
             (Link(text, address(**{name: value}, sort=sort)), address.query[name] == value)
@@ -277,18 +245,15 @@ def _show(
             return _sign_in("This service requires a token.", 401)
         if not found.allows("read", found.model if model is None else model):
             return _sign_in("That token may not read this; use another.", 403)
-        (template, context, tables, numbers), address = page(found)
+        (template, context, tables), address = page(found)
         if file:
-            return _file({**numbers, **tables}, file)
-    except ServiceError as error:
-        return _error(error.message, error.status)
-    except sa.exc.SQLAlchemyError:
-        return _error("The database does not answer; try again.", 503)
+            return _file(tables, file)
+    except (ServiceError, sa.exc.SQLAlchemyError) as error:
+        return _failed(error)
     # Metrics are only for those who need no token, because browsers send them none.
     links = [Link("API", "/docs"), *([] if found.id else [Link("Metrics", "/metrics")])]
     context = {**context, "links": [*context.get("links", ()), *links]}
-    most = int(address.query.get("top", "5"))
-    shown = {}
+    most, shown = int(address.query.get("top", "5")), {}
     for name, table in tables.items():
         ordered = sortable(table, name, address, sort)
         rows = ordered.rows[:most] if name in LONG else ordered.rows
@@ -313,6 +278,12 @@ def _file(tables: Mapping[str, Table], file: str) -> Response:
 
 def _sign_in(message: str, status: int) -> HTMLResponse:
     return _page("sign_in.html", status, title="Sign in", message=message)
+
+
+def _failed(error: ServiceError | sa.exc.SQLAlchemyError) -> HTMLResponse:
+    if isinstance(error, ServiceError):
+        return _error(error.message, error.status)
+    return _error("The database does not answer; try again.", 503)
 
 
 def _error(message: str, status: int) -> HTMLResponse:
