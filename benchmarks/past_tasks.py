@@ -66,10 +66,10 @@ def gains(
     for likelihood in likelihoods:
         problem = dp.RowProblem(held_out, source.actions, LIKELIHOODS[likelihood]())
         for size in num_observations:
-            tasks = dp.evaluate.Tasks.simulate(
+            tasks = dp.evaluate.simulate_tasks(
                 problem, num_tasks=num_scored, num_observations=size, seed=seed
             )
-            found = dp.evaluate.compare(priors, tasks, seed=seed)
+            found = dp.evaluate.compare(priors, tasks, problem.likelihood, seed=seed)
             about = {"likelihood": likelihood, "past_tasks": num_past_tasks, "observations": size}
             yield {**about, "seed": seed, "chosen": str(learned.report.base), **found.to_dict()}
             print(about, f"\n{found}", flush=True)

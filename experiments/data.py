@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 import diffprior as dp
-from diffprior.evaluate import Tasks, distance_over_floor, estimate_log_evidence
+from diffprior.evaluate import distance_over_floor, estimate_log_evidence, simulate_tasks
 from diffprior.files.cache import array_digest
 from diffprior.progress import progress
 from diffprior.reporting.page import Block, Heading, SideBySide, Text
@@ -188,14 +188,14 @@ def log_evidence(
     priors, seed, found = experiment.priors, experiment.seed, {}
 
     def compute(size: int) -> LogEvidenceNumbers:
-        tasks = Tasks.simulate(
+        tasks = simulate_tasks(
             experiment.problem,
             num_tasks=measures.num_tasks,
             num_observations=size,
             seed=seed + size,
         )
-        number = measures.num_estimates
-        e = estimate_log_evidence(priors[prior], tasks, num_estimates=number, seed=seed)
+        about, number = (tasks, experiment.problem.likelihood), measures.num_estimates
+        e = estimate_log_evidence(priors[prior], *about, num_estimates=number, seed=seed)
         numbers = (e.mean, e.standard_error, e.estimation_error, e.shortfall, e.failed)
         return LogEvidenceNumbers(*numbers, e.values.tolist())
 

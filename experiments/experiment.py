@@ -11,7 +11,7 @@ import numpy as np
 from scipy.stats import sem
 
 import diffprior as dp
-from diffprior.evaluate import Tasks, distance_over_floor
+from diffprior.evaluate import distance_over_floor, simulate_tasks
 from diffprior.evaluate.calibration import interval_coverage
 from diffprior.evaluate.tasks import draw_posteriors
 from diffprior.executors import InProcess
@@ -276,32 +276,35 @@ class Experiment:
             for n in (effort.num_tasks, effort.coverage_tasks)
         )
         distances, draws, truths = [], [], []
+        rewards, num_draws = self.problem.likelihood, effort.coverage_draws
         for tasks, true in self._scored_tasks:
             near = tasks.select(slice(min(few, effort.num_tasks)))
-            ours = draw_posteriors(sampler, near, effort.num_draws, self.seed).values
-            exact = np.split(true[: len(near)], 2, axis=1)
+            ours = draw_posteriors(sampler, near, rewards, effort.num_draws, self.seed).values
+            exact = np.split(true[: near.num_tasks], 2, axis=1)
             distances.append(distance_over_floor(ours, *exact))
             others = tasks.select(slice(effort.num_tasks, effort.num_tasks + covered))
-            draws.append(draw_posteriors(sampler, others, effort.coverage_draws, self.seed).values)
-            truths.append(others.true_parameters())
+            draws.append(draw_posteriors(sampler, others, rewards, num_draws, self.seed).values)
+            truths.append(others.parameters)
         inside = interval_coverage(np.concatenate(draws), np.concatenate(truths))
         ratios, errors = [d.ratio for d in distances], [d.standard_error for d in distances]
         return PosteriorError(ratios, errors, inside.share, inside.standard_error)
 
     @functools.cached_property
-    def _scored_tasks(self) -> list[tuple[Tasks, np.ndarray]]:
+    def _scored_tasks(self) -> list[tuple[dp.Logs, np.ndarray]]:
         """Tasks of every size of history, and exact draws from the posteriors of the first."""
         effort = self.effort
         found = []
         for size in effort.sizes:
-            tasks = Tasks.simulate(
+            tasks = simulate_tasks(
                 self.problem,
                 num_tasks=effort.num_tasks + effort.coverage_tasks,
                 num_observations=size,
                 seed=self.seed + size,
             )
             first, exact = tasks.select(slice(effort.num_tasks)), dp.Exact(self.truth)
-            draws = draw_posteriors(exact, first, 2 * effort.num_draws, self.seed + 1)
+            draws = draw_posteriors(
+                exact, first, self.problem.likelihood, 2 * effort.num_draws, self.seed + 1
+            )
             found.append((tasks, draws.values))
         return found
 

@@ -14,7 +14,7 @@ import typer
 from scipy.stats import sem
 
 import diffprior as dp
-from diffprior.evaluate import Tasks, distance_over_floor
+from diffprior.evaluate import distance_over_floor, simulate_tasks
 from diffprior.evaluate.tasks import draw_posteriors
 from diffprior.progress import progress
 from diffprior.reporting.page import Block, Callout, Heading, SideBySide, Text
@@ -111,17 +111,18 @@ def quality(
 ) -> SamplerQuality:
     """Distance after so many observations, and the trace of the covariance over the exact."""
     made, distances, traces = make_sampler(sampler, priors), [], []
-    truth = dp.example_mixture(priors.label)
+    truth, linear = dp.example_mixture(priors.label), dp.Linear(noise_std=1.0)
     for size in sizes:
-        tasks = Tasks.simulate(
+        tasks = simulate_tasks(
             truth,
-            dp.Linear(noise_std=1.0),
+            linear,
             num_tasks=histories,
             num_observations=size,
             seed=priors.seed,
         )
-        exact = draw_posteriors(dp.Exact(truth), tasks, 2 * count, 1000 + priors.seed).values
-        ours = draw_posteriors(made, tasks, count, priors.seed + 1).values
+        about = tasks, linear
+        exact = draw_posteriors(dp.Exact(truth), *about, 2 * count, 1000 + priors.seed).values
+        ours = draw_posteriors(made, *about, count, priors.seed + 1).values
         own, true = (np.nanvar(draws, axis=1).sum(axis=1).mean() for draws in (ours, exact))
         distances.append(distance_over_floor(ours, exact[:, :count], exact[:, count:]))
         traces.append(float(own / true))

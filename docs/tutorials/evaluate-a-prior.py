@@ -22,12 +22,12 @@ features = rng.uniform(-1, 1, (2400, 2))
 rewards = np.sum(features * thetas[labels], axis=1) + 0.5 * rng.standard_normal(2400)
 
 new = labels >= 150
-tasks = dp.evaluate.Tasks.from_arrays(labels[new], features[new], rewards[new], dp.Linear(0.5))
+tasks = dp.Logs(labels[new], features[new], rewards[new])
 priors = {
     "Gaussian": dp.GaussianPrior.fit(thetas[:150]),
     "mixture": dp.MixturePrior.fit(thetas[:150], num_components=2),
 }
-comparison = dp.evaluate.compare(priors, tasks, baseline="Gaussian")
+comparison = dp.evaluate.compare(priors, tasks, dp.Linear(0.5), baseline="Gaussian")
 comparison.plot()
 comparison
 
@@ -45,10 +45,10 @@ comparison
 
 # %% alt="Ranks of true parameters among posterior draws, for the exact and the cooled posterior"
 prior = dp.example_mixture("blobs")
-tasks = dp.evaluate.Tasks.simulate(prior, dp.Linear(1.0), num_tasks=200, num_observations=5)
+tasks = dp.evaluate.simulate_tasks(prior, dp.Linear(1.0), num_tasks=200, num_observations=5)
 figure, panels = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrained")
 samplers = {"exact": dp.Exact(prior), "cooled": dp.Exact(prior, temperature=0.1)}
 for panel, (name, sampler) in zip(panels, samplers.items()):
-    found = dp.evaluate.coverage(sampler, tasks)
+    found = dp.evaluate.coverage(sampler, tasks, dp.Linear(1.0))
     found.plot(panel)
     panel.set_title(f"{name}: coverage {100 * found.share:.0f} %")

@@ -54,8 +54,8 @@ def test_it_is_kept_in_files(tmp_path: Path) -> None:
 
 def test_held_out_tasks_are_scored_by_it() -> None:
     """The log evidence of a task is that of the grid, to the error of its estimate."""
-    tasks = dp.evaluate.Tasks.from_arrays(np.zeros(12), *history(), LIKELIHOOD)
-    found = dp.evaluate.estimate_log_evidence(PRIOR, tasks)
+    tasks = dp.Logs(np.zeros(12), *history(), check_features=False)
+    found = dp.evaluate.estimate_log_evidence(PRIOR, tasks, LIKELIHOOD)
     log_joint = grid_log_joint()
     exact = special.logsumexp(log_joint) + np.log(GRID[1] - GRID[0])
     assert found.values[0] == pytest.approx(exact, abs=4 * np.sqrt(found.variances[0]) + 1e-6)

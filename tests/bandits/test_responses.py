@@ -99,15 +99,14 @@ def test_items_have_responses_of_their_own(tmp_path: Path) -> None:
 
 
 def test_evaluation_knows_the_response() -> None:
-    tasks = dp.evaluate.Tasks.simulate(Doses(), num_tasks=60, num_observations=6)
-    assert tasks.dim == 2
-    assert tasks.logs.dim == 1
-    covered = dp.evaluate.coverage(PRIOR, tasks, num_draws=99)
+    tasks = dp.evaluate.simulate_tasks(Doses(), num_tasks=60, num_observations=6)
+    assert tasks.parameters.shape == (60, 2) and tasks.dim == 1
+    covered = dp.evaluate.coverage(PRIOR, tasks, LIKELIHOOD, num_draws=99)
     assert abs(covered.share - 0.9) < 5 * max(covered.standard_error, 0.03)
-    found = dp.evaluate.log_evidence(PRIOR, tasks)
-    wrong = dp.evaluate.log_evidence(dp.GaussianPrior(CASE.mean + 3.0, CASE.cov), tasks)
+    found = dp.evaluate.log_evidence(PRIOR, tasks, LIKELIHOOD)
+    wrong = dp.evaluate.log_evidence(dp.GaussianPrior(CASE.mean + 3.0, CASE.cov), tasks, LIKELIHOOD)
     assert np.mean(found) > np.mean(wrong)
-    check = dp.evaluate.predictive_check(PRIOR, tasks, lengths=(0, 3))
+    check = dp.evaluate.predictive_check(PRIOR, tasks, LIKELIHOOD, lengths=(0, 3))
     assert all(row.log_density > np.log(0.4) for row in check.rows)
 
 

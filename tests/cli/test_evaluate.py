@@ -17,9 +17,9 @@ OPTIONS = ("--task", "campaign", "--reward", "paid", "--features", "x1,x2", "--n
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
     """A prior, and the logs of many tasks that follow it."""
-    tasks = dp.evaluate.Tasks.simulate(MIXTURE, dp.Linear(0.5), num_tasks=160, num_observations=4)
+    tasks = dp.evaluate.simulate_tasks(MIXTURE, dp.Linear(0.5), num_tasks=160, num_observations=4)
     labels = np.repeat(np.arange(160), 4)
-    rows = np.column_stack([labels, tasks.logs.features, tasks.logs.rewards])
+    rows = np.column_stack([labels, tasks.features, tasks.rewards])
     logs, prior = tmp_path / "logs.csv", tmp_path / "mine.dprior"
     np.savetxt(logs, rows, delimiter=",", header="campaign,x1,x2,paid", comments="")
     MIXTURE.save(prior)

@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 
 import diffprior as dp
-from diffprior.evaluate import Tasks, coverage, rank_uniformity
+from diffprior.evaluate import coverage, rank_uniformity, simulate_tasks
 from diffprior.evaluate.calibration import interval_coverage, rank_uniforms
 from statistic import Z, assert_mean
 
 PRIOR = dp.GaussianPrior(np.zeros(2), np.eye(2))
+LINEAR = dp.Linear(0.5)
 
 
 @pytest.fixture(scope="module")
-def tasks() -> Tasks:
-    return Tasks.simulate(PRIOR, dp.Linear(0.5), num_tasks=400, num_observations=12, seed=1)
+def tasks() -> dp.Logs:
+    return simulate_tasks(PRIOR, LINEAR, num_tasks=400, num_observations=12, seed=1)
 
 
 class Flaky(dp.AbstractSampler):
@@ -40,27 +41,27 @@ class Flaky(dp.AbstractSampler):
         return theta, dp.Info.of(theta, failed=failed)
 
 
-def test_an_exact_sampler_is_calibrated(tasks: Tasks) -> None:
-    found = coverage(PRIOR, tasks)
+def test_an_exact_sampler_is_calibrated(tasks: dp.Logs) -> None:
+    found = coverage(PRIOR, tasks, LINEAR)
     assert abs(found.share - 0.9) < Z * found.standard_error < 0.1
     assert found.num_tasks == 400 and found.failed == 0 and found.by_parameter.shape == (2,)
-    ranks = rank_uniformity(PRIOR, tasks)
+    ranks = rank_uniformity(PRIOR, tasks, LINEAR)
     assert ranks.p_value > 1e-3 and ranks.histogram.sum() == 800
     assert "90 % intervals" in str(found) and "400 tasks" in str(ranks)
 
 
 @pytest.mark.parametrize("temperature", [0.2, 9.0], ids=["narrow", "wide"])
-def test_a_wrong_width_shows(tasks: Tasks, temperature: float) -> None:
+def test_a_wrong_width_shows(tasks: dp.Logs, temperature: float) -> None:
     wrong = dp.Exact(PRIOR, temperature=temperature)
-    found = coverage(wrong, tasks)
+    found = coverage(wrong, tasks, LINEAR)
     assert (found.share < 0.9) == (temperature < 1)
     assert abs(found.share - 0.9) > Z * found.standard_error
-    assert rank_uniformity(wrong, tasks).p_value < 1e-6
+    assert rank_uniformity(wrong, tasks, LINEAR).p_value < 1e-6
 
 
-def test_a_wrong_likelihood_shows(tasks: Tasks) -> None:
+def test_a_wrong_likelihood_shows(tasks: dp.Logs) -> None:
     """Noise taken to be a tenth of what it is."""
-    assert coverage(PRIOR, tasks, likelihood=dp.Linear(0.05)).share < 0.5
+    assert coverage(PRIOR, tasks, dp.Linear(0.05)).share < 0.5
 
 
 @pytest.mark.parametrize("num_draws", [19, 39])
@@ -83,16 +84,16 @@ def test_intervals_are_between_numpys_quantiles() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, 1e6])
-def test_failed_draws_are_left_out_and_counted(tasks: Tasks, value: float) -> None:
-    found = coverage(Flaky(0.3, value), tasks)
+def test_failed_draws_are_left_out_and_counted(tasks: dp.Logs, value: float) -> None:
+    found = coverage(Flaky(0.3, value), tasks, LINEAR)
     assert abs(found.failed / (400 * 199) - 0.3) < 0.01
     assert abs(found.share - 0.9) < Z * found.standard_error
-    ranks = rank_uniformity(Flaky(0.3, value), tasks)
+    ranks = rank_uniformity(Flaky(0.3, value), tasks, LINEAR)
     assert ranks.p_value > 1e-3 and ranks.failed == found.failed
 
 
-def test_a_task_without_a_draw_is_not_covered(tasks: Tasks) -> None:
-    assert coverage(Flaky(1.0, np.nan), tasks).share == 0.0
+def test_a_task_without_a_draw_is_not_covered(tasks: dp.Logs) -> None:
+    assert coverage(Flaky(1.0, np.nan), tasks, LINEAR).share == 0.0
     draws = np.random.default_rng(0).normal(size=(2, 19, 1))
     draws[1] = np.nan
     assert interval_coverage(draws, np.zeros((2, 1))).share == 0.5
@@ -108,11 +109,11 @@ def test_ties_are_broken_at_random() -> None:
 
 
 @pytest.mark.parametrize(("level", "num_draws"), [(0.9, 18), (1.0, 99), (0.99, 99)])
-def test_too_few_draws_are_rejected(tasks: Tasks, level: float, num_draws: int) -> None:
+def test_too_few_draws_are_rejected(tasks: dp.Logs, level: float, num_draws: int) -> None:
     with pytest.raises(ValueError, match="`level`|`num_draws`: expected at least"):
-        coverage(PRIOR, tasks, level, num_draws=num_draws)
+        coverage(PRIOR, tasks, LINEAR, level, num_draws=num_draws)
 
 
-def test_another_dimension_is_rejected(tasks: Tasks) -> None:
-    with pytest.raises(ValueError, match="`tasks`: expected 1 parameters as in the prior, got 2"):
-        coverage(dp.GaussianPrior(np.zeros(1), np.eye(1)), tasks)
+def test_another_dimension_is_rejected(tasks: dp.Logs) -> None:
+    with pytest.raises(ValueError, match="`logs`: expected 1 parameters as in the prior, got 2"):
+        coverage(dp.GaussianPrior(np.zeros(1), np.eye(1)), tasks, LINEAR)

@@ -9,7 +9,7 @@ import pytest
 
 import diffprior as dp
 from cli.helpers import run
-from diffprior.evaluate.tasks import Tasks, draw_posteriors
+from diffprior.evaluate.tasks import draw_posteriors
 from diffprior.fitting.attributes import Regression, regress_logs
 from diffprior.fitting.config import LOGS_SEARCH, LearningConfig
 from diffprior.fitting.em import log_evidence
@@ -169,9 +169,7 @@ def test_draws_given_attributes_are_about_the_exact_posterior() -> None:
         exact.append((np.linalg.solve(precision, shift), np.linalg.cholesky(precision)))
     likelihood = dp.Linear(NOISE)
     draws = {
-        "evaluation": draw_posteriors(
-            family.prior, Tasks.from_logs(logs, likelihood), 16, 0
-        ).values,
+        "evaluation": draw_posteriors(family.prior, logs, likelihood, 16, 0).values,
         "closed form": np.moveaxis(family.posterior_draws(logs, likelihood, 5, count=16), 0, 1),
     }
     sampler = dp.TwistedSMC(distill(components), num_particles=16)

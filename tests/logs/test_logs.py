@@ -135,6 +135,22 @@ def test_features_that_cannot_be_told_apart_are_rejected() -> None:
     assert read(data.assign(x0=1.0)).dim == 3  # one's own intercept
 
 
+def test_first_rows_and_selections_keep_tasks_in_order() -> None:
+    labels, features = np.array(["b", "a", "b", "c", "a", "b"]), np.arange(12.0).reshape(6, 2)
+    thetas = np.array([[1.0], [2.0], [3.0]])
+    logs = dp.Logs(labels, features, np.arange(6.0), parameters=thetas)
+    assert logs.labels.tolist() == ["b", "a", "c"] and logs.counts.tolist() == [3, 2, 1]
+    assert logs.rewards.tolist() == [0, 2, 5, 1, 4, 3]
+    assert logs.features[:, 0].tolist() == [0, 4, 10, 2, 8, 6]
+    assert logs.first_rows(2).rewards.tolist() == [0, 2, 1, 4, 3]
+    assert logs.first_rows(0).num_rows == 0 and logs.first_rows(0).num_tasks == 3
+    some = logs.select(np.array([2, 0]))
+    assert some.labels.tolist() == ["c", "b"] and some.rewards.tolist() == [3, 0, 2, 5]
+    assert some.parameters is not None and some.parameters[:, 0].tolist() == [3, 1]
+    with pytest.raises(ValueError, match="`parameters`.*one row per task"):
+        dp.Logs(labels, features, np.arange(6.0), parameters=np.zeros((2, 2)))
+
+
 def test_a_task_for_every_row_is_rejected() -> None:
     data = table()
     with pytest.raises(ValueError, match="60 tasks in 60 rows; choose the column"):

@@ -10,7 +10,7 @@ import pytest
 import diffprior as dp
 from diffprior.bandits._dispatch import partition
 from diffprior.bandits.decisions import TaskPolicy, TaskRequest
-from diffprior.evaluate.tasks import as_tasks, draw_posteriors
+from diffprior.evaluate.tasks import draw_posteriors
 from diffprior.fitting.config import FitConfig, LearningConfig
 from diffprior.samplers.evidence_dps import EvidenceDPS
 from statistic import Z
@@ -124,19 +124,19 @@ def test_whoever_takes_tasks_side_by_side_agrees_with_one_prior_after_another(
 ) -> None:
     """Evaluation, and items before and after their first reward."""
     z, thetas = world(3, 3)
-    tasks = as_tasks(logs_of(z, thetas), dp.Linear(NOISE))
+    tasks = logs_of(z, thetas)
     agent = dp.ThompsonSampling(EvidenceDPS(learned.residual), dp.Linear(NOISE))
-    together = draw_posteriors(learned, tasks, 500, 0).values
+    together = draw_posteriors(learned, tasks, dp.Linear(NOISE), 500, 0).values
     items = dp.Items(learned, dp.Linear(NOISE), seed=0)
     items.add(["0", "1", "2"], attributes=z)
     before = [items.posterior(name, 500, seed=1).draws for name in ("0", "1", "2")]
     panel = np.stack([draw[:3] for draw in items._panel.draws])  # of items without rewards
     for place in range(3):
         own, rows = learned.given(z[place]), slice(2 * place, 2 * place + 2)
-        evidence = dp.Linear(NOISE).observe(tasks.logs.features[rows], tasks.logs.rewards[rows])
+        evidence = dp.Linear(NOISE).observe(tasks.features[rows], tasks.rewards[rows])
         alone = np.asarray(EvidenceDPS(own).sample_many(jax.random.key(4), evidence, 500)[0])
         prior = np.asarray(own.sample(jax.random.key(5), 500))
-        items.update(str(place), tasks.logs.features[rows], tasks.logs.rewards[rows])
+        items.update(str(place), tasks.features[rows], tasks.rewards[rows])
         after = items.posterior(str(place), 500, seed=2).draws
         pairs = ((together[place], alone), (after, alone), (before[place], prior))
         for found, expected in (*pairs, (panel[:, place], prior)):

@@ -31,7 +31,7 @@ from .distances import (
     earth_movers_distance,
 )
 from .replay import Estimate, OffPolicy, off_policy
-from .tasks import Tasks
+from .tasks import simulate_tasks
 
 __all__ = [
     "Comparison",
@@ -45,7 +45,6 @@ __all__ = [
     "PredictiveCheck",
     "PredictiveRow",
     "RankUniformity",
-    "Tasks",
     "cold_start",
     "compare",
     "coverage",
@@ -57,4 +56,5 @@ __all__ = [
     "off_policy",
     "predictive_check",
     "rank_uniformity",
+    "simulate_tasks",
 ]

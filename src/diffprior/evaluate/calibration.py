@@ -15,7 +15,7 @@ from ..evidence.response import response_of
 from ..logs.logs import Logs
 from ..reporting.figures import AbstractResult, parameter_names, plot_intervals
 from ..reporting.tables import Table, plus_minus, standard_error
-from .tasks import Tasks, as_tasks, draw_posteriors, nan_where_failed
+from .tasks import check_tasks, draw_posteriors, nan_where_failed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,11 +96,11 @@ class RankUniformity(AbstractResult):
 
 def coverage(
     sampler: object,
-    tasks: Tasks | Logs,
+    logs: Logs,
+    likelihood: AbstractLikelihood,
     level: float = 0.9,
     *,
     num_draws: int = 199,
-    likelihood: AbstractLikelihood | None = None,
     seed: int = 0,
 ) -> Coverage:
     """Share of true parameters inside the central intervals of their posteriors.
@@ -108,11 +108,11 @@ def coverage(
     Args:
         sampler: A sampler; or a prior, or any object with its four members, whose best sampler is
             taken.
-        tasks: `Tasks` with true parameters, from `Tasks.simulate` or `Tasks.from_arrays`.
+        logs: Tasks with true `parameters`, from `simulate_tasks` or `Logs(..., parameters=)`.
+        likelihood: How rewards arise; another one than they did shows what a wrong one does.
         level: Nominal level of the intervals, in (0, 1).
         num_draws: Draws from each posterior, among which the truth is ranked; exact draws cover
             `level` on average at any number.
-        likelihood: Another likelihood than the tasks' own, to see what a wrong one does.
         seed: Of the draws.
 
     Returns:
@@ -122,30 +122,37 @@ def coverage(
         ValueError: If true parameters are not known, or draws are too few for the level.
     """
     _check_level(level, num_draws)
-    tasks = as_tasks(tasks, likelihood)
-    truths = tasks.true_parameters()
-    draws = draw_posteriors(sampler, tasks, num_draws, seed).values
+    truths = _true_parameters(logs)
+    draws = draw_posteriors(sampler, logs, likelihood, num_draws, seed).values
     return interval_coverage(draws, truths, level, seed)
+
+
+def _true_parameters(logs: Logs) -> Float[np.ndarray, "n d"]:
+    if logs.parameters is None:
+        raise ValueError(
+            "`logs`: expected tasks whose true parameters are known, got none; pass "
+            "`parameters=`, use `simulate_tasks`, or score rewards: `predictive_check`"
+        )
+    return logs.parameters
 
 
 def rank_uniformity(
     sampler: object,
-    tasks: Tasks | Logs,
+    logs: Logs,
+    likelihood: AbstractLikelihood,
     *,
     num_draws: int = 199,
     num_bins: int = 10,
-    likelihood: AbstractLikelihood | None = None,
     seed: int = 0,
 ) -> RankUniformity:
     """Test that true parameters rank uniformly among draws: simulation-based calibration.
 
     Args:
-        sampler: A sampler; or a prior, or any object with its four members, whose best sampler is
-            taken.
-        tasks: `Tasks` with true parameters that were drawn from the sampler's prior.
+        sampler: As of `coverage`.
+        logs: Tasks with true `parameters` that were drawn from the sampler's prior.
+        likelihood: How rewards arise.
         num_draws: Draws from each posterior.
         num_bins: Bins of the chi-square test; at least five tasks each are wanted.
-        likelihood: Another likelihood than the tasks' own.
         seed: Of the draws, and of how ties are broken.
 
     Returns:
@@ -160,9 +167,8 @@ def rank_uniformity(
     """
     from scipy import stats  # slow to import, and not needed to decide
 
-    tasks = as_tasks(tasks, likelihood)
-    truths = tasks.true_parameters()
-    draws = draw_posteriors(sampler, tasks, num_draws, seed)
+    truths = _true_parameters(logs)
+    draws = draw_posteriors(sampler, logs, likelihood, num_draws, seed)
     uniforms = rank_uniforms(draws.values, truths, np.random.default_rng(seed))
     valid = np.isfinite(uniforms).all(axis=1)
     edges = np.linspace(0.0, 1.0, num_bins + 1)
@@ -285,8 +291,8 @@ class PredictiveCheck(AbstractResult):
 
 def predictive_check(
     sampler: object,
-    tasks: Tasks | Logs,
-    likelihood: AbstractLikelihood | None = None,
+    logs: Logs,
+    likelihood: AbstractLikelihood,
     *,
     lengths: Sequence[int] = LENGTHS,
     level: float = 0.9,
@@ -300,10 +306,9 @@ def predictive_check(
     hold `level` of them as well.
 
     Args:
-        sampler: A sampler; or a prior, or any object with its four members, whose best sampler is
-            taken.
-        tasks: `Tasks` or `Logs`, held out of what the prior was learned from.
-        likelihood: How rewards arise; needed with logs, by default the tasks' own.
+        sampler: As of `coverage`.
+        logs: Tasks held out of what the prior was learned from.
+        likelihood: How rewards arise.
         lengths: Numbers of rows to look back on; those that no task exceeds are left out.
         level: Nominal level of the predictive intervals.
         num_draws: Draws from each posterior.
@@ -313,33 +318,40 @@ def predictive_check(
         Log density and coverage of the next reward, after each number of rows.
 
     Raises:
-        ValueError: If logs come without a likelihood, or no task has a row.
+        ValueError: If no task has a row, or features do not fit the prior.
     """
-    tasks = as_tasks(tasks, likelihood)
-    longest = int(tasks.num_observations.max(initial=0))
+    check_tasks(logs, likelihood)
+    longest = int(logs.counts.max(initial=0))
     if longest == 0:
-        raise ValueError("`tasks`: expected tasks with rows, got none; pass their histories")
+        raise ValueError("`logs`: expected tasks with rows, got none; pass their histories")
     used = [length for length in lengths if length < longest]
-    rows = [_after(sampler, tasks, length, level, num_draws, seed) for length in used]
+    rows = [_after(sampler, logs, likelihood, n, level, num_draws, seed) for n in used]
     return PredictiveCheck(tuple(rows), level)
 
 
 def _after(
-    sampler: object, tasks: Tasks, length: int, level: float, num_draws: int, seed: int
+    sampler: object,
+    logs: Logs,
+    likelihood: AbstractLikelihood,
+    length: int,
+    level: float,
+    num_draws: int,
+    seed: int,
 ) -> PredictiveRow:
-    longer = tasks.select(tasks.num_observations > length)
-    following = longer.logs.starts[:-1] + length
-    phi, y = longer.logs.features[following], longer.logs.rewards[following]
-    draws = draw_posteriors(sampler, longer.first_rows(length), num_draws, seed + length)
+    longer = logs.select(logs.counts > length)
+    following = longer.starts[:-1] + length
+    phi, y = longer.features[following], longer.rewards[following]
+    known = longer.first_rows(length)
+    draws = draw_posteriors(sampler, known, likelihood, num_draws, seed + length)
     failed = np.isnan(draws.values[..., 0])
-    thetas, response = np.where(failed[..., None], 0.0, draws.values), response_of(tasks.likelihood)
+    thetas, response = np.where(failed[..., None], 0.0, draws.values), response_of(likelihood)
     if response is None:
         eta = np.einsum("nmd,nd->nm", thetas, phi)
     else:
-        rows = thetas.reshape(-1, tasks.dim), np.repeat(phi, num_draws, axis=0)
+        rows = thetas.reshape(-1, thetas.shape[2]), np.repeat(phi, num_draws, axis=0)
         eta = response.paired(*rows).reshape(failed.shape)
-    density = _log_density(tasks.likelihood, y, eta, failed)
-    drawn = tasks.likelihood.sample(jax.random.key(seed + length), on_device(eta))
+    density = _log_density(likelihood, y, eta, failed)
+    drawn = likelihood.sample(jax.random.key(seed + length), on_device(eta))
     rewards = np.where(failed, np.nan, np.asarray(drawn, np.float64))
     uniforms = rank_uniforms(rewards, y, np.random.default_rng([seed, length]))
     inside = _inside(uniforms, level)

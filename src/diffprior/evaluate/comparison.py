@@ -23,9 +23,10 @@ from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..reporting.figures import AbstractResult, plot_intervals
 from ..reporting.tables import Table, plus_minus, standard_error
+from ..samplers.base import AbstractSampler
 from ..samplers.choose import as_closed_form, best_sampler
 from ..samplers.twisted_smc import TwistedSMC
-from .tasks import Tasks, as_tasks, draw_posteriors, residuals
+from .tasks import check_tasks, draw_keys, draw_tasks, evidence_batches, residual_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,8 +87,8 @@ class LogEvidence(AbstractResult):
 
 def log_evidence(
     prior: object,
-    tasks: Tasks | Logs,
-    likelihood: AbstractLikelihood | None = None,
+    logs: Logs,
+    likelihood: AbstractLikelihood,
     *,
     num_estimates: int = 8,
     seed: int = 0,
@@ -104,14 +105,14 @@ def log_evidence(
         One number per task (n,).
     """
     return estimate_log_evidence(
-        prior, tasks, likelihood, num_estimates=num_estimates, seed=seed
+        prior, logs, likelihood, num_estimates=num_estimates, seed=seed
     ).values
 
 
 def estimate_log_evidence(
     prior: object,
-    tasks: Tasks | Logs,
-    likelihood: AbstractLikelihood | None = None,
+    logs: Logs,
+    likelihood: AbstractLikelihood,
     *,
     num_estimates: int = 8,
     seed: int = 0,
@@ -128,8 +129,8 @@ def estimate_log_evidence(
     Args:
         prior: Any prior, or any object with its four members; one given attributes takes those of
             the logs.
-        tasks: `Tasks` or `Logs`.
-        likelihood: How rewards arise; needed with logs, by default the tasks' own.
+        logs: Tasks.
+        likelihood: How rewards arise.
         num_estimates: Independent runs of `TwistedSMC` for each task.
         seed: Of the estimates.
 
@@ -137,23 +138,25 @@ def estimate_log_evidence(
         Numbers and their variances.
 
     Raises:
-        ValueError: If logs come without a likelihood, or features do not fit the prior.
+        ValueError: If features or rewards do not fit the prior or the likelihood.
     """
-    prior, tasks = as_prior(prior), as_tasks(tasks, likelihood)
-    tasks.check_dim(prior)
-    prior, tasks = residuals(prior, tasks)
+    prior = as_prior(prior)
+    check_tasks(logs, likelihood, prior.dim)
+    prior, conditions = residual_of(prior, logs)
     prior = as_closed_form(prior) or prior
-    if response_of(tasks.likelihood) is not None:
-        sampler = best_sampler(prior, likelihood=tasks.likelihood)
-        return log_mean(draw_posteriors(sampler, tasks, num_estimates, seed).log_evidence)
-    if isinstance(prior, GaussianPrior | MixturePrior) and isinstance(
-        tasks.likelihood, Linear | AbstractFamily
-    ):
-        return _of_mixture(prior, tasks, seed)
-    if isinstance(prior, AbstractClosedFormPrior):
-        return _closed_form(prior, tasks)
-    draws = draw_posteriors(TwistedSMC(prior), tasks, num_estimates, seed)
-    return log_mean(draws.log_evidence)
+    is_row = isinstance(likelihood, Linear | AbstractFamily)
+    if is_row and isinstance(prior, GaussianPrior | MixturePrior):
+        return _of_mixture(prior, logs, likelihood, conditions, seed)
+    if response_of(likelihood) is None and isinstance(prior, AbstractClosedFormPrior):
+        values = np.empty(logs.num_tasks)
+        for which, evidence, _ in evidence_batches(logs, likelihood, AT_ONCE, conditions):
+            values[which] = np.asarray(_closed_forms(prior, evidence), np.float64)
+        return _failures_as_zero(values, np.zeros(logs.num_tasks))
+    sampler: AbstractSampler = TwistedSMC(prior)
+    if response_of(likelihood) is not None:
+        sampler = best_sampler(prior, likelihood=likelihood)
+    keys = draw_keys(seed, logs.num_tasks, num_estimates)
+    return log_mean(draw_tasks(sampler, logs, likelihood, keys, conditions=conditions).log_evidence)
 
 
 def log_mean(logs: Float[np.ndarray, "n m"]) -> LogEvidence:
@@ -168,14 +171,13 @@ def log_mean(logs: Float[np.ndarray, "n m"]) -> LogEvidence:
     return LogEvidence(values, variances, int(np.sum(failed)))
 
 
-def _closed_form(prior: AbstractClosedFormPrior, tasks: Tasks) -> LogEvidence:
-    values = np.empty(len(tasks))
-    for which, evidence in tasks.batches(AT_ONCE):
-        values[which] = np.asarray(_closed_forms(prior, evidence), np.float64)
-    return _failures_as_zero(values, np.zeros(len(tasks)))
-
-
-def _of_mixture(prior: GaussianPrior | MixturePrior, tasks: Tasks, seed: int) -> LogEvidence:
+def _of_mixture(
+    prior: GaussianPrior | MixturePrior,
+    logs: Logs,
+    likelihood: AbstractLikelihood,
+    conditions: Float[np.ndarray, "n c"] | None,
+    seed: int,
+) -> LogEvidence:
     """In NumPy, for all tasks of a block at once."""
     if isinstance(prior, GaussianPrior):
         mixture = GaussianMixture.single(*map(_exact, (prior.mean, prior.cov)))
@@ -183,16 +185,16 @@ def _of_mixture(prior: GaussianPrior | MixturePrior, tasks: Tasks, seed: int) ->
         mixture = GaussianMixture.from_covs(
             _exact(prior.weights), _exact(prior.means), _exact(prior.covs)
         )
-    if isinstance(tasks.likelihood, AbstractFamily):
+    order = block_order(logs)
+    if isinstance(likelihood, AbstractFamily):
         at_once = MAX_NUMBERS // (NUM_POINTS * mixture.num_components * mixture.dim)
-        blocks = row_blocks(tasks.logs, tasks.likelihood, tasks_at_once=max(1, at_once))
+        blocks = row_blocks(logs, likelihood, tasks_at_once=max(1, at_once))
     else:
-        blocks = blocks_of(tasks.logs, tasks.likelihood)
-    if tasks.offsets is not None:
-        blocks = shifted(blocks, tasks.offsets[block_order(tasks.logs)])
+        blocks = blocks_of(logs, likelihood)
+    if conditions is not None:
+        blocks = shifted(blocks, conditions[order, : mixture.dim])
     found = [block.estimate(mixture, NUM_POINTS, seed) for block in blocks]
-    values, variances = np.empty((2, len(tasks)))
-    order = block_order(tasks.logs)
+    values, variances = np.empty((2, logs.num_tasks))
     values[order], variances[order] = map(np.concatenate, zip(*found, strict=True))
     return _failures_as_zero(values, variances)
 
@@ -214,27 +216,28 @@ def _closed_forms(prior: AbstractClosedFormPrior, evidence: AbstractEvidence) ->
     return found
 
 
-def cold_start(
-    tasks: Tasks | Logs, likelihood: AbstractLikelihood | None = None, *, seed: int = 0
-) -> GaussianPrior:
+def cold_start(logs: Logs, likelihood: AbstractLikelihood, *, seed: int = 0) -> GaussianPrior:
     """N(0, s I), the prior of who has learned nothing from past tasks but the scale of parameters.
 
     Args:
-        tasks: `Tasks` or `Logs`; the first 64 rows of at most 256 of them are used.
-        likelihood: How rewards arise; needed with logs, by default the tasks' own.
+        logs: Tasks; the first 64 rows of at most 256 of them are used.
+        likelihood: How rewards arise.
         seed: Of estimates.
 
     Returns:
         The prior with the s under which the tasks are most probable.
     """
-    tasks = as_tasks(tasks, likelihood)
-    few = tasks.select(np.unique(np.linspace(0, len(tasks) - 1, COLD_TASKS).astype(int)))
-    few = few.first_rows(COLD_ROWS)
+    check_tasks(logs, likelihood)
+    few = logs.select(np.unique(np.linspace(0, logs.num_tasks - 1, COLD_TASKS).astype(int)))
+    few, dim = few.first_rows(COLD_ROWS), likelihood.num_parameters(logs.dim)
 
     def prior(variance: float) -> GaussianPrior:
-        return GaussianPrior(np.zeros(tasks.dim), variance * np.eye(tasks.dim))
+        return GaussianPrior(np.zeros(dim), variance * np.eye(dim))
 
-    return prior(best_variance(lambda s: estimate_log_evidence(prior(s), few, seed=seed).mean))
+    def score(variance: float) -> float:
+        return estimate_log_evidence(prior(variance), few, likelihood, seed=seed).mean
+
+    return prior(best_variance(score))
 
 
 def best_variance(score: Callable[[float], float]) -> float:
@@ -251,11 +254,7 @@ def best_variance(score: Callable[[float], float]) -> float:
 
 
 def first_rewards(
-    prior: object,
-    tasks: Tasks | Logs,
-    likelihood: AbstractLikelihood | None = None,
-    *,
-    seed: int = 0,
+    prior: object, logs: Logs, likelihood: AbstractLikelihood, *, seed: int = 0
 ) -> Float[np.ndarray, " n"]:
     """Reward that a prior's first choice earns in every task, replayed on its logged rows.
 
@@ -268,9 +267,10 @@ def first_rewards(
     Returns:
         One number per task (n,); NaN of tasks without rows.
     """
-    prior, tasks = residuals(as_prior(prior), as_tasks(tasks, likelihood))
+    check_tasks(logs, likelihood)
+    prior, conditions = residual_of(as_prior(prior), logs)
     draws = _exact(prior.sample(jax.random.key(seed), NUM_CHOICES))
-    return choice_rewards(tasks.logs, draws, tasks.offsets)
+    return choice_rewards(logs, draws, None if conditions is None else conditions[:, : prior.dim])
 
 
 def choice_rewards(
@@ -399,8 +399,8 @@ class Comparison(AbstractResult):
 
 def compare(
     priors: Mapping[str, object],
-    tasks: Tasks | Logs,
-    likelihood: AbstractLikelihood | None = None,
+    logs: Logs,
+    likelihood: AbstractLikelihood,
     *,
     samples: ArrayLike | None = None,
     baseline: str | None = None,
@@ -415,8 +415,8 @@ def compare(
 
     Args:
         priors: Priors by name, in a dictionary.
-        tasks: `Tasks` or `Logs`; tasks, not rows, must be held out of what the priors saw.
-        likelihood: How rewards arise; needed with logs, by default the tasks' own.
+        logs: Tasks; tasks, not rows, must be held out of what the priors saw.
+        likelihood: How rewards arise.
         samples: Parameters of past tasks (n, d). With them, "Gaussian" and "mixture, K chosen", the
             number of components chosen by held-out samples, are added to the table: where a
             mixture does as well as a learned prior, it is enough, and faster.
@@ -436,19 +436,20 @@ def compare(
             f"`priors`: expected priors by name, got {type(priors).__name__}; "
             'pass a dictionary such as {"learned": prior}'
         )
-    tasks = as_tasks(tasks, likelihood)
+    check_tasks(logs, likelihood)
     everyone: dict[str, object] = {**_baselines(samples, seed), **priors}
     baseline = baseline or next(iter(everyone), None)
     if baseline not in {COLD: None, **everyone} or not everyone:
         listed = ", ".join(map(repr, everyone)) or "at least one prior"
         raise ValueError(f"`baseline`: expected {listed}, got {baseline!r}; name one of the priors")
-    everyone = {COLD: cold_start(tasks, seed=seed), **everyone}
-    found = {
-        name: estimate_log_evidence(prior, tasks, num_estimates=num_estimates, seed=seed)
-        for name, prior in everyone.items()
-    }
-    rewards = {name: first_rewards(prior, tasks, seed=seed) for name, prior in everyone.items()}
-    return Comparison(found, rewards, str(baseline), tasks.num_observations)
+    everyone = {COLD: cold_start(logs, likelihood, seed=seed), **everyone}
+    found, rewards = dict[str, LogEvidence](), dict[str, np.ndarray]()
+    for name, prior in everyone.items():
+        found[name] = estimate_log_evidence(
+            prior, logs, likelihood, num_estimates=num_estimates, seed=seed
+        )
+        rewards[name] = first_rewards(prior, logs, likelihood, seed=seed)
+    return Comparison(found, rewards, str(baseline), logs.counts)
 
 
 def _baselines(samples: ArrayLike | None, seed: int) -> dict[str, object]:

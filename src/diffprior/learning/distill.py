@@ -1,21 +1,18 @@
 """A diffusion model distilled from a closed form, and rounds of EM that improve it."""
 
-import dataclasses
 import functools
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key, UInt64
+from jaxtyping import Float, UInt64
 
-from ..denoisers.base import for_task
 from ..denoisers.network import CorrectedDenoiser
-from ..evaluate.tasks import as_tasks
-from ..evidence.base import AbstractEvidence, AbstractLikelihood
+from ..evaluate.tasks import draw_tasks
+from ..evidence.base import AbstractLikelihood
 from ..executors import InProcess
 from ..files.cache import array_digest
 from ..fitting.attributes import Regression
@@ -32,7 +29,7 @@ from ..priors.diffusion import (
     exact_model,
     fit_residuals,
 )
-from ..samplers.base import AbstractSampler, Info
+from ..samplers.base import AbstractSampler
 from ..samplers.twisted_smc import TwistedSMC
 from .scoring import conditional
 from .source import Passes
@@ -198,31 +195,9 @@ def posterior_draws(
 ) -> Float[np.ndarray, "n d"]:
     """Draw once from the posterior of each task, less its offset; NaN where that failed.
 
-    Conditions are as of `Tasks`. A task's label, the round and the copy determine its draw, so that
-    shards may be drawn anywhere.
+    Conditions are as of `evidence_batches`. A task's label, the round and the copy determine its
+    draw, so that shards may be drawn anywhere.
     """
-    tasks = dataclasses.replace(as_tasks(logs, likelihood), conditions=conditions)
-    seeds = (uniforms(logs.hashes, 1, 6, round_, copy)[:, 0] * 2**31).astype(np.uint32)
-    draws = np.empty((logs.num_tasks, logs.dim))
-    for which, evidence in tasks.batches(BATCH_TASKS):
-        keys = jax.vmap(jax.random.key)(jnp.asarray(seeds[which]))
-        values, failed = _draw(sampler, keys, evidence, tasks.known(which))
-        draws[which] = np.where(np.asarray(failed)[:, None], np.nan, np.asarray(values))
-    return draws
-
-
-@eqx.filter_jit
-def _draw(
-    sampler: AbstractSampler,
-    keys: Key[Array, " b"],
-    evidence: AbstractEvidence,
-    known: Float[Array, "b a"] | None,
-) -> tuple[Float[Array, "b d"], Array]:
-    def one(
-        key: Key[Array, ""], evidence: AbstractEvidence, known: Array | None
-    ) -> tuple[Float[Array, " d"], Info]:
-        own = sampler if known is None else for_task(sampler, known)
-        return own.draw(key, evidence)
-
-    values, info = jax.vmap(one)(keys, evidence, known)
-    return values, info.failed
+    seeds = (uniforms(logs.hashes, 1, 6, round_, copy) * 2**31).astype(np.uint32)
+    keys = jax.vmap(jax.vmap(jax.random.key))(jnp.asarray(seeds))
+    return draw_tasks(sampler, logs, likelihood, keys, conditions, BATCH_TASKS).values[:, 0]

@@ -42,6 +42,7 @@ class Logs:
         attributes: What was known of each task before its first reward, (t, a), or None.
         attribute_encoder: How raw columns became attributes, or None.
         attribute_names: Names of the columns of `attributes`.
+        parameters: True parameters of each task, (t, d), where they are known; or None.
 
     Example:
         >>> import diffprior as dp
@@ -61,6 +62,7 @@ class Logs:
     attributes: Float[np.ndarray, "t a"] | None = None
     attribute_encoder: Encoder | None = None
     attribute_names: tuple[str, ...] = ()
+    parameters: Float[np.ndarray, "t p"] | None = None
     _hashes: UInt64[np.ndarray, " t"] | None
 
     def __init__(
@@ -76,6 +78,7 @@ class Logs:
         check_features: bool = True,
         attributes: ArrayLike | None = None,
         attribute_names: Sequence[str] | None = None,
+        parameters: ArrayLike | None = None,
     ) -> None:
         """Check and group rows.
 
@@ -93,6 +96,8 @@ class Logs:
                 is not known: (t, a), in the order in which tasks appear first, or (n, a), the same
                 in all rows of a task.
             attribute_names: Names for messages and reports; z1, z2, ... by default.
+            parameters: True parameters, to evaluate posteriors: (t, d), in the order in which tasks
+                appear first.
 
         Raises:
             ValueError: Shapes disagree, values are missing, features are constant or collinear,
@@ -132,6 +137,10 @@ class Logs:
             self.attributes, self.attribute_names = _checked_attributes(
                 attributes, attribute_names, self.labels, self.starts, order
             )
+        if parameters is not None:
+            fix = "one row per task, in the order in which tasks appear first"
+            truths = real_numbers("parameters", parameters, (self.num_tasks, "d"), fix)
+            self.parameters = np.asarray(truths, np.float64)
 
     @staticmethod
     def read(
@@ -292,6 +301,15 @@ class Logs:
         ends = np.concatenate([[0], np.cumsum(keep)])
         return self._with(slice(None), np.diff(ends[self.starts]), np.flatnonzero(keep))
 
+    @property
+    def row_places(self) -> Int[np.ndarray, " n"]:
+        """The place of every row in its task, from 0."""
+        return np.arange(self.num_rows) - np.repeat(self.starts[:-1], self.counts)
+
+    def first_rows(self, count: int) -> "Logs":
+        """Take the first `count` rows of every task, or all where there are fewer."""
+        return self.select_rows(self.row_places < count)
+
     def by_hash(self, selection: Selection | None = None) -> "Logs":
         """Sort the tasks of `selection`, all by default, by hash, whatever file they are from."""
         order = np.argsort(self.hashes, kind="stable")
@@ -344,6 +362,7 @@ class Logs:
         logs.encoder, logs.attribute_encoder = self.encoder, self.attribute_encoder
         logs.attributes = None if self.attributes is None else self.attributes[tasks]
         logs.attribute_names = self.attribute_names
+        logs.parameters = None if self.parameters is None else self.parameters[tasks]
         return logs
 
     def __repr__(self) -> str:

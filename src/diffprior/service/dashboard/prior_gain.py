@@ -6,19 +6,16 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import sqlalchemy as sa
 
+from ...logs.logs import Logs
 from ...priors.gaussian import GaussianPrior
 from ..models import Version
 from ..settings import check_rewards
 from ..store import Database, Row, observations, read_rows, tasks
 from .statistics import Mean
-
-if TYPE_CHECKING:
-    from ...evaluate.tasks import Tasks
 
 MAX_TASKS, MAX_ROWS = 128, 64  # tasks, and first observations of each
 NUM_ESTIMATES = 4  # for priors without a closed form
@@ -69,24 +66,26 @@ def prior_gain(database: Database, version: Version) -> PriorGain:
 
     begin = time.perf_counter()
     found = sample_tasks(database, version)
-    if found is None or len(found) < 2:
+    if found is None or found.num_tasks < 2:
         return PriorGain(problem="too few rewarded tasks since the version was added")
     moments = version.moments
     gaussian = GaussianPrior(np.asarray(moments.mean), np.asarray(moments.cov))
     priors = {"Gaussian": gaussian, "prior": version.prior}
     if isinstance(version.prior, GaussianPrior):
         priors["Gaussian"] = version.prior
-    table = compare(priors, found, baseline="Gaussian", num_estimates=NUM_ESTIMATES)
+    table = compare(
+        priors, found, version.likelihood, baseline="Gaussian", num_estimates=NUM_ESTIMATES
+    )
     seconds = time.perf_counter() - begin
     differences = (table.difference("prior", COLD), table.difference("prior"))
     if not np.all(np.isfinite(differences)):
         return PriorGain(seconds=seconds, problem="the log evidence could not be estimated")
-    over_cold, over_gaussian = (Mean(*pair, len(found)) for pair in differences)
-    reward = Mean(*table.reward_difference("prior"), len(found))
-    return PriorGain(over_cold, over_gaussian, reward, int(found.num_observations.sum()), seconds)
+    over_cold, over_gaussian = (Mean(*pair, found.num_tasks) for pair in differences)
+    reward = Mean(*table.reward_difference("prior"), found.num_tasks)
+    return PriorGain(over_cold, over_gaussian, reward, found.num_rows, seconds)
 
 
-def sample_tasks(database: Database, version: Version, seed: int = 0) -> "Tasks | None":
+def sample_tasks(database: Database, version: Version, seed: int = 0) -> Logs | None:
     """Sample rewarded tasks of the version's model that are not older than the version."""
     o = observations.c
     with database.reading() as connection:
@@ -96,15 +95,13 @@ def sample_tasks(database: Database, version: Version, seed: int = 0) -> "Tasks 
         by_task: dict[int, list[Row]] = defaultdict(list)
         for row in read_rows(connection, query):
             by_task[row["task_id"]].append(row)
-    from ...evaluate.tasks import Tasks
-
     rows = [row for own in by_task.values() if _fits(own, version) for row in own]
     if not rows:
         return None
     features = np.stack([np.frombuffer(row["features"]) for row in rows])
     numbers = np.array([row["reward"] for row in rows], float)
     labels = np.array([row["task_id"] for row in rows])
-    return Tasks.from_arrays(labels, features, numbers, version.likelihood)
+    return Logs(labels, features, numbers, check_features=False)
 
 
 def _sample_ids(connection: sa.Connection, version: Version, rng: np.random.Generator) -> list[int]:
