@@ -22,7 +22,8 @@ from jaxtyping import Float
 
 import diffprior as dp
 from diffprior.learning.adapt import closed_form
-from diffprior.learning.scoring import Family, cold_start, first_tasks, task_log_evidence
+from diffprior.learning.scoring import Family, cold_start, task_log_evidence
+from diffprior.learning.search import first_tasks
 from diffprior.logs.statistics import folds
 from diffprior.reporting.tables import Table, plus_minus, standard_error
 from experiments.real_tasks import DATA_SETS

@@ -183,7 +183,7 @@ def test_first_choices_earn_the_rewards_that_were_logged() -> None:
     prior = dp.ConditionalPrior(point, np.ones((1, 1)), np.zeros(1))
     np.testing.assert_allclose(first_rewards(prior, given, dp.Linear(1.0)), [1.0, 3.0])
     tasks = simulate_tasks(PRIOR, LINEAR, num_tasks=400, num_observations=5)
-    table = compare({"truth": PRIOR, "opposite": dp.GaussianPrior([-3.0], [[1.0]])}, tasks)
+    table = compare({"truth": PRIOR, "opposite": dp.GaussianPrior([-3.0], [[1.0]])}, tasks, LINEAR)
     gain, error = table.reward_difference("truth")
     assert gain > 5 * error
     loss, error = table.reward_difference("opposite")

@@ -160,7 +160,7 @@ def test_draws_given_attributes_are_about_the_exact_posterior() -> None:
     )
     components = GaussianMixture.single(regression.mean, cov)
     prior = dp.GaussianPrior(regression.mean, cov)
-    family = Family.given_attributes("given", Family("g", prior, components), regression)
+    family = Family("given", prior, components, regression)
     assert logs.attributes is not None
     offsets, exact = regression.offsets(logs.attributes), []
     for (x, y), offset in zip(by_task(logs), offsets, strict=True):

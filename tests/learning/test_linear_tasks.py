@@ -24,7 +24,8 @@ from diffprior.fitting.search import (
     fit_candidate,
     gaussian_of,
 )
-from diffprior.learning.tasks import estimate_noise, resolve, search_logs
+from diffprior.learning.likelihoods import estimate_noise, resolve
+from diffprior.learning.search import search_logs
 from diffprior.logs.statistics import folds
 from diffprior.mixture import GaussianMixture
 from worlds_of_tasks import (

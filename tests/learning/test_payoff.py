@@ -14,7 +14,8 @@ from diffprior.learning.payoff import (
     learning_curve,
     rows_saved,
 )
-from diffprior.learning.scoring import Family, HeldOut, cold_start, family_of, first_tasks
+from diffprior.learning.scoring import Family, HeldOut, cold_start, family_of
+from diffprior.learning.search import first_tasks
 from diffprior.mixture import GaussianMixture
 from worlds_of_tasks import rows
 

@@ -6,7 +6,7 @@ import diffprior as dp
 from diffprior.fitting.rows import blocks_of
 from diffprior.fitting.search import gaussian_of
 from diffprior.learning.diagnostics import data_warnings, reliability
-from diffprior.learning.tasks import resolve
+from diffprior.learning.likelihoods import resolve
 from worlds_of_tasks import rows
 
 

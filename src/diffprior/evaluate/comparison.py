@@ -15,7 +15,14 @@ from ..evidence.base import AbstractEvidence, AbstractLikelihood
 from ..evidence.glm import AbstractFamily
 from ..evidence.linear import Linear
 from ..evidence.response import response_of
-from ..fitting.rows import block_order, blocks_of, row_blocks, shifted
+from ..fitting.rows import (
+    TASKS_AT_ONCE,
+    AnyLogs,
+    block_order,
+    blocks_of,
+    row_blocks,
+    shifted,
+)
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from ..priors.base import AbstractClosedFormPrior, as_prior
@@ -146,7 +153,8 @@ def estimate_log_evidence(
     prior = as_closed_form(prior) or prior
     is_row = isinstance(likelihood, Linear | AbstractFamily)
     if is_row and isinstance(prior, GaussianPrior | MixturePrior):
-        return _of_mixture(prior, logs, likelihood, conditions, seed)
+        offsets = None if conditions is None else conditions[:, : prior.dim]
+        return mixture_log_evidence(mixture_of(prior), logs, likelihood, offsets, seed=seed)
     if response_of(likelihood) is None and isinstance(prior, AbstractClosedFormPrior):
         values = np.empty(logs.num_tasks)
         for which, evidence, _ in evidence_batches(logs, likelihood, AT_ONCE, conditions):
@@ -171,32 +179,34 @@ def log_mean(logs: Float[np.ndarray, "n m"]) -> LogEvidence:
     return LogEvidence(values, variances, int(np.sum(failed)))
 
 
-def _of_mixture(
-    prior: GaussianPrior | MixturePrior,
-    logs: Logs,
+def mixture_log_evidence(
+    mixture: GaussianMixture,
+    logs: AnyLogs,
     likelihood: AbstractLikelihood,
-    conditions: Float[np.ndarray, "n c"] | None,
-    seed: int,
+    offsets: Float[np.ndarray, "n d"] | None = None,
+    num_points: int = NUM_POINTS,
+    seed: int = 0,
 ) -> LogEvidence:
-    """In NumPy, for all tasks of a block at once."""
-    if isinstance(prior, GaussianPrior):
-        mixture = GaussianMixture.single(*map(_exact, (prior.mean, prior.cov)))
-    else:
-        mixture = GaussianMixture.from_covs(
-            _exact(prior.weights), _exact(prior.means), _exact(prior.covs)
-        )
+    """Log p(h) of every task, by importance sampling unless rewards are linear; in NumPy."""
     order = block_order(logs)
-    if isinstance(likelihood, AbstractFamily):
-        at_once = MAX_NUMBERS // (NUM_POINTS * mixture.num_components * mixture.dim)
-        blocks = row_blocks(logs, likelihood, tasks_at_once=max(1, at_once))
+    if isinstance(likelihood, AbstractFamily) and isinstance(logs, Logs):
+        at_once = MAX_NUMBERS // (num_points * mixture.num_components * mixture.dim)
+        blocks = row_blocks(logs, likelihood, tasks_at_once=min(max(1, at_once), TASKS_AT_ONCE))
+        blocks = blocks if offsets is None else shifted(blocks, offsets[order])
     else:
-        blocks = blocks_of(logs, likelihood)
-    if conditions is not None:
-        blocks = shifted(blocks, conditions[order, : mixture.dim])
-    found = [block.estimate(mixture, NUM_POINTS, seed) for block in blocks]
+        blocks = blocks_of(logs, likelihood, offsets)
+    found = [block.estimate(mixture, num_points, seed) for block in blocks]
     values, variances = np.empty((2, logs.num_tasks))
     values[order], variances[order] = map(np.concatenate, zip(*found, strict=True))
     return _failures_as_zero(values, variances)
+
+
+def mixture_of(prior: GaussianPrior | MixturePrior) -> GaussianMixture:
+    """The components of a prior, in double precision."""
+    if isinstance(prior, GaussianPrior):
+        return GaussianMixture.single(_exact(prior.mean), _exact(prior.cov))
+    weights, means, covs = map(_exact, (prior.weights, prior.means, prior.covs))
+    return GaussianMixture.from_covs(weights, means, covs)
 
 
 def _exact(array: ArrayLike) -> Float[np.ndarray, "..."]:

@@ -1,18 +1,22 @@
 """How much of a learned prior to trust, from the tasks that came after it was learned."""
 
+import dataclasses
+
 import numpy as np
 from jaxtyping import Float
 
+from ..evaluate.comparison import mixture_of
 from ..evidence.base import AbstractLikelihood
 from ..fitting.attributes import Regression
 from ..fitting.em import log_evidence
+from ..fitting.rows import blocks_of
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture, log_normalize
 from ..priors.base import AbstractPrior
 from ..priors.conditional import ConditionalPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
-from .scoring import Family, conditional, prior_of
+from .scoring import Family, family_of
 
 PRIOR_TASKS = 5.0  # tasks that the shares of `learn` count for
 NUM_HEDGES = 2  # components at the end: a wide Gaussian, and the cold start
@@ -30,17 +34,13 @@ def closed_form(prior: AbstractPrior) -> Family:
         mean, cov = np.zeros(prior.dim), np.zeros((prior.dim, prior.dim))  # of the residual instead
         ones = np.ones(len(center))
         known = Regression(center, coefficients, mean, cov, 0 * coefficients, ones)
-        return Family("own", prior, closed_form(prior.residual).components, known)
-    if isinstance(prior, GaussianPrior):
-        mean, cov = (np.asarray(array, float) for array in (prior.mean, prior.cov))
-        return Family("own", prior, GaussianMixture.single(mean, cov))
-    if not isinstance(prior, MixturePrior):
+        return dataclasses.replace(closed_form(prior.residual), regression=known)
+    if not isinstance(prior, GaussianPrior | MixturePrior):
         raise ValueError(
             f"`prior`: expected a Gaussian or a mixture, got {type(prior).__name__}; learn one "
             "with quick=True, or learn again from all logs"
         )
-    weights, means, covs = (np.asarray(a, float) for a in (prior.weights, prior.means, prior.covs))
-    return Family("own", prior, GaussianMixture.from_covs(weights, means, covs))
+    return Family("own", prior, mixture_of(prior))
 
 
 def adapted(
@@ -50,7 +50,7 @@ def adapted(
     family = closed_form(prior)
     components = family.components
     assert components is not None
-    blocks = family.blocks(logs, likelihood)
+    blocks = blocks_of(logs, likelihood, family.offsets(logs))
     count = components.num_components - NUM_HEDGES
     groups = np.maximum(np.arange(count + NUM_HEDGES) - count + 1, 0)
     parts = []
@@ -62,8 +62,8 @@ def adapted(
     shares = estimated_shares(np.stack(parts, axis=1), start)
     old = np.bincount(groups, components.weights)
     weights = components.weights * (shares / old)[groups]
-    mixture = prior_of(GaussianMixture.from_covs(weights, components.means, components.covs))
-    return mixture if family.regression is None else conditional(mixture, family.regression)
+    mixture = GaussianMixture.from_covs(weights, components.means, components.covs)
+    return family_of(family.name, mixture, family.regression).prior
 
 
 def estimated_shares(

@@ -1,11 +1,10 @@
 """Gain from attributes: tasks held out in turn, scored with and without them."""
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 
 from ..evidence.base import AbstractLikelihood
 from ..executors import AbstractExecutor
@@ -16,7 +15,7 @@ from ..fitting.search import Search, SearchConfig, gaussian_of, refined
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from .scoring import Family, Gain, family_of, gain, task_log_evidence
-from .tasks import REFINING_STEPS, turns_of
+from .search import REFINING_STEPS, turns_of
 
 GAUSSIAN, GIVEN = "Gaussian", " given attributes"  # in the names of families
 SHAPED = "diffusion shaped by attributes"
@@ -85,7 +84,7 @@ def gaussian_given(
     assert logs.attributes is not None
     offsets = regression.offsets(logs.attributes)[block_order(logs)]
     residual = gaussian_of(shifted(blocks, offsets), start=regression.residual)
-    return Family.given_attributes(GAUSSIAN + GIVEN, family_of(GAUSSIAN, residual), regression)
+    return family_of(GAUSSIAN + GIVEN, residual, regression)
 
 
 def mixture_given(
@@ -111,7 +110,7 @@ def mixture_given(
     mixture = refined(
         blocks, family.components, found.mixture, found.best, executor, REFINING_STEPS
     )
-    return Family.given_attributes(found.name + GIVEN, family_of(found.name, mixture), regression)
+    return family_of(found.name + GIVEN, mixture, regression)
 
 
 def turns(
@@ -119,7 +118,6 @@ def turns(
 ) -> list[Turn]:
     """Fit Gaussians with and without attributes to the tasks seen in each turn."""
     few, fold, num_turns = turns_of(logs, config)
-    assert isinstance(few, Logs)
     found = []
     for turn in range(num_turns):
         seen, held_out = few.select(fold != turn), few.select(fold == turn)
@@ -135,28 +133,32 @@ def attribute_report(
     """Score attributes on all rows, on the first rows, and without each raw column."""
     logs = turns[0].held_out
 
-    def worth(select: Callable[[Logs], Logs] = lambda logs: logs) -> Float[np.ndarray, " n"]:
-        parts = []
-        for turn in turns:
-            some = select(turn.held_out)
+    def worth(others: Sequence[Family], count: int | None = None) -> Gain:
+        """Of all attributes over others, on the first `count` rows of tasks that have so many."""
+        parts = [np.zeros(0)]
+        for turn, other in zip(turns, others, strict=True):
+            some = turn.held_out if count is None else first_rows(turn.held_out, count)
             if some.num_tasks:
-                values = (
-                    task_log_evidence(f, some, likelihood) for f in (turn.given, turn.without)
-                )
+                values = (task_log_evidence(f, some, likelihood) for f in (turn.given, other))
                 parts.append(np.subtract(*values))
-        return np.concatenate(parts) if parts else np.zeros(0)
+        return gain(np.concatenate(parts))
 
-    by_rows = {n: gain(worth(functools.partial(first_rows, count=n))) for n in NUM_ROWS}
+    def without(used: Bool[np.ndarray, " a"], turn: Turn) -> Family:
+        assert turn.without.components is not None
+        return gaussian_given(turn.seen, likelihood, turn.without.components, used)
+
+    none = [turn.without for turn in turns]
+    by_rows = {n: worth(none, n) for n in NUM_ROWS}
     enough = {n: found for n, found in by_rows.items() if found.num_tasks >= MIN_LONG_TASKS}
     losses = {}
     columns, names = attribute_columns(logs), _raw_columns(logs)
     if 1 < len(names) <= MAX_COLUMNS:
         for place, name in enumerate(names):
             progress(f"attributes without {name}")
-            losses[name] = gain(_loss(turns, likelihood, columns != place))
+            losses[name] = worth([without(columns != place, turn) for turn in turns])
     return AttributeReport(
         logs.attribute_names,
-        gain(worth()),
+        worth(none),
         tuple(enough),
         tuple(enough.values()),
         tuple(losses),
@@ -166,22 +168,7 @@ def attribute_report(
 
 def first_rows(logs: Logs, count: int) -> Logs:
     """The first rows of tasks that have so many."""
-    logs = logs.select(logs.counts >= count)
-    place = np.arange(logs.num_rows) - np.repeat(logs.starts[:-1], logs.counts)
-    return logs.select_rows(place < count)
-
-
-def _loss(
-    turns: Sequence[Turn], likelihood: AbstractLikelihood, used: Bool[np.ndarray, " a"]
-) -> Float[np.ndarray, " n"]:
-    """Log evidence of tasks held out given all attributes, over that given those `used`."""
-    parts = []
-    for turn in turns:
-        assert turn.without.components is not None
-        fewer = gaussian_given(turn.seen, likelihood, turn.without.components, used)
-        values = (task_log_evidence(f, turn.held_out, likelihood) for f in (turn.given, fewer))
-        parts.append(np.subtract(*values))
-    return np.concatenate(parts)
+    return logs.select(logs.counts >= count).first_rows(count)
 
 
 def _raw_columns(logs: Logs) -> list[str]:

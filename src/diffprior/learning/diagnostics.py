@@ -16,16 +16,15 @@ from ..evidence.families import Logistic
 from ..evidence.linear import Linear
 from ..executors import AbstractExecutor
 from ..files.base import Serializable
-from ..fitting.em import HERE, AbstractBlock
-from ..fitting.rows import AnyLogs, blocks_of, symmetric
+from ..fitting.em import HERE, AbstractBlock, Additive
+from ..fitting.rows import AnyLogs, RowTasks, block_order, blocks_of, symmetric
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from ..problems.base import RowProblem
 from ..reporting.tables import plus_minus
 from ..samplers.choose import best_sampler
-from .likelihoods import missing_intercept
-from .scoring import Family, TaskMoments, first_halves
-from .tasks import Noise
+from .likelihoods import Noise, missing_intercept
+from .scoring import Family, first_halves
 
 PREDICTIVE_DRAWS = 99
 MIN_RELIABILITY = 0.1  # below which a direction counts as unseen
@@ -46,6 +45,23 @@ class Reliability:
     values: Float[np.ndarray, " d"]
     directions: Float[np.ndarray, "d d"]
     learnable_order: float
+
+
+@dataclass(frozen=True, eq=False)
+class TaskMoments(Additive):
+    """Covariances of posteriors under a Gaussian, in its units, as triangles, summed over tasks."""
+
+    count: int
+    cov_z: Float[np.ndarray, " p"]
+
+    @staticmethod
+    def of(gaussian: GaussianMixture, block: AbstractBlock) -> "TaskMoments":
+        """Sum over the tasks of a block."""
+        loaded = [tasks for tasks in block.load() if isinstance(tasks, RowTasks)]
+        return TaskMoments.total(
+            TaskMoments(tasks.num_tasks, tasks.condition(gaussian).cov_z[:, 0].sum(axis=1))
+            for tasks in loaded
+        )
 
 
 def reliability(
@@ -232,10 +248,9 @@ def _drift(logs: AnyLogs, likelihood: AbstractLikelihood, gaussian: GaussianMixt
     begin = logs.times[logs.starts[:-1][logs.counts > 0]]
     if len(begin) < logs.num_tasks or np.ptp(begin) == 0:
         return ""
-    order = np.argsort(logs.hashes, kind="stable")
     z = np.empty((logs.num_tasks, logs.dim))
     parts = [b.condition(gaussian).mean_z[:, 0].T for b in blocks_of(logs, likelihood)]
-    z[order] = np.concatenate(parts)
+    z[block_order(logs)] = np.concatenate(parts)
     late = begin > np.median(begin)
     if late.all() or not late.any():
         return ""
@@ -302,8 +317,8 @@ def simulate_regret(
     linear = isinstance(likelihood, Linear)
     num_runs, num_rounds = (64, 200) if linear else (32, 100)
     copies = -(-256 // max(logs.num_tasks, 1))
-    parts = basis.block_draws(logs, likelihood, seed, 31, count=copies)
-    thetas = np.concatenate([part.reshape(-1, logs.dim) for part in parts])
+    draws = basis.posterior_draws(logs.by_hash(), likelihood, seed, 31, count=copies)
+    thetas = draws.reshape(-1, logs.dim)
     actions = _actions(logs, seed)
     problem = RowProblem(
         thetas, actions, likelihood, num_actions=min(ACTIONS_PER_ROUND, len(actions))

@@ -23,6 +23,7 @@ from ..logs.logs import Logs
 from ..logs.shards import Shard
 from ..logs.statistics import Selection, uniforms
 from ..mixture import GaussianMixture
+from ..priors.conditional import ConditionalPrior
 from ..priors.diffusion import (
     EXACT_DRAWS,
     DiffusionPrior,
@@ -31,7 +32,7 @@ from ..priors.diffusion import (
 )
 from ..samplers.base import AbstractSampler
 from ..samplers.twisted_smc import TwistedSMC
-from .scoring import conditional
+from .scoring import Family
 from .source import Passes
 
 FOLD_SALT = 3
@@ -176,8 +177,9 @@ def draw_piece(
     """Draw from the posterior of each task of a piece, once for each number of `copies`."""
     logs = piece if isinstance(piece, Logs) else piece.read()
     conditions = None
-    if regression is not None and logs.attributes is not None:
-        conditions = conditional(sampler.prior, regression).conditions(logs.attributes)
+    prior = Family("", sampler.prior, regression=regression).prior
+    if isinstance(prior, ConditionalPrior) and logs.attributes is not None:
+        conditions = prior.conditions(logs.attributes)
     about = (sampler, logs, likelihood, round_)
     every = [posterior_draws(*about, copy, conditions) for copy in copies]
     points, hashes = np.concatenate(every), np.tile(logs.hashes, len(copies))

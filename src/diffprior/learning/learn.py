@@ -46,7 +46,7 @@ from .diagnostics import (
     simulate_regret,
 )
 from .distill import FOLD_SALT, distill, em_round, learning_tasks
-from .likelihoods import likelihood_advice, named_likelihood
+from .likelihoods import likelihood_advice, named_likelihood, resolve
 from .model import Model
 from .network_encoder import LearnedFeatures, NetworkEncoder, learn_features
 from .payoff import curve_sizes, learning_curve, rows_saved
@@ -58,14 +58,13 @@ from .scoring import (
     by_name,
     cold_start,
     family_of,
-    first_tasks,
     gain,
     hedged,
     score,
     task_log_evidence,
 )
+from .search import first_tasks, search_logs
 from .source import LOADED, Passes, Source
-from .tasks import resolve, search_logs
 
 FAMILIES = ("gaussian", "mixture", "diffusion")
 FEW_FOLDS = 5  # of few tasks
@@ -430,9 +429,8 @@ class _Run:
         assert base.components is not None
         config, rest = self.config, self.rest
         name = "diffusion" + (GIVEN if base.regression is not None else "")
-        family = named(
-            name, distill(hedged(base.components, self.hedge, self.cold)), base.regression
-        )
+        prior = distill(hedged(base.components, self.hedge, self.cold))
+        family = Family(name, prior, regression=base.regression)
         fold = rest.select(folds(rest.hashes, config.num_folds, FOLD_SALT) == 0)
         scoring = first_tasks(fold, config.scoring_tasks)
         best, found = task_log_evidence(base, scoring, self.likelihood, self.seed), []
@@ -448,7 +446,7 @@ class _Run:
             found.append((family, pays, about))
         if shaped and isinstance(rest, Logs) and rest.attributes is not None:
             regression = base.regression or Regression.none(rest.attributes, base.components)
-            family = named(SHAPED, family.residual, regression)
+            family = Family(SHAPED, family.residual, regression=regression)
             family, values, rounds = self._rounds(family, values, scoring, self.hedge)
             difference = gain(values - best)
             if rounds and difference.mean > difference.error:
@@ -463,6 +461,7 @@ class _Run:
         config, rounds = self.config, 0
         while rounds < config.max_rounds:
             self.progress.describe(f"EM of the {family.name} model, round {rounds + 1}")
+            assert isinstance(family.residual, DiffusionPrior)
             better = em_round(
                 family.residual,
                 self.source.pieces(learning_tasks(self.source.num_tasks, rounds, config)),
@@ -476,7 +475,7 @@ class _Run:
             )
             if shape_hedge is not None and not better.denoiser.takes_attributes:
                 break
-            trial = named(family.name, better, family.regression)
+            trial = dataclasses.replace(family, residual=better)
             new = task_log_evidence(trial, scoring, self.likelihood, self.seed)
             step = gain(new - values)
             if step.mean <= step.error:
@@ -581,15 +580,8 @@ class _Run:
     ) -> Pictures:
         draws = {f.name: f.draw(self.seed, SHOWN_POINTS) for f in families if f.name != COLD}
         shown = first_tasks(self.rest, SHOWN_POINTS)
-        parts = basis.block_draws(shown, self.likelihood, self.seed, 77)
-        estimates = np.concatenate([part[0] for part in parts])
+        estimates = basis.posterior_draws(shown, self.likelihood, self.seed, 77)[0]
         return Pictures(draws, estimates, places)
-
-
-def named(name: str, prior: DiffusionPrior, regression: Regression | None) -> Family:
-    """The family of a diffusion model, of residuals if there is a regression."""
-    family = Family(name, prior)
-    return family if regression is None else Family.given_attributes(name, family, regression)
 
 
 def gaussian_or_mixture(

@@ -1,6 +1,7 @@
-"""Likelihoods suggested by rewards or named, with what they need estimated from logs."""
+"""Likelihoods given, named or suggested by rewards, with what they need estimated from logs."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import jax.numpy as jnp
@@ -8,24 +9,79 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import minimize_scalar
 
-from ..checks import choice
+from ..checks import choice, kind_of
 from ..evidence.base import AbstractLikelihood
 from ..evidence.families import LIKELIHOODS, NegativeBinomial, ZeroInflated
 from ..evidence.glm import AbstractFamily
 from ..evidence.linear import Linear
-from ..fitting.rows import AnyLogs, blocks_of
+from ..fitting.em import fit_gaussian
+from ..fitting.rows import AnyLogs, blocks_of, linear_blocks
 from ..fitting.search import gaussian_of
 from ..logs.logs import Logs
 from ..logs.shards import ShardedLogs
-from ..logs.statistics import folds, segment_sums
-from .scoring import family_of, first_tasks, gain, task_log_evidence
-from .tasks import resolve
+from ..logs.statistics import TaskStatistics, folds, pooled_residuals, segment_sums
+from .scoring import family_of, gain, task_log_evidence
+from .search import first_tasks
 
+MIN_RESIDUAL_FREEDOM = 200  # degrees of freedom from which pooled residuals are trusted alone
+MAX_NOISE_TASKS = 100_000
 MAX_RATINGS = 11  # different whole numbers that look like ratings
 MIN_ZEROS = 0.1  # share of zeros among positive numbers that linear rewards do not produce
 MIN_EXPLAINED = 0.05  # share of the squared residuals that an intercept must explain
 MAX_DISPERSION = 1e4  # of counts that are as good as Poisson's
 NUM_ERRORS = 5.0  # standard errors by which an excess variance is one
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise, and where it came from."""
+
+    noise_std: float
+    degrees_of_freedom: float
+    how: str  # "given", "pooled" residuals or "joint" with a Gaussian prior
+
+
+def estimate_noise(statistics: TaskStatistics) -> Noise:
+    """Pooled residuals within tasks, sum RSS / sum (N - rank); unbiased whatever the prior is.
+
+    With fewer than 200 degrees of freedom, jointly with a Gaussian prior by maximum likelihood.
+    """
+    statistics = first_tasks(statistics, MAX_NOISE_TASKS)
+    residual, freedom = pooled_residuals(statistics)
+    if freedom >= MIN_RESIDUAL_FREEDOM:
+        return Noise(float(np.sqrt(residual / freedom)), freedom, "pooled")
+    start = max(residual / freedom, 0.0) if freedom >= 1 and residual > 0 else 0.0
+    if start == 0.0:
+        start = max(float(statistics.yy.sum()) / max(float(statistics.counts.sum()), 1.0), 1e-300)
+    noise_std = float(np.sqrt(start))
+    fit = fit_gaussian(linear_blocks(statistics, noise_std), noise_std=noise_std)
+    return Noise(float(fit.noise_std or noise_std), freedom, "joint")
+
+
+def resolve(logs: AnyLogs, likelihood: object) -> tuple[AbstractLikelihood, Noise | None]:
+    """The likelihood with its noise, estimated where it is linear and unknown."""
+    if not isinstance(likelihood, AbstractLikelihood):
+        raise ValueError(
+            f"`likelihood`: expected a likelihood, got {kind_of(likelihood)}; "
+            "pass dp.Linear(), dp.Logistic(), dp.Poisson() or another"
+        )
+    if isinstance(likelihood, Linear):
+        if likelihood.noise_std is not None:
+            return likelihood, Noise(float(likelihood.noise_std), 0.0, "given")
+        found = estimate_noise(logs.statistics())
+        return Linear(noise_std=found.noise_std), found
+    if not isinstance(logs, Logs):
+        raise ValueError(
+            f"`logs`: expected rows for {type(likelihood).__name__} rewards, got statistics, which "
+            "serve linear rewards alone; pass dp.Logs"
+        )
+    if not isinstance(likelihood, AbstractFamily):
+        raise ValueError(
+            f"`likelihood`: expected Linear or a family of rewards, got "
+            f"{type(likelihood).__name__}; derive it from dp.AbstractFamily"
+        )
+    likelihood.check_rewards(logs.rewards)
+    return likelihood, None
 
 
 def likelihood_advice(logs: AnyLogs) -> tuple[str, str]:
@@ -146,7 +202,6 @@ def named_likelihood(name: str, logs: AnyLogs | ShardedLogs) -> tuple[AbstractLi
 def _compared(logs: Logs) -> tuple[AbstractLikelihood, str]:
     """The simplest likelihood of counts that no other beats by a standard error on other tasks."""
     few = first_tasks(logs, COMPARED_TASKS)
-    assert isinstance(few, Logs)
     seen, held_out = (few.select(folds(few.hashes, 2, FOLD_SALT) == part) for part in (0, 1))
     values: dict[str, np.ndarray] = {}
     for name in COUNTS:
@@ -165,7 +220,6 @@ def _estimated(name: str, logs: Logs) -> AbstractLikelihood:
     if name not in ("negative-binomial", "zero-inflated"):
         return LIKELIHOODS[name]()
     few = first_tasks(logs, ESTIMATED_TASKS)
-    assert isinstance(few, Logs)
     if name == "negative-binomial":
         NegativeBinomial(1.0).check_rewards(logs.rewards)
         return _by_em(few, NegativeBinomial(count_dispersion(few)), _dispersion)

@@ -10,7 +10,8 @@ from ..evaluate.comparison import COLD
 from ..evidence.base import AbstractLikelihood
 from ..files.base import Serializable
 from ..logs.logs import Logs
-from .scoring import Family, Gain, HeldOut, by_name, first_tasks, gain, task_log_evidence
+from .scoring import Family, Gain, HeldOut, by_name, gain, task_log_evidence
+from .search import first_tasks
 
 TARGET_ROWS = 5  # last rows of a task, at most, that are predicted
 FIRST_ROWS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89)  # that a cold start has seen before
@@ -59,12 +60,11 @@ def late_predictions(
     that under the prior after none; NaN of tasks that have too few rows.
     """
     some = first_tasks(logs.select(logs.counts >= 2), MAX_TASKS)
-    assert isinstance(some, Logs)
     if some.num_tasks == 0:
         return np.zeros((0, len(FIRST_ROWS)))
     counts = some.counts
     history = counts - np.minimum(-(-counts // 2), TARGET_ROWS)
-    place = np.arange(some.num_rows) - np.repeat(some.starts[:-1], counts)
+    place = some.row_places
     last = place >= np.repeat(history, counts)
     known = task_log_evidence(prior, some.select_rows(last), likelihood, seed)
     found = np.full((some.num_tasks, len(FIRST_ROWS)), np.nan)

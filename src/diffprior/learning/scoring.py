@@ -1,5 +1,6 @@
 """Families of priors learned from logs, and their scores on tasks held out."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,26 +14,22 @@ from ..evaluate.comparison import (
     NUM_CHOICES,
     best_variance,
     choice_rewards,
-    estimate_log_evidence,
+    log_evidence,
+    mixture_log_evidence,
 )
 from ..evidence.base import AbstractLikelihood
 from ..files.base import Serializable
 from ..fitting.attributes import Regression, offsets_of
-from ..fitting.em import (
-    AbstractBlock,
-    AbstractTasks,
-    Additive,
-    log_evidence,
-)
-from ..fitting.rows import AnyLogs, RowTasks, block_order, blocks_of
+from ..fitting.em import SCORING_DRAWS
+from ..fitting.rows import AnyLogs, block_order, blocks_of
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
 from ..priors.base import AbstractPrior
-from ..priors.conditional import ConditionalPrior, of_average_task
-from ..priors.diffusion import DiffusionPrior
+from ..priors.conditional import ConditionalPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
 from ..reporting.tables import standard_error
+from .search import first_tasks
 
 NUM_ESTIMATES = 8
 HEDGE_SCALE = 3.0  # standard deviations of the wide Gaussian, relative to those of the prior
@@ -42,65 +39,42 @@ HEDGE_SCALE = 3.0  # standard deviations of the wide Gaussian, relative to those
 class Family:
     """A prior learned from logs; `components` if it has a closed form.
 
-    With a `regression` on attributes, these are of its residuals.
+    With a `regression` on attributes, the others are of what it leaves.
     """
 
     name: str
-    prior: AbstractPrior
+    residual: AbstractPrior
     components: GaussianMixture | None = None
     regression: Regression | None = None
 
-    @staticmethod
-    def given_attributes(name: str, family: "Family", regression: Regression) -> "Family":
-        """The family whose residuals have the prior of another."""
-        prior = conditional(family.prior, regression)
-        return Family(name, prior, family.components, regression)
+    @functools.cached_property
+    def prior(self) -> AbstractPrior:
+        """The prior, given attributes if there is a regression."""
+        known = self.regression
+        if known is None:
+            return self.residual
+        return ConditionalPrior(self.residual, known.coefficients, known.center, known.scale)
 
     def hedged(self, share: float, cold: "Family") -> "Family":
         """The family with a hedge of weight `share` mixed into its closed form, if any."""
         if self.components is None:
             return self
-        family = family_of(self.name, hedged(self.components, share, cold))
-        if self.regression is None:
-            return family
-        return Family.given_attributes(self.name, family, self.regression)
-
-    @property
-    def residual(self) -> DiffusionPrior:
-        """The diffusion model, of residuals if there is a regression."""
-        prior = of_average_task(self.prior)
-        assert isinstance(prior, DiffusionPrior)
-        return prior
+        return family_of(self.name, hedged(self.components, share, cold), self.regression)
 
     def offsets(self, logs: AnyLogs) -> Float[np.ndarray, "t d"] | None:
         """Offset of each task's expected parameters by its attributes; None without."""
         return offsets_of(self.regression, logs)
 
-    def blocks(self, logs: AnyLogs, likelihood: AbstractLikelihood) -> list[RowTasks]:
-        """Evidence about what the closed form is of."""
-        return blocks_of(logs, likelihood, self.offsets(logs))
-
     def posterior_draws(
         self, logs: AnyLogs, likelihood: AbstractLikelihood, *numbers: int, count: int = 1
     ) -> Float[np.ndarray, "m t d"]:
         """Draws of parameters given each task under a closed form, in the order of the logs."""
-        draws = np.empty((count, logs.num_tasks, logs.dim))
-        parts = self.block_draws(logs, likelihood, *numbers, count=count)
-        draws[:, block_order(logs)] = np.concatenate(parts, axis=1)
-        return draws
-
-    def block_draws(
-        self, logs: AnyLogs, likelihood: AbstractLikelihood, *numbers: int, count: int = 1
-    ) -> list[Float[np.ndarray, "m n d"]]:
-        """The same in the order of blocks."""
         assert self.components is not None
-        blocks, offsets = self.blocks(logs, likelihood), self.offsets(logs)
+        offsets, draws = self.offsets(logs), np.empty((count, logs.num_tasks, logs.dim))
+        blocks = blocks_of(logs, likelihood, offsets)
         parts = [block.draw(self.components, *numbers, count=count) for block in blocks]
-        if offsets is None:
-            return parts
-        ends = np.cumsum([block.num_tasks for block in blocks])[:-1]
-        moves = np.split(offsets[block_order(logs)], ends)
-        return [part + by for part, by in zip(parts, moves, strict=True)]
+        draws[:, block_order(logs)] = np.concatenate(parts, axis=1)
+        return draws if offsets is None else draws + offsets
 
     def draw(self, seed: int, count: int) -> Float[np.ndarray, "n d"]:
         """Draws from the prior; nothing is compiled for a closed form."""
@@ -109,33 +83,26 @@ class Family:
         return np.asarray(self.prior.sample(jax.random.key(seed), count), np.float64)
 
 
-def conditional(residual: AbstractPrior, regression: Regression) -> ConditionalPrior:
-    """The prior of what a regression leaves, as one given attributes."""
-    about = (regression.coefficients, regression.center, regression.scale)
-    return ConditionalPrior(residual, *about)
-
-
-def family_of(name: str, components: GaussianMixture) -> Family:
+def family_of(
+    name: str, components: GaussianMixture, regression: Regression | None = None
+) -> Family:
     """Make a family whose prior is a Gaussian or a mixture."""
-    return Family(name, prior_of(components), components)
-
-
-def prior_of(components: GaussianMixture) -> GaussianPrior | MixturePrior:
-    """Make a prior of components."""
     if components.num_components == 1:
-        return GaussianPrior(components.means[0], components.covs[0])
-    return MixturePrior(components.weights, components.means, components.covs)
+        gaussian = GaussianPrior(components.means[0], components.covs[0])
+        return Family(name, gaussian, components, regression)
+    mixture = MixturePrior(components.weights, components.means, components.covs)
+    return Family(name, mixture, components, regression)
 
 
 def cold_start(logs: AnyLogs, likelihood: AbstractLikelihood) -> Family:
     """N(0, s I) with the s under which tasks are most probable, as `evaluate.cold_start`."""
-    blocks = blocks_of(first_tasks(logs, COLD_TASKS), likelihood)
+    few = first_tasks(logs, COLD_TASKS)
 
-    def gaussian(variance: float) -> GaussianMixture:
-        return GaussianMixture.single(np.zeros(logs.dim), variance * np.eye(logs.dim))
+    def cold(variance: float) -> Family:
+        gaussian = GaussianMixture.single(np.zeros(logs.dim), variance * np.eye(logs.dim))
+        return family_of(COLD, gaussian)
 
-    variance = best_variance(lambda s: float(log_evidence(blocks, gaussian(s)).mean()))
-    return family_of(COLD, gaussian(variance))
+    return cold(best_variance(lambda s: task_log_evidence(cold(s), few, likelihood).mean()))
 
 
 def hedged(components: GaussianMixture, share: float, cold: Family) -> GaussianMixture:
@@ -152,25 +119,6 @@ def hedged(components: GaussianMixture, share: float, cold: Family) -> GaussianM
     wide = GaussianMixture.single(mean, HEDGE_SCALE**2 * np.diag(np.diagonal(cov)))
     parts = [components.without_factors(), wide, cold.components]
     return GaussianMixture.average(parts, [1 - share, share / 2, share / 2])
-
-
-@dataclass(frozen=True, eq=False)
-class TaskMoments(Additive):
-    """Covariances of posteriors under a Gaussian, in its units, as triangles, summed over tasks."""
-
-    count: int
-    cov_z: Float[np.ndarray, " p"]
-
-    @staticmethod
-    def of(gaussian: GaussianMixture, block: AbstractBlock) -> "TaskMoments":
-        """Sum over the tasks of a block."""
-        return TaskMoments.total(TaskMoments._of(gaussian, tasks) for tasks in block.load())
-
-    @staticmethod
-    def _of(gaussian: GaussianMixture, tasks: AbstractTasks) -> "TaskMoments":
-        assert isinstance(tasks, RowTasks)
-        cov_z = tasks.condition(gaussian).cov_z[:, 0].sum(axis=1)
-        return TaskMoments(tasks.num_tasks, cov_z)
 
 
 @dataclass(frozen=True)
@@ -222,23 +170,14 @@ def task_log_evidence(
     """Compute log p(h) per task, in the order of the logs."""
     if family.components is None:
         assert isinstance(logs, Logs)
-        return estimate_log_evidence(
-            family.prior, logs, likelihood, num_estimates=NUM_ESTIMATES, seed=seed
-        ).values
-    values = np.empty(logs.num_tasks)
-    values[block_order(logs)] = log_evidence(family.blocks(logs, likelihood), family.components)
-    return values
-
-
-def first_tasks(logs: AnyLogs, count: int) -> AnyLogs:
-    """Take at most `count` tasks, those of smallest hash, in the order of the logs."""
-    return logs.select(np.sort(np.argsort(logs.hashes, kind="stable")[:count]))
+        return log_evidence(family.prior, logs, likelihood, num_estimates=NUM_ESTIMATES, seed=seed)
+    about = (family.components, logs, likelihood, family.offsets(logs))
+    return mixture_log_evidence(*about, SCORING_DRAWS).values
 
 
 def first_halves(logs: Logs) -> tuple[Logs, np.ndarray]:
     """Take the first half of each task's rows, rounded down; returns the mask of rows too."""
-    place = np.arange(logs.num_rows) - np.repeat(logs.starts[:-1], logs.counts)
-    first = place < np.repeat(logs.counts // 2, logs.counts)
+    first = logs.row_places < np.repeat(logs.counts // 2, logs.counts)
     return logs.select_rows(first), first
 
 
