@@ -42,12 +42,28 @@ class EncodingWarning(UserWarning):
     """A column was left out, was clipped, or looks like an id."""
 
 
-class Encoded(NamedTuple):
-    """Features of one column, without its indicator of missing cells."""
+class Parsed(NamedTuple):
+    """Cells of a column: numbers, NaN where missing, or sets of labels, None where missing.
 
-    values: Float[np.ndarray, "n w"]
-    unknown: Bool[np.ndarray, " n"]
-    missing: Bool[np.ndarray, " n"]
+    Of equal cells there is one set; `places` says which set each row has.
+    """
+
+    kind: Kind | None  # None if all cells are missing
+    numbers: Float[np.ndarray, " n"] | None
+    labels: list[frozenset[str] | None]
+    places: Int[np.ndarray, " n"]
+
+    @property
+    def missing(self) -> Bool[np.ndarray, " n"]:
+        """Whether each cell is missing."""
+        if self.numbers is not None:
+            return np.isnan(self.numbers)
+        return np.array([labels is None for labels in self.labels], bool)[self.places]
+
+    @property
+    def plain(self) -> bool:
+        """Whether the cells are features already."""
+        return self.numbers is not None and not self.missing.any()
 
 
 @dataclass(frozen=True)
@@ -94,31 +110,30 @@ class Column(Serializable):
 
     def encode(self, cells: np.ndarray) -> Float[np.ndarray, "n w"]:
         """Features of cells (n,); their means where a cell is missing or unknown."""
-        values, unknown, missing = self.apply(cells)
+        parsed = _parsed(self.name, cells, self.kind)
         if not self.optional:
+            wanted = f"{WANTED[self.kind]} in every row"
             fix = "fill it in; none was missing in the table that was learned from"
-            reject_rows(missing, self.name, f"{WANTED[self.kind]} in every row", fix, "missing")
+            reject_rows(parsed.missing, self.name, wanted, fix, "missing")
+        values, unknown = self.apply(parsed)
         values[unknown] = self.fill
-        return np.column_stack([values, missing]) if self.indicator else values
+        return np.column_stack([values, parsed.missing]) if self.indicator else values
 
-    def apply(self, cells: np.ndarray) -> Encoded:
-        """Features of cells (n,), and where they are unknown or missing."""
-        if self.kind in ("number", "boolean"):
-            numbers = _numbers(self.name, cells, self.kind)
-            values = (np.clip(numbers, self.low, self.high) - self.center) / self.scale
-            return Encoded(values[:, None], np.isnan(numbers), np.isnan(numbers))
-        sets, places = _label_sets(self.name, cells, self.kind)
-        values = np.zeros((len(sets), len(self.levels) + self.other))
-        unknown = np.array([labels is None for labels in sets], bool)
-        missing = unknown.copy()
-        for row, labels in enumerate(sets):
+    def apply(self, parsed: Parsed) -> tuple[Float[np.ndarray, "n w"], Bool[np.ndarray, " n"]]:
+        """Features of cells but for missing ones, and where they are unknown or missing."""
+        if parsed.numbers is not None:
+            values = (np.clip(parsed.numbers, self.low, self.high) - self.center) / self.scale
+            return values[:, None], parsed.missing
+        values = np.zeros((len(parsed.labels), len(self.levels) + self.other))
+        unknown = np.array([labels is None for labels in parsed.labels], bool)
+        for row, labels in enumerate(parsed.labels):
             for label in labels or ():
                 place = self._places.get(label, 0 if self.other else None)
                 if place is not None:
                     values[row, place] = 1.0
                 elif self.kind == "category":
                     unknown[row] = True
-        return Encoded(values[places], unknown[places], missing[places])
+        return values[parsed.places], unknown[parsed.places]
 
     @functools.cached_property
     def _places(self) -> dict[str, int]:
@@ -212,21 +227,25 @@ class Encoder(Serializable):
         """
         cells = _cells_of(rows)
         chosen, interactions = _chosen(list(cells), columns, reserved)
-        parsed = {name: _parse(name, cells[name]) for name in chosen}
+        parsed = {name: _inferred(name, cells[name]) for name in chosen}
         plain = not interactions and all(found.plain for found in parsed.values())
         as_given = plain and columns is not None
         standardize = (not plain) if standardize is None else standardize
-        found, notes = list[Column](), list[str]()
+        found, notes, any_constant = list[Column](), list[str](), False
         for name, values in parsed.items():
-            column, note = _fit_column(name, cells[name], values, standardize, min_count)
+            column, note = _fit_column(name, values, standardize, min_count)
+            features = None if column is None else column.encode(cells[name])
+            constant = features is not None and bool(np.all(features == features[:1]))
             looks_like_id = _looks_like_id(values)
-            if column is not None and not as_given and _is_constant(column.encode(cells[name])):
+            if constant and not as_given:
                 column, note = None, "is constant or too rarely anything else; it is left out"
             if looks_like_id and columns is None:
                 column, note = None, f"looks like {looks_like_id}; it is left out"
             elif looks_like_id and not as_given:
                 note = note or f"looks like {looks_like_id}; leave it out unless it is a feature"
-            found += [] if column is None else [column]
+            if column is not None:
+                found.append(column)
+                any_constant |= constant
             notes += [f"`{name}`: {note}"] if note else []
         if not found:
             raise ValueError(
@@ -234,12 +253,10 @@ class Encoder(Serializable):
                 f"({'; '.join(notes)}); choose other columns"
             )
         names = {column.name for column in found}
-        if intercept is None:
-            intercept = not any(_is_constant(column.encode(cells[column.name])) for column in found)
         encoder = Encoder(
             tuple(found),
             tuple(parts for parts in interactions if names.issuperset(parts)),
-            intercept,
+            not any_constant if intercept is None else intercept,
             left_out=tuple(name for name in cells if name not in names),
             warnings=tuple(notes),
         )
@@ -382,48 +399,22 @@ class Encoder(Serializable):
 # ---- fitting one column
 
 
-class Parsed(NamedTuple):
-    """Cells of a column: numbers, NaN where missing, or sets of labels, None where missing.
-
-    Of equal cells there is one set; `places` says which set each row has.
-    """
-
-    kind: Kind | None  # None if all cells are missing
-    numbers: Float[np.ndarray, " n"] | None
-    labels: list[frozenset[str] | None]
-    places: Int[np.ndarray, " n"]
-
-    @property
-    def missing(self) -> Bool[np.ndarray, " n"]:
-        """Whether each cell is missing."""
-        if self.numbers is not None:
-            return np.isnan(self.numbers)
-        return np.array([labels is None for labels in self.labels], bool)[self.places]
-
-    @property
-    def plain(self) -> bool:
-        """Whether the cells are features already."""
-        return self.numbers is not None and not self.missing.any()
-
-
-def _parse(name: str, cells: np.ndarray) -> Parsed:
-    first, places = _distinct(cells) if cells.dtype == object else (slice(None), NO_PLACES)
-    kind = _kind(name, cells[first])
-    if kind in ("number", "boolean"):
-        return Parsed(kind, _numbers(name, cells, kind), [], NO_PLACES)
+def _inferred(name: str, cells: np.ndarray) -> Parsed:
+    """Cells by the type that they have; text with separators is labels."""
+    kind = _kind(name, cells[_distinct(cells)[0]] if cells.dtype == object else cells)
     if kind is None:
         return Parsed(None, None, [None], np.zeros(len(cells), np.int64))
-    labels, places = _label_sets(name, cells, kind)
+    parsed = _parsed(name, cells, kind)
     if kind == "category":
-        texts = [next(iter(cell)) for cell in labels if cell is not None]
-        _reject_dates_and_free_text(name, texts, sum(labels[i] is not None for i in places))
+        texts = [next(iter(cell)) for cell in parsed.labels if cell is not None]
+        _reject_dates_and_free_text(name, texts, int(np.sum(~parsed.missing)))
         if any(SEPARATOR in text for text in texts):
-            return Parsed("labels", None, *_label_sets(name, cells, "labels"))
-    return Parsed(kind, None, labels, places)
+            return _parsed(name, cells, "labels")
+    return parsed
 
 
 def _fit_column(
-    name: str, cells: np.ndarray, parsed: Parsed, standardize: bool, min_count: int
+    name: str, parsed: Parsed, standardize: bool, min_count: int
 ) -> tuple[Column | None, str]:
     """The column, and a note about it."""
     missing = parsed.missing
@@ -436,17 +427,17 @@ def _fit_column(
         if parsed.kind == "number" and standardize:
             return _standardized(column, numbers)
         return dataclasses.replace(column, fill=(float(numbers.mean()),)), ""
-    counts = Counter[str]()
     times = np.bincount(parsed.places, minlength=len(parsed.labels)).tolist()
-    for labels, count in zip(parsed.labels, times, strict=True):
-        counts.update(dict.fromkeys(labels or (), count))
+    sets = [(labels, n) for labels, n in zip(parsed.labels, times, strict=True) if labels]
+    counts = Counter[str]()
+    for labels, count in sets:
+        counts.update(dict.fromkeys(labels, count))
     enough = max(min_count, MIN_SHARE * len(missing))
     frequent = sorted((n, level) for level, n in counts.items() if n >= enough and level != OTHER)
     levels = tuple(level for _, level in frequent)
-    sets = zip(parsed.labels, times, strict=True)
-    num_others = sum(n for labels, n in sets if labels is not None and not labels.issubset(levels))
+    num_others = sum(n for labels, n in sets if not labels.issubset(levels))
     column = dataclasses.replace(column, levels=levels, other=num_others >= enough)
-    values, unknown, _ = column.apply(cells)
+    values, unknown = column.apply(parsed)
     means = values[~unknown].mean(axis=0) if not unknown.all() else values.mean(axis=0)
     return dataclasses.replace(column, fill=tuple(means.tolist())), ""
 
@@ -471,10 +462,6 @@ def _standardized(column: Column, numbers: np.ndarray) -> tuple[Column, str]:
         column, center=center, scale=scale, low=float(low), high=float(high)
     )
     return found, note
-
-
-def _is_constant(features: Float[np.ndarray, "n w"]) -> bool:
-    return bool(np.all(features == features[:1]))
 
 
 def _looks_like_id(parsed: Parsed) -> str:
@@ -527,33 +514,28 @@ def _reject_dates_and_free_text(name: str, texts: list[str], count: int) -> None
 
 
 def _cells_of(rows: object, encoder: Encoder | None = None) -> Cells:
-    """Cells by column: of all columns, or of those of an encoder."""
+    """Cells by column: of all columns, or of those of an encoder, missing if there are none."""
     dicts = [rows] if isinstance(rows, Mapping) else rows
-    if not isinstance(dicts, list | tuple) or not all(isinstance(row, Mapping) for row in dicts):
+    columns = () if encoder is None else encoder.columns
+    wanted = {column.name for column in columns}
+    if isinstance(dicts, list | tuple) and all(isinstance(row, Mapping) for row in dicts):
+        count, names = len(dicts), dict.fromkeys(name for row in dicts for name in row)
+        known = names if encoder is None else {*wanted, *encoder.left_out}
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise ValueError(
+                f"`{unknown[0]}`: expected one of the columns {listed(sorted(wanted))}, got an "
+                "unknown name; correct it, or leave it out"
+            )
+        cells = {
+            name: np.fromiter((row.get(name) for row in dicts), object, count) for name in names
+        }
+    else:
         frame = read_table(rows, "rows")
-        wanted = frame.columns if encoder is None else [c.name for c in encoder.columns]
-        cells = {name: column_cells(frame[name]) for name in wanted if name in frame.columns}
-        return cells if encoder is None else _completed(cells, encoder, len(frame))
-    names = dict.fromkeys(name for row in dicts for name in row)
-    if encoder is not None:
-        known = {column.name for column in encoder.columns}
-        for name in names:
-            if name not in known and name not in encoder.left_out:
-                raise ValueError(
-                    f"`{name}`: expected one of the columns {listed(sorted(known))}, got an "
-                    "unknown name; correct it, or leave it out"
-                )
-    count = len(dicts)
-    cells = {
-        name: np.fromiter((row.get(name) for row in dicts), dtype=object, count=count)
-        for name in names
-    }
-    return cells if encoder is None else _completed(cells, encoder, count)
-
-
-def _completed(cells: Cells, encoder: Encoder, count: int) -> Cells:
-    """Cells of all columns of an encoder; those that may be missing are, where there are none."""
-    for column in encoder.columns:
+        count, names = len(frame), dict.fromkeys(frame.columns)
+        used = (name for name in names if encoder is None or name in wanted)
+        cells = {name: column_cells(frame[name]) for name in used}
+    for column in columns:
         if column.name not in cells:
             if not column.optional and count:
                 raise ValueError(
@@ -624,29 +606,10 @@ def _is_missing(cell: object) -> bool:
     )
 
 
-def _numbers(name: str, cells: np.ndarray, kind: Kind) -> Float[np.ndarray, " n"]:
-    """Cells as numbers, NaN where they are missing; booleans as 0 and 1."""
-    numbers = np.full(len(cells), np.nan)
-    if cells.dtype.kind in "iufb":
-        numbers = cells.astype(np.float64)
-    else:
-        for row, cell in enumerate(cells):
-            if not _is_missing(cell):
-                if _type_of(cell) not in ("number", "boolean"):
-                    raise _wrong_type(name, cell, kind, row)
-                numbers[row] = _float(cell)
-    fix = "fix them"
-    reject_rows(np.isinf(numbers), name, "finite numbers", fix, "infinite ones")
-    if kind == "boolean":
-        wrong = ~np.isnan(numbers) & (numbers != 0) & (numbers != 1)
-        reject_rows(wrong, name, "true or false", fix, "others")
-    return numbers
-
-
-def _label_sets(
-    name: str, cells: np.ndarray, kind: Kind
-) -> tuple[list[frozenset[str] | None], Int[np.ndarray, " n"]]:
-    """Different cells as sets of levels, None where missing, and which of them each row has."""
+def _parsed(name: str, cells: np.ndarray, kind: Kind) -> Parsed:
+    """Cells of a kind, booleans as 0 and 1."""
+    if kind in ("number", "boolean"):
+        return Parsed(kind, _numbers(name, cells, kind), [], NO_PLACES)
     several = kind == "labels"
     first, places = _distinct(cells)
     found: list[frozenset[str] | None] = []
@@ -663,7 +626,26 @@ def _label_sets(
             found.append(frozenset(str(label).strip() for label in cell))
         else:
             raise _wrong_type(name, cell, kind, row)
-    return found, places
+    return Parsed(kind, None, found, places)
+
+
+def _numbers(name: str, cells: np.ndarray, kind: Kind) -> Float[np.ndarray, " n"]:
+    numbers = np.full(len(cells), np.nan)
+    if cells.dtype.kind in "iufb":
+        numbers = cells.astype(np.float64)
+    for row, cell in enumerate(cells if cells.dtype.kind not in "iufb" else ()):
+        if not _is_missing(cell):
+            if _type_of(cell) not in ("number", "boolean"):
+                raise _wrong_type(name, cell, kind, row)
+            try:
+                numbers[row] = float(cell)
+            except OverflowError:
+                numbers[row] = math.inf
+    reject_rows(np.isinf(numbers), name, "finite numbers", "fix them", "infinite ones")
+    if kind == "boolean":
+        wrong = ~np.isnan(numbers) & (numbers != 0) & (numbers != 1)
+        reject_rows(wrong, name, "true or false", "fix them", "others")
+    return numbers
 
 
 def _distinct(cells: np.ndarray) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " n"]]:
@@ -686,13 +668,6 @@ def _wrong_type(name: str, cell: object, kind: Kind, row: int) -> ValueError:
         f"`{name}`: expected {WANTED[kind]}, got {type(cell).__name__} {cell!r:.40} (row {row}); "
         "convert it"
     )
-
-
-def _float(cell: object) -> float:
-    try:
-        return float(cell)  # type: ignore[arg-type]
-    except OverflowError:
-        return math.inf
 
 
 def _is_number(text: str) -> bool:

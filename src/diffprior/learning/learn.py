@@ -53,7 +53,6 @@ from .payoff import curve_sizes, learning_curve, rows_saved
 from .report import LearningReport, Pictures
 from .scoring import (
     Family,
-    Gain,
     HeldOut,
     by_name,
     cold_start,
@@ -224,7 +223,7 @@ def _as_logs(
 
 
 class _Run:
-    """Inputs of one call of `learn`, and intermediate results."""
+    """One call of `learn`: its inputs, and what was found so far."""
 
     def __init__(
         self,
@@ -258,6 +257,10 @@ class _Run:
         self.held_out = self.rest if self.few else sample.select(out)
         self.likelihood, self.noise = resolve(self.rest, likelihood)
         self.cold = cold_start(self.rest, self.likelihood)
+        self.families = [self.cold]
+        self.base = self.cold  # the closed form that is chosen
+        self.chosen = self.sentence = ""
+        self.worth: AttributeReport | None = None
 
     def learn(self, allowed: frozenset[str], simulate: bool | None) -> Model:
         """Fit all families, choose one and write the report."""
@@ -270,9 +273,9 @@ class _Run:
         blocks = self.source.blocks(self.likelihood, self.selection)
         with self._phase(GAUSSIAN):
             gaussian = gaussian_of(blocks, self.passes)
-            families = [self.cold, family_of(GAUSSIAN, gaussian)]
+            self._choose(family_of(GAUSSIAN, gaussian))
             seen = reliability(gaussian, blocks, self.passes)
-        self._note_gaussian(families)
+        self._note_gaussian()
         rough = self.few or seen.learnable_order < self.config.min_order
         search = None
         if allowed != {"gaussian"} and (forced or not rough):
@@ -280,80 +283,51 @@ class _Run:
                 search = self._search(blocks, gaussian, forced)
         elif "mixture" in allowed:
             self.progress.drop(STEPS["mixture"])
-        chosen, sentence = gaussian_or_mixture(search, self.few, rough, forced)
-        base = families[-1]  # the closed form that is chosen
-        if search is not None and chosen != GAUSSIAN:
-            base = family_of(search.name, search.mixture)
-            families.append(base)
-        worth = None
+        name, self.sentence = gaussian_or_mixture(search, self.few, rough, forced)
+        if search is not None and name != GAUSSIAN:
+            self._choose(family_of(name, search.mixture))
         if isinstance(self.rest, Logs) and self.rest.attributes is not None:
             with self._phase("attributes"):
-                worth, given, found, over = self._attributes(gaussian, search, forced)
-            families += given
-            if over.mean > max(over.error, 0.0):
-                sentence = f"chosen: the {given[-1].name}, better than the {chosen} without "
-                sentence += "attributes, by cross-validation"
-                base, search, chosen = given[-1], found, given[-1].name
-            else:
-                sentence += "; attributes are left out, as they are no better"
-        if search is not None and base.name not in (GAUSSIAN, GAUSSIAN + GIVEN):
-            self.progress.note(sentence)
-            plain = search.grows or "mixture" not in allowed
-            if "diffusion" in allowed and (plain or worth is not None):
-                self.progress.note("fitting a diffusion model: minutes; quick=True leaves it out")
-                with self._phase("diffusion"):
-                    rungs = self._diffusion(base, plain, worth is not None)
-                for family, pays, about in rungs:
-                    families.append(family)
-                    if pays or (family is rungs[0][0] and "mixture" not in allowed):
-                        chosen, sentence = family.name, about
-                    else:
-                        sentence = f"{sentence}; {about}"
-            elif "diffusion" in allowed:
-                sentence += "; no diffusion model was fitted, as more components explain no more"
-        warnings = data_warnings(self.source.sample, self.likelihood, gaussian, seen, self.noise)
-        if self.source.encoder is not None:
-            warnings += self.source.encoder.warnings
-        sample = self.source.sample
-        encoder = sample.attribute_encoder if isinstance(sample, Logs) else None
-        if encoder is not None:
-            warnings += encoder.warnings
-        if worth is not None and worth.hurts:
-            figures = f"{worth.gain.mean:+.3f} +- {worth.gain.error:.3f} nats per task"
-            warnings += (f"attributes hurt: a Gaussian given them has {figures}; leave them out",)
-        if "diffusion" in allowed and "diffusion" not in self.seconds:
+                search = self._attributes(self.rest, gaussian, search, forced)
+        if search is not None and self.base.name not in (GAUSSIAN, GAUSSIAN + GIVEN):
+            self._diffusion(search, allowed)
+        trained = "diffusion" in self.seconds
+        if "diffusion" in allowed and not trained:
             self.progress.drop(STEPS["diffusion"] + STEPS["regret"] * (simulate is None))
         simulation = None
-        trained = "diffusion" in self.seconds
         if isinstance(self.held_out, Logs) and (trained if simulate is None else simulate):
             self.progress.note("simulating regret: minutes; simulate=False leaves it out")
             with self._phase("regret"):
                 simulation = simulate_regret(
-                    families, base, chosen, self.held_out, self.likelihood, self.seed,
-                    lambda share: self.progress.advance(share * STEPS["regret"]),
+                    self.families, self.base, self.chosen, self.held_out, self.likelihood,
+                    self.seed, lambda share: self.progress.advance(share * STEPS["regret"]),
                 )  # fmt: skip
         with self._phase("report"):
-            report = self._report(
-                families, base, chosen, sentence, seen, warnings, simulation, worth
-            )
-        final = next(f for f in families if f.name == chosen)
+            report = self._report(seen, self._warnings(gaussian, seen), simulation)
+        final = by_name(self.families, self.chosen)
         if self.hedge:  # a diffusion model has had it since it was distilled
             final = final.hedged(self.hedge, self.cold)
         return Model(
             final.prior,
             self.likelihood,
             self.source.encoder,
-            encoder,
-            feature_names=sample.feature_names,
-            attribute_names=() if worth is None else worth.names,
+            getattr(self.source.sample, "attribute_encoder", None),
+            feature_names=self.source.sample.feature_names,
+            attribute_names=() if self.worth is None else self.worth.names,
             report=report,
-            families={f.name: f.prior for f in families},
+            families={f.name: f.prior for f in self.families},
         )
 
-    def _note_gaussian(self, families: list[Family]) -> None:
+    def _choose(self, family: Family, sentence: str | None = None) -> None:
+        """Add the best family so far."""
+        self.families.append(family)
+        self.chosen, self.sentence = family.name, self.sentence if sentence is None else sentence
+        self.base = self.base if family.components is None else family
+
+    def _note_gaussian(self) -> None:
         """The first answer, long before the last."""
         values = [
-            task_log_evidence(family, self.held_out, self.likelihood).mean() for family in families
+            task_log_evidence(f, self.held_out, self.likelihood).mean() for f in self.families
         ]
         self.progress.note(
             f"Gaussian after {self.seconds[GAUSSIAN]:.1f} s: {values[1]:.3f} nats per task, "
@@ -367,42 +341,6 @@ class _Run:
         yield
         self.seconds[name] = time.perf_counter() - begin
         self.progress.advance(end - self.progress.done)
-
-    def _attributes(
-        self, gaussian: GaussianMixture, search: Search | None, required: bool
-    ) -> tuple[AttributeReport, list[Family], Search | None, Gain]:
-        """Gain from attributes; closed forms given them, the best last, and its search.
-
-        The last number is the gain of the best over the best without attributes.
-        """
-        rest, config = self.rest, self.config.search
-        assert isinstance(rest, Logs)
-        if self.few:
-            config = dataclasses.replace(config, num_folds=min(FEW_FOLDS, rest.num_tasks))
-        found = turns(rest, self.likelihood, gaussian, config)
-        worth = attribute_report(found, self.likelihood, self.progress.describe)
-        family = gaussian_given(rest, self.likelihood, gaussian)
-        if search is None or not worth.pays:
-            return worth, [family], None, worth.gain
-        self.progress.describe("mixture given attributes")
-        assert family.components is not None
-        assert family.regression is not None
-        given = search_logs(
-            rest,
-            self.likelihood,
-            family.components,
-            config=config,
-            seed=self.seed,
-            executor=self.passes,
-            required=required,
-            regressions=[*(turn.regression for turn in found), family.regression],
-        )
-        own, other = (one.best if required else one.candidate for one in (given, search))
-        over = gain(given.values[own] - search.values[other])
-        if own == GAUSSIAN_ALONE:
-            return worth, [family], given, over
-        mixture = mixture_given(rest, self.likelihood, gaussian, family, given, self.passes)
-        return worth, [family, mixture], given, over
 
     def _search(
         self, blocks: Sequence[AbstractBlock], gaussian: GaussianMixture, required: bool
@@ -419,40 +357,94 @@ class _Run:
             required=required,
         )
 
-    def _diffusion(self, base: Family, plain: bool, shaped: bool) -> list[tuple[Family, bool, str]]:
-        """Distill a closed form, improve it by EM while that pays, and compare with it.
+    def _attributes(
+        self, rest: Logs, gaussian: GaussianMixture, search: Search | None, required: bool
+    ) -> Search | None:
+        """Closed forms given attributes, beside what these are worth; the search that is used."""
+        config, likelihood = self.config.search, self.likelihood
+        if self.few:
+            config = dataclasses.replace(config, num_folds=min(FEW_FOLDS, rest.num_tasks))
+        found = turns(rest, likelihood, gaussian, config)
+        self.worth = attribute_report(found, likelihood, self.progress.describe)
+        best, given, over = gaussian_given(rest, likelihood, gaussian), None, self.worth.gain
+        families = [best]
+        if search is not None and self.worth.pays:
+            self.progress.describe("mixture given attributes")
+            assert best.components is not None
+            given = search_logs(
+                rest,
+                likelihood,
+                best.components,
+                config=config,
+                seed=self.seed,
+                executor=self.passes,
+                required=required,
+                regressions=[*(turn.regression for turn in found), best.regression],
+            )
+            own, other = (one.best if required else one.candidate for one in (given, search))
+            over = gain(given.values[own] - search.values[other])
+            if own != GAUSSIAN_ALONE:
+                families.append(mixture_given(rest, likelihood, gaussian, best, given, self.passes))
+        *others, best = families
+        self.families += others
+        if over.mean <= max(over.error, 0.0):
+            self.families.append(best)
+            self.sentence += "; attributes are left out, as they are no better"
+            return search
+        about = f"better than the {self.chosen} without attributes, by cross-validation"
+        self._choose(best, f"chosen: the {best.name}, {about}")
+        return given
 
-        If `plain`, a network that takes no attributes, and if `shaped`, one that does, beginning
-        where the first ended. One fold of the tasks scores. The closed form was fitted to them too,
-        which favors it: a diffusion model is chosen only if it is clearly better.
+    def _diffusion(self, search: Search, allowed: frozenset[str]) -> None:
+        """Distill the closed form, improve it by EM while that pays, and compare with it.
+
+        Where more components explain more, a network that takes no attributes, and where there are
+        some, one that does, beginning where the first ended. One fold of the tasks scores. The
+        closed form was fitted to them too, which favors it: a diffusion model is chosen only if it
+        is clearly better.
         """
-        assert base.components is not None
-        config, rest = self.config, self.rest
-        name = "diffusion" + (GIVEN if base.regression is not None else "")
-        prior = distill(hedged(base.components, self.hedge, self.cold))
-        family = Family(name, prior, regression=base.regression)
-        fold = rest.select(folds(rest.hashes, config.num_folds, FOLD_SALT) == 0)
-        scoring = first_tasks(fold, config.scoring_tasks)
-        best, found = task_log_evidence(base, scoring, self.likelihood, self.seed), []
-        values = task_log_evidence(family, scoring, self.likelihood, self.seed)
-        if plain:
-            family, values, rounds = self._rounds(family, values, scoring)
-            difference = gain(values - best)
-            after, pays = f" after {rounds} rounds of EM" if rounds else "", False
-            about = f"the diffusion model distilled from it is no better{after}"
-            if difference.mean > difference.error:
-                about = f"chosen: the diffusion model{after}, better than the {base.name}"
-                best, pays = values, True
-            found.append((family, pays, about))
-        if shaped and isinstance(rest, Logs) and rest.attributes is not None:
-            regression = base.regression or Regression.none(rest.attributes, base.components)
-            family = Family(SHAPED, family.residual, regression=regression)
-            family, values, rounds = self._rounds(family, values, scoring, self.hedge)
-            difference = gain(values - best)
-            if rounds and difference.mean > difference.error:
-                about = f"chosen: the {SHAPED}, better than the best whose shape does not depend"
-                found.append((family, True, f"{about} on them"))
-        return found
+        self.progress.note(self.sentence)
+        required = "mixture" not in allowed
+        plain, base, rest = search.grows or required, self.base, self.rest
+        if "diffusion" not in allowed:
+            return
+        if not plain and self.worth is None:
+            self.sentence += "; no diffusion model was fitted, as more components explain no more"
+            return
+        self.progress.note("fitting a diffusion model: minutes; quick=True leaves it out")
+        with self._phase("diffusion"):
+            assert base.components is not None
+            prior = distill(hedged(base.components, self.hedge, self.cold))
+            name = "diffusion" + (GIVEN if base.regression is not None else "")
+            family = Family(name, prior, regression=base.regression)
+            fold = rest.select(folds(rest.hashes, self.config.num_folds, FOLD_SALT) == 0)
+            scoring = first_tasks(fold, self.config.scoring_tasks)
+            best = task_log_evidence(base, scoring, self.likelihood, self.seed)
+            values = task_log_evidence(family, scoring, self.likelihood, self.seed)
+            if plain:
+                family, values, rounds = self._rounds(family, values, scoring)
+                over = gain(values - best)
+                after = f" after {rounds} rounds of EM" if rounds else ""
+                if over.mean > over.error:
+                    about = f"chosen: the diffusion model{after}, better than the {base.name}"
+                    best = values
+                    self._choose(family, about)
+                elif required:
+                    about = f"the diffusion model distilled from it is no better{after}"
+                    self._choose(family, about)
+                else:
+                    self.families.append(family)
+                    self.sentence += f"; the diffusion model distilled from it is no better{after}"
+            if isinstance(rest, Logs) and rest.attributes is not None:
+                regression = base.regression or Regression.none(rest.attributes, base.components)
+                family = Family(SHAPED, family.residual, regression=regression)
+                family, values, rounds = self._rounds(family, values, scoring, self.hedge)
+                over = gain(values - best)
+                if rounds and over.mean > over.error:
+                    about = (
+                        f"chosen: the {SHAPED}, better than the best whose shape does not depend"
+                    )
+                    self._choose(family, f"{about} on them")
 
     def _rounds(
         self, family: Family, values: np.ndarray, scoring: AnyLogs, shape_hedge: float | None = None
@@ -484,23 +476,27 @@ class _Run:
             self.progress.advance(STEPS["diffusion"] / (2 * config.max_rounds + 2))
         return family, values, rounds
 
+    def _warnings(self, gaussian: GaussianMixture, seen: Reliability) -> tuple[str, ...]:
+        sample = self.source.sample
+        found = data_warnings(sample, self.likelihood, gaussian, seen, self.noise)
+        for encoder in (self.source.encoder, getattr(sample, "attribute_encoder", None)):
+            found += () if encoder is None else encoder.warnings
+        if self.worth is not None and self.worth.hurts:
+            figures = f"{self.worth.gain.mean:+.3f} +- {self.worth.gain.error:.3f} nats per task"
+            found += (f"attributes hurt: a Gaussian given them has {figures}; leave them out",)
+        return found
+
     def _report(
-        self,
-        families: list[Family],
-        basis: Family,
-        chosen: str,
-        sentence: str,
-        seen: Reliability,
-        warnings: tuple[str, ...],
-        simulation: Simulation | None,
-        worth: AttributeReport | None,
+        self, seen: Reliability, warnings: tuple[str, ...], simulation: Simulation | None
     ) -> LearningReport:
-        likelihood, held_out, seed = self.likelihood, self.held_out, self.seed
-        turns, sizes = self._held_out(families, chosen, worth is not None)
+        likelihood, held_out, seed, noise = self.likelihood, self.held_out, self.seed, self.noise
+        turns, sizes = self._held_out()
         next_rewards = places = None
         if isinstance(held_out, Logs):
-            next_rewards, places = predict_second_halves(basis, held_out, likelihood, seed)
-        noise = self.noise
+            next_rewards, places = predict_second_halves(self.base, held_out, likelihood, seed)
+        draws = {f.name: f.draw(seed, SHOWN_POINTS) for f in self.families if f.name != COLD}
+        shown = first_tasks(self.rest, SHOWN_POINTS)
+        estimates = self.base.posterior_draws(shown, likelihood, seed, 77)[0]
         return LearningReport(
             num_tasks=self.source.num_tasks,
             num_rows=self.source.num_rows,
@@ -514,34 +510,30 @@ class _Run:
             num_report_tasks=held_out.num_tasks,
             reliability=tuple(float(value) for value in seen.values),
             learnable_order=seen.learnable_order,
-            families=score(turns, likelihood, chosen, seed),
-            rows_saved=rows_saved(turns, chosen, likelihood, seed),
+            families=score(turns, likelihood, self.chosen, seed),
+            rows_saved=rows_saved(turns, self.chosen, likelihood, seed),
             curve=learning_curve(turns, sizes, likelihood, seed) if sizes else None,
             next_rewards=next_rewards,
             simulation=simulation,
-            chosen=chosen,
-            sentence=sentence,
+            chosen=self.chosen,
+            sentence=self.sentence,
             hedge=self.hedge,
             warnings=warnings,
             seconds=self.seconds,
             likelihood_advice=", because ".join(likelihood_advice(self.source.sample)),
-            attributes=worth,
+            attributes=self.worth,
             features=self.features,
-            pictures=self._pictures(families, basis, places),
+            pictures=Pictures(draws, estimates, places),
         )
 
-    def _held_out(
-        self, families: list[Family], chosen: str, attributes: bool
-    ) -> tuple[list[HeldOut], list[int]]:
+    def _held_out(self) -> tuple[list[HeldOut], list[int]]:
         """Tasks held out, families learned from the others, and sizes of nested parts of these.
 
         Few tasks are held out a fifth at a time, from cold starts and Gaussians of the others.
         """
-        given = chosen.endswith(GIVEN)
         if not self.few:
             sizes = curve_sizes(self.rest.num_tasks)
-            fewer = self._nested(self.rest, sizes, families, given)
-            return [HeldOut(self.held_out, families, fewer)], sizes
+            return [self._turn(self.rest, self.held_out, self.families, sizes)], sizes
         logs, found = self.source.sample, []
         num_folds = min(FEW_FOLDS, logs.num_tasks)
         which = folds(logs.hashes, num_folds, salt=11)
@@ -550,38 +542,31 @@ class _Run:
             own, other = logs.select(which != fold), logs.select(which == fold)
             if other.num_tasks == 0 or own.num_tasks < 2:
                 continue
-            own_families = [cold_start(own, self.likelihood), self._gaussian(own, False)]
-            if attributes:
-                own_families.append(self._gaussian(own, True))
-            fewer = self._nested(own, sizes, own_families, given)
-            found.append(HeldOut(other, own_families, fewer))
+            kinds = (False,) if self.worth is None else (False, True)
+            gaussians = [self._gaussian(own, given) for given in kinds]
+            found.append(
+                self._turn(own, other, [cold_start(own, self.likelihood), *gaussians], sizes)
+            )
         return found, sizes
 
-    def _nested(
-        self, logs: AnyLogs, sizes: Sequence[int], families: Sequence[Family], given: bool
-    ) -> list[Family]:
-        """Gaussians of parts of the tasks; that of all is known."""
+    def _turn(
+        self, seen: AnyLogs, held_out: AnyLogs, families: Sequence[Family], sizes: Sequence[int]
+    ) -> HeldOut:
+        """Families beside Gaussians of parts of the tasks seen; that of all is known."""
+        given = self.chosen.endswith(GIVEN)
         known = by_name(families, GAUSSIAN + GIVEN * given)
-        return [
-            known if size == logs.num_tasks else self._gaussian(first_tasks(logs, size), given)
+        fewer = [
+            known if size == seen.num_tasks else self._gaussian(first_tasks(seen, size), given)
             for size in sizes
         ]
+        return HeldOut(held_out, families, fewer)
 
     def _gaussian(self, logs: AnyLogs, given: bool) -> Family:
         """A Gaussian of these tasks alone, given their attributes or not."""
         gaussian = gaussian_of(blocks_of(logs, self.likelihood))
-        if not given:
-            return family_of(GAUSSIAN, gaussian)
-        assert isinstance(logs, Logs)
-        return gaussian_given(logs, self.likelihood, gaussian)
-
-    def _pictures(
-        self, families: list[Family], basis: Family, places: np.ndarray | None
-    ) -> Pictures:
-        draws = {f.name: f.draw(self.seed, SHOWN_POINTS) for f in families if f.name != COLD}
-        shown = first_tasks(self.rest, SHOWN_POINTS)
-        estimates = basis.posterior_draws(shown, self.likelihood, self.seed, 77)[0]
-        return Pictures(draws, estimates, places)
+        if given and isinstance(logs, Logs):
+            return gaussian_given(logs, self.likelihood, gaussian)
+        return family_of(GAUSSIAN, gaussian)
 
 
 def gaussian_or_mixture(

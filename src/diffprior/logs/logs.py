@@ -1,5 +1,6 @@
 """Logs: rows of past tasks in memory, checked and grouped by task."""
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from .statistics import (
     row_products,
     segment_sums,
 )
-from .streams import LogColumns, first_frame, read_sample, stream_statistics
+from .streams import LogColumns, Rows, first_frame, read_sample, stream_statistics
 
 if TYPE_CHECKING:
     from ..tables import Frame
@@ -208,17 +209,25 @@ class Logs:
             columns = LogColumns.fit(frame, *roles, intercept=intercept, standardize=standardize)
             columns.encoder.warn()
         rows = columns.arrays(frame)
-        names = columns.encoder.names
-        logs = Logs(
-            **rows,
-            feature_names=names,
-            intercept=False,
-            check_features=encoder is None,
-            attribute_names=None,
-        )
-        logs.encoder = columns.encoder
+        logs = Logs.of_rows(rows, columns.encoder, check_features=encoder is None)
         if named:
             logs._add_attributes(frame, named, rows["tasks"], attribute_encoder)
+        return logs
+
+    @staticmethod
+    def of_rows(rows: Rows, encoder: Encoder, *, check_features: bool = False) -> "Logs":
+        """Logs of encoded rows."""
+        names = encoder.names
+        logs = Logs(
+            rows["tasks"],
+            rows["features"],
+            rows["rewards"],
+            weights=rows["weights"],
+            times=rows.get("times"),
+            feature_names=names,
+            check_features=check_features,
+        )
+        logs.encoder = encoder
         return logs
 
     @staticmethod
@@ -292,14 +301,14 @@ class Logs:
         """Take some tasks: `tasks` are positions in `labels`, or a mask (t,)."""
         chosen = np.arange(self.num_tasks)[tasks]
         counts = self.counts[chosen]
-        starts = np.concatenate([[0], np.cumsum(counts)])
+        starts = _starts(counts)
         rows = np.repeat(self.starts[chosen] - starts[:-1], counts) + np.arange(starts[-1])
         return self._with(chosen, counts, rows)
 
     def select_rows(self, keep: Bool[np.ndarray, " n"]) -> "Logs":
         """Take the rows where the mask `keep` (n,) is true, of every task, possibly none."""
-        ends = np.concatenate([[0], np.cumsum(keep)])
-        return self._with(slice(None), np.diff(ends[self.starts]), np.flatnonzero(keep))
+        counts = np.diff(_starts(keep)[self.starts])
+        return self._with(slice(None), counts, np.flatnonzero(keep))
 
     @property
     def row_places(self) -> Int[np.ndarray, " n"]:
@@ -349,19 +358,13 @@ class Logs:
     def _with(
         self, tasks: Int[np.ndarray, " k"] | slice, counts: np.ndarray, rows: np.ndarray
     ) -> "Logs":
-        logs = grouped_logs(
-            self.hashes[tasks],
-            counts,
-            self.features[rows],
-            self.rewards[rows],
-            self.weights[rows],
-            None if self.times is None else self.times[rows],
-            self.feature_names,
-            labels=self.labels[tasks],
-        )
-        logs.encoder, logs.attribute_encoder = self.encoder, self.attribute_encoder
+        logs = copy.copy(self)
+        logs.labels, logs._hashes = self.labels[tasks], self.hashes[tasks]
+        logs.starts = _starts(counts)
+        logs.features, logs.rewards = self.features[rows], self.rewards[rows]
+        logs.weights = self.weights[rows]
+        logs.times = None if self.times is None else self.times[rows]
         logs.attributes = None if self.attributes is None else self.attributes[tasks]
-        logs.attribute_names = self.attribute_names
         logs.parameters = None if self.parameters is None else self.parameters[tasks]
         return logs
 
@@ -418,15 +421,18 @@ def grouped_logs(
     weights: Float[np.ndarray, " n"],
     times: Float[np.ndarray, " n"] | None,
     feature_names: tuple[str, ...],
-    labels: np.ndarray | None = None,
 ) -> Logs:
-    """Logs of checked rows, grouped by task; hashes are labels where there are no others."""
+    """Logs of checked rows, grouped by task, whose labels are hashes."""
     logs = object.__new__(Logs)
-    logs.labels, logs._hashes = hashes if labels is None else labels, hashes
-    logs.starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    logs.labels = logs._hashes = hashes
+    logs.starts = _starts(counts)
     logs.features, logs.rewards, logs.weights = features, rewards, weights
     logs.times, logs.feature_names = times, feature_names
     return logs
+
+
+def _starts(counts: np.ndarray) -> Int[np.ndarray, " s"]:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
 def _grouped(
@@ -441,8 +447,7 @@ def _grouped(
     rank[by_appearance] = np.arange(num_tasks)
     task = rank[inverse.reshape(-1)]
     order = np.lexsort((task,) if times is None else (_checked_times(times, len(labels)), task))
-    counts = np.bincount(task, minlength=num_tasks)
-    return order, labels[first[by_appearance]], np.concatenate([[0], np.cumsum(counts)])
+    return order, labels[first[by_appearance]], _starts(np.bincount(task, minlength=num_tasks))
 
 
 def _checked_attributes(
@@ -453,7 +458,13 @@ def _checked_attributes(
     order: Int[np.ndarray, " n"],
 ) -> tuple[Float[np.ndarray, "t a"], tuple[str, ...]]:
     """Attributes of each task, from one row per task or per row of the logs, and their names."""
-    z = _as_numbers(attributes)
+    try:
+        z = np.asarray(attributes, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(
+            "`attributes`: expected numbers, got others; read raw columns of any type with "
+            "Logs.read(..., attributes=[columns])"
+        ) from None
     if z.ndim != 2 or z.shape[1] == 0 or len(z) not in (len(labels), len(order)):
         raise ValueError(
             f"`attributes`: expected {len(labels)} rows, one per task, or {len(order)}, one per "
@@ -465,7 +476,8 @@ def _checked_attributes(
             f"`attribute_names`: expected {z.shape[1]} names, got {len(named)}; pass one for each "
             "column of `attributes`"
         )
-    reject_rows(np.isinf(z).any(axis=1), "attributes", "finite numbers", "fix them", "infinite")
+    infinite = np.asarray(np.isinf(z).any(axis=1))
+    reject_rows(infinite, "attributes", "finite numbers", "fix them", "infinite")
     if len(z) == len(labels):
         return z, named
     rows = z[order]
@@ -474,16 +486,6 @@ def _checked_attributes(
     for place, name in enumerate(named):
         _reject_varying(name, varies[:, place], np.repeat(labels, np.diff(starts)))
     return rows[starts[:-1]], named
-
-
-def _as_numbers(attributes: ArrayLike) -> Float[np.ndarray, "..."]:
-    try:
-        return np.asarray(attributes, np.float64)
-    except (TypeError, ValueError):
-        raise ValueError(
-            "`attributes`: expected numbers, got others; read raw columns of any type with "
-            "Logs.read(..., attributes=[columns])"
-        ) from None
 
 
 def _reject_varying(name: str, varies: Bool[np.ndarray, " n"], tasks: np.ndarray) -> None:

@@ -35,14 +35,7 @@ class Shard:
 
     def read(self) -> Logs:
         """Read the logs of its tasks; of a selection, in the order of their hashes."""
-        rows, columns = self.columns.read(Path(self.path)), self.columns
-        logs = Logs(
-            **rows,
-            feature_names=columns.encoder.names,
-            intercept=False,
-            check_features=False,
-            attribute_names=None,
-        )
+        logs = Logs.of_rows(self.columns.read(Path(self.path)), self.columns.encoder)
         return logs if self.selection is None else logs.by_hash(self.selection)
 
     def __str__(self) -> str:
