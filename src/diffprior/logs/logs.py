@@ -297,8 +297,8 @@ class Logs:
         """The task label of every row, (n,)."""
         return np.asarray(self.labels[self.row_tasks])
 
-    def select(self, tasks: Int[np.ndarray, " k"] | Bool[np.ndarray, " t"]) -> "Logs":
-        """Take some tasks: `tasks` are positions in `labels`, or a mask (t,)."""
+    def select(self, tasks: Int[np.ndarray, " k"] | Bool[np.ndarray, " t"] | slice) -> "Logs":
+        """Take some tasks: `tasks` are positions in `labels`, a slice, or a mask (t,)."""
         chosen = np.arange(self.num_tasks)[tasks]
         counts = self.counts[chosen]
         starts = _starts(counts)
