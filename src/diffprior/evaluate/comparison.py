@@ -61,6 +61,12 @@ class LogEvidence(AbstractResult):
     variances: Float[np.ndarray, " n"]
     failed: int = 0
 
+    @staticmethod
+    def of(values: Float[np.ndarray, " n"], variances: Float[np.ndarray, " n"]) -> "LogEvidence":
+        """From numbers that are not finite where they failed."""
+        failed = ~np.isfinite(values)
+        return LogEvidence(np.where(failed, -np.inf, values), variances, int(failed.sum()))
+
     @property
     def mean(self) -> float:
         """Mean over tasks."""
@@ -159,7 +165,7 @@ def estimate_log_evidence(
         values = np.empty(logs.num_tasks)
         for which, evidence, _ in evidence_batches(logs, likelihood, AT_ONCE, conditions):
             values[which] = np.asarray(_closed_forms(prior, evidence), np.float64)
-        return _failures_as_zero(values, np.zeros(logs.num_tasks))
+        return LogEvidence.of(values, np.zeros(logs.num_tasks))
     sampler: AbstractSampler = TwistedSMC(prior)
     if response_of(likelihood) is not None:
         sampler = best_sampler(prior, likelihood=likelihood)
@@ -198,7 +204,7 @@ def mixture_log_evidence(
     found = [block.estimate(mixture, num_points, seed) for block in blocks]
     values, variances = np.empty((2, logs.num_tasks))
     values[order], variances[order] = map(np.concatenate, zip(*found, strict=True))
-    return _failures_as_zero(values, variances)
+    return LogEvidence.of(values, variances)
 
 
 def mixture_of(prior: GaussianPrior | MixturePrior) -> GaussianMixture:
@@ -211,13 +217,6 @@ def mixture_of(prior: GaussianPrior | MixturePrior) -> GaussianMixture:
 
 def _exact(array: ArrayLike) -> Float[np.ndarray, "..."]:
     return np.asarray(array, np.float64)
-
-
-def _failures_as_zero(
-    values: Float[np.ndarray, " n"], variances: Float[np.ndarray, " n"]
-) -> LogEvidence:
-    failed = ~np.isfinite(values)
-    return LogEvidence(np.where(failed, -np.inf, values), variances, int(failed.sum()))
 
 
 @eqx.filter_jit
@@ -347,11 +346,22 @@ class Comparison(AbstractResult):
 
     def to_dict(self) -> dict[str, object]:
         """The table as plain numbers."""
-        return {
-            "num_tasks": len(self.num_observations),
-            "baseline": self.baseline,
-            "priors": {name: self._plain(name) for name in self.names},
-        }
+        priors: dict[str, dict[str, object]] = {}
+        for name, found in self.log_evidence.items():
+            priors[name] = {
+                "log_evidence": found.mean,
+                "standard_error": found.standard_error,
+                "estimation_error": found.estimation_error,
+                "failed": found.failed,
+            }
+            for key, pair in (
+                ("over_cold_start", self.difference(name, COLD)),
+                ("difference", self.difference(name)),
+                ("first_reward_over_cold_start", self.reward_difference(name)),
+            ):
+                priors[name] |= dict(zip((key, f"{key}_standard_error"), pair, strict=True))
+        about = {"num_tasks": len(self.num_observations), "baseline": self.baseline}
+        return {**about, "priors": priors}
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot gains over the cold start in nats per task, with two standard errors, in `ax`,
@@ -388,23 +398,6 @@ class Comparison(AbstractResult):
             listed = ", ".join(map(repr, self.names))
             raise ValueError(f"`name`: expected one of {listed}, got {name!r}; pick one of those")
         return self.log_evidence[name]
-
-    def _plain(self, name: str) -> dict[str, object]:
-        found = self._of(name)
-        differences = {
-            "over_cold_start": self.difference(name, COLD),
-            "difference": self.difference(name),
-            "first_reward_over_cold_start": self.reward_difference(name),
-        }
-        numbers: dict[str, object] = {
-            "log_evidence": found.mean,
-            "standard_error": found.standard_error,
-            "estimation_error": found.estimation_error,
-            "failed": found.failed,
-        }
-        for key, (difference, error) in differences.items():
-            numbers |= {key: difference, f"{key}_standard_error": error}
-        return numbers
 
 
 def compare(
@@ -447,7 +440,11 @@ def compare(
             'pass a dictionary such as {"learned": prior}'
         )
     check_tasks(logs, likelihood)
-    everyone: dict[str, object] = {**_baselines(samples, seed), **priors}
+    everyone: dict[str, object] = {**priors}
+    if samples is not None:
+        mixture = MixturePrior.fit(samples, seed=seed)
+        fitted = {"Gaussian": GaussianPrior.fit(samples), "mixture, K chosen": mixture}
+        everyone = {**fitted, **priors}
     baseline = baseline or next(iter(everyone), None)
     if baseline not in {COLD: None, **everyone} or not everyone:
         listed = ", ".join(map(repr, everyone)) or "at least one prior"
@@ -460,12 +457,3 @@ def compare(
         )
         rewards[name] = first_rewards(prior, logs, likelihood, seed=seed)
     return Comparison(found, rewards, str(baseline), logs.counts)
-
-
-def _baselines(samples: ArrayLike | None, seed: int) -> dict[str, object]:
-    if samples is None:
-        return {}
-    return {
-        "Gaussian": GaussianPrior.fit(samples),
-        "mixture, K chosen": MixturePrior.fit(samples, seed=seed),
-    }

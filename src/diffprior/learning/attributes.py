@@ -14,7 +14,7 @@ from ..fitting.rows import block_order, blocks_of, shifted
 from ..fitting.search import Search, SearchConfig, gaussian_of, refined
 from ..logs.logs import Logs
 from ..mixture import GaussianMixture
-from .scoring import Family, Gain, family_of, gain, task_log_evidence
+from .scoring import Family, Gain, HeldOut, family_of, gain, task_log_evidence
 from .search import REFINING_STEPS, turns_of
 
 GAUSSIAN, GIVEN = "Gaussian", " given attributes"  # in the names of families
@@ -54,22 +54,6 @@ class AttributeReport(Serializable):
     def hurts(self) -> bool:
         """Whether attributes are clearly worse than none."""
         return self.gain.mean < -HURTING * self.gain.error
-
-
-@dataclass(frozen=True, eq=False)
-class Turn:
-    """Tasks held out, and Gaussians of the others, with and without attributes."""
-
-    seen: Logs
-    held_out: Logs
-    without: Family
-    given: Family
-
-    @property
-    def regression(self) -> Regression:
-        """On attributes, of the tasks seen."""
-        assert self.given.regression is not None
-        return self.given.regression
 
 
 def gaussian_given(
@@ -115,39 +99,44 @@ def mixture_given(
 
 def turns(
     logs: Logs, likelihood: AbstractLikelihood, gaussian: GaussianMixture, config: SearchConfig
-) -> list[Turn]:
-    """Fit Gaussians with and without attributes to the tasks seen in each turn."""
+) -> list[HeldOut]:
+    """Tasks held out in each turn, and Gaussians without and with attributes of the others."""
     few, fold, num_turns = turns_of(logs, config)
     found = []
     for turn in range(num_turns):
-        seen, held_out = few.select(fold != turn), few.select(fold == turn)
+        seen = few.select(fold != turn)
         own = gaussian_of(blocks_of(seen, likelihood), start=gaussian)
-        given = gaussian_given(seen, likelihood, own)
-        found.append(Turn(seen, held_out, family_of(GAUSSIAN, own), given))
+        families = [family_of(GAUSSIAN, own), gaussian_given(seen, likelihood, own)]
+        found.append(HeldOut(few.select(fold == turn), families, seen=seen))
     return found
 
 
 def attribute_report(
-    turns: Sequence[Turn], likelihood: AbstractLikelihood, progress: Callable[[str], None]
+    turns: Sequence[HeldOut], likelihood: AbstractLikelihood, progress: Callable[[str], None]
 ) -> AttributeReport:
     """Score attributes on all rows, on the first rows, and without each raw column."""
-    logs = turns[0].held_out
+    logs = turns[0].logs
+    assert isinstance(logs, Logs)
 
     def worth(others: Sequence[Family], count: int | None = None) -> Gain:
         """Of all attributes over others, on the first `count` rows of tasks that have so many."""
         parts = [np.zeros(0)]
         for turn, other in zip(turns, others, strict=True):
-            some = turn.held_out if count is None else first_rows(turn.held_out, count)
+            assert isinstance(turn.logs, Logs)
+            some = turn.logs if count is None else first_rows(turn.logs, count)
             if some.num_tasks:
-                values = (task_log_evidence(f, some, likelihood) for f in (turn.given, other))
+                pair = (turn.families[1], other)
+                values = (task_log_evidence(family, some, likelihood) for family in pair)
                 parts.append(np.subtract(*values))
         return gain(np.concatenate(parts))
 
-    def without(used: Bool[np.ndarray, " a"], turn: Turn) -> Family:
-        assert turn.without.components is not None
-        return gaussian_given(turn.seen, likelihood, turn.without.components, used)
+    def without(used: Bool[np.ndarray, " a"], turn: HeldOut) -> Family:
+        own = turn.families[0].components
+        assert isinstance(turn.seen, Logs)
+        assert own is not None
+        return gaussian_given(turn.seen, likelihood, own, used)
 
-    none = [turn.without for turn in turns]
+    none = [turn.families[0] for turn in turns]
     by_rows = {n: worth(none, n) for n in NUM_ROWS}
     enough = {n: found for n, found in by_rows.items() if found.num_tasks >= MIN_LONG_TASKS}
     losses = {}

@@ -92,28 +92,22 @@ def em_round(
     sampler = TwistedSMC(prior, num_particles=16)
     drawn = e_step(sampler, pieces, likelihood, round_, passes, config.round_draws, regression)
     first = shape_hedge is not None and not prior.denoiser.takes_attributes
-    about = {"steps": FIRST_STEPS * config.round_steps if first else config.round_steps}
-    about["seed"] = seed + 1 + round_
+    steps, own_seed = config.round_steps * (FIRST_STEPS if first else 1), seed + 1 + round_
     points, known = drawn.points, None
     groups = np.unique(drawn.hashes, return_inverse=True)[1]
     if shape_hedge is not None and regression is not None:
-        points = with_hedge(points, shape_hedge, about["seed"])
+        points = with_hedge(points, shape_hedge, own_seed)
         count = len(points) - len(groups)
         known = regression.standardized(_attributes(pieces, drawn.hashes))
-        some = np.random.default_rng(about["seed"]).integers(0, len(groups), count)
+        some = np.random.default_rng(own_seed).integers(0, len(groups), count)
         known = np.concatenate([known, known[some]])
         groups = np.concatenate([groups, groups.max() + 1 + np.arange(count)])
-    fit = FitConfig(num_steps=about["steps"])
     train = functools.partial(
-        fit_residuals,
-        points,
-        known,
-        config=fit,
-        seed=about["seed"],
-        groups=groups,
-        initial=prior,
-    )
-    settings = {"round": round_, "points": array_digest(drawn.points), **about}
+        fit_residuals, points, known, config=FitConfig(num_steps=steps), seed=own_seed,
+        groups=groups, initial=prior,
+    )  # fmt: skip
+    settings: dict[str, object] = {"round": round_, "steps": steps, "seed": own_seed}
+    settings["points"] = array_digest(drawn.points)
     with warnings.catch_warnings():  # of samples, which are our draws
         warnings.simplefilter("ignore", FitWarning)
         return passes.checkpoint("round of EM", settings, train, prior)

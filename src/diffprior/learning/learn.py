@@ -379,7 +379,7 @@ class _Run:
                 seed=self.seed,
                 executor=self.passes,
                 required=required,
-                regressions=[*(turn.regression for turn in found), best.regression],
+                regressions=[*(turn.families[1].regression for turn in found), best.regression],
             )
             own, other = (one.best if required else one.candidate for one in (given, search))
             over = gain(given.values[own] - search.values[other])

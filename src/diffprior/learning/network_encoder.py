@@ -32,8 +32,8 @@ from ..linalg import AnyArray
 from ..logs.logs import Logs
 from ..logs.statistics import Selection, folds
 from ..reporting.tables import plus_minus
+from .likelihoods import resolve
 from .scoring import Gain, family_of, gain, task_log_evidence
-from .tasks import resolve
 
 FOLD_SALT, NUM_FOLDS = 17, 4  # of the tasks learned from; one fold scores
 STOPPING_SALT, STOPPING_FOLDS = 19, 8  # of the other folds; one part says when to stop

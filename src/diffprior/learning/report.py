@@ -15,21 +15,20 @@ from ..checks import require
 from ..evaluate.comparison import COLD
 from ..files.atomic import write_atomic
 from ..files.base import Serializable
-from ..reporting.figures import html, new_figure, picture, plot_intervals
+from ..reporting.figures import COLORS, html, new_figure, picture, plot_intervals
 from ..reporting.page import Block, Callout, Code, Heading, Text, page
 from ..reporting.tables import Table, plus_minus
 from .attributes import AttributeReport
 from .diagnostics import NextRewards, Simulation
 from .network_encoder import LearnedFeatures
 from .payoff import LearningCurve, RowsSaved
-from .scoring import FamilyResult, Gain
+from .scoring import FamilyResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
-COLORS = ("#4477aa", "#228833", "#ee6677", "#ccbb44", "#66ccee")  # of families, in their order
 MAX_PAIRS = 3  # pairs of parameters shown
 MANY_MORE = 1.5  # times the past tasks there are, from which more of them are advised
 TOO_MANY = 50  # times, from which no number is given
@@ -166,8 +165,24 @@ class LearningReport(Serializable):
 
     @property
     def verdict(self) -> str:
-        """Whether to use the prior, in words."""
-        return verdict(self)
+        """Whether to use the prior, in words; every number in it is one of the report's."""
+        over, saved, advice = self.result.over_cold, self.rows_saved, _advice(self)
+        if not over.mean > 2 * over.error:
+            if advice:
+                return f"Not enough tasks: {advice}."
+            return "Past tasks say too little here: starting cold is as good."
+        if saved is not None:
+            start = f"as if {saved} rewards were already known ({saved.interval})"
+        else:
+            start = f"{over} nats ahead of a cold start"
+        little = saved is not None and saved.count < 1
+        first = "Past tasks say little here" if little else "Use this prior"
+        sentences = [f"{first}: a new task starts {start}", "a Gaussian is enough"]
+        if not self.chosen.startswith("Gaussian"):
+            sentences[1] = f"more than a Gaussian gains {self.result.over_gaussian} nats"
+        if advice:
+            sentences.append(f"{advice} to learn most of what they can tell")
+        return f"{'; '.join(sentences)}."
 
     def to_dict(self) -> dict[str, object]:
         """Return the verdict and the report as plain numbers and text, without the pictures."""
@@ -225,27 +240,6 @@ class LearningReport(Serializable):
         return "\n\n".join(section for section in sections if section)
 
 
-def verdict(report: LearningReport) -> str:
-    """Whether to use the prior, in words; every number in it is one of the report's."""
-    over, saved, advice = report.result.over_cold, report.rows_saved, _advice(report)
-    if not over.mean > 2 * over.error:
-        if advice:
-            return f"Not enough tasks: {advice}."
-        return "Past tasks say too little here: starting cold is as good."
-    if saved is not None:
-        start = f"as if {saved} rewards were already known ({saved.interval})"
-    else:
-        start = f"{_gain(over)} nats ahead of a cold start"
-    little = saved is not None and saved.count < 1
-    first = "Past tasks say little here" if little else "Use this prior"
-    sentences = [f"{first}: a new task starts {start}", "a Gaussian is enough"]
-    if not report.chosen.startswith("Gaussian"):
-        sentences[1] = f"more than a Gaussian gains {_gain(report.result.over_gaussian)} nats"
-    if advice:
-        sentences.append(f"{advice} to learn most of what they can tell")
-    return f"{'; '.join(sentences)}."
-
-
 def _advice(report: LearningReport) -> str:
     """How many past tasks to collect, if many more than there are."""
     enough = None if report.curve is None else report.curve.enough
@@ -263,10 +257,10 @@ def _lead(report: LearningReport) -> Callout:
 
 def _curve_line(curve: LearningCurve) -> str:
     pairs = zip(curve.gains, curve.num_tasks, strict=True)
-    gains = ", ".join(f"{_gain(gain)} from {count:,}" for gain, count in pairs)
+    gains = ", ".join(f"{gain} from {count:,}" for gain, count in pairs)
     line = f"nats per task of a Gaussian over a {COLD}, by past tasks: {gains}"
     if curve.enough is not None:
-        line += f"; nine tenths of the {_gain(curve.limit)} from any number take {curve.enough:,}"
+        line += f"; nine tenths of the {curve.limit} from any number take {curve.enough:,}"
     return line
 
 
@@ -302,9 +296,9 @@ def family_table(report: LearningReport) -> Table:
         (
             family.name,
             f"{family.log_evidence:.3f}",
-            _gain(family.over_cold),
-            _gain(family.over_gaussian),
-            "" if family.first_reward is None else _gain(family.first_reward),
+            str(family.over_cold),
+            str(family.over_gaussian),
+            "" if family.first_reward is None else str(family.first_reward),
             "chosen" if family.chosen else "",
         )
         for family in report.families
@@ -319,7 +313,7 @@ def attribute_table(attributes: AttributeReport) -> Table:
     rows = [(what, f"first {count}", gain) for count, gain in pairs]
     losses = zip(attributes.columns, attributes.losses, strict=True)
     rows += [(f"all attributes, over all but {name}", "all", loss) for name, loss in losses]
-    cells = [(what, which, _gain(gain), f"{gain.num_tasks:,}") for what, which, gain in rows]
+    cells = [(what, which, str(gain), f"{gain.num_tasks:,}") for what, which, gain in rows]
     return Table(("attributes, on tasks held out in turn", "rows", "nats per task", "tasks"), cells)
 
 
@@ -369,12 +363,6 @@ def _simulated(simulation: Simulation) -> str:
         "tasks drawn from the posterior of those held out, with actions from the logs; compare "
         "priors at equal temperatures only"
     )
-
-
-def _gain(gain: Gain) -> str:
-    if gain.num_tasks == 0 or (gain.mean == gain.error == 0.0):
-        return "0"
-    return plus_minus(gain.mean, gain.error, signed=True)
 
 
 _NEXT_STEP = """\

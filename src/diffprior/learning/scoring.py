@@ -28,7 +28,7 @@ from ..priors.base import AbstractPrior
 from ..priors.conditional import ConditionalPrior
 from ..priors.gaussian import GaussianPrior
 from ..priors.mixture import MixturePrior
-from ..reporting.tables import standard_error
+from ..reporting.tables import plus_minus, standard_error
 from .search import first_tasks
 
 NUM_ESTIMATES = 8
@@ -129,6 +129,12 @@ class Gain(Serializable):
     error: float
     num_tasks: int
 
+    def __str__(self) -> str:
+        """The difference with its sign and error, or 0."""
+        if self.num_tasks == 0 or (self.mean == self.error == 0.0):
+            return "0"
+        return plus_minus(self.mean, self.error, signed=True)
+
 
 @dataclass(frozen=True)
 class FamilyResult(Serializable):
@@ -149,14 +155,15 @@ class FamilyResult(Serializable):
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Tasks held out, and families learned from the others.
+    """Tasks held out, and families learned from the others, which were `seen`.
 
-    `fewer` are Gaussians of nested parts of the others, the smallest first.
+    `fewer` are Gaussians of nested parts of these, the smallest first.
     """
 
     logs: AnyLogs
     families: Sequence[Family]
     fewer: Sequence[Family] = ()
+    seen: AnyLogs | None = None
 
 
 def by_name(families: Sequence[Family], name: str) -> Family:

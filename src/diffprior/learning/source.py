@@ -182,16 +182,15 @@ class _Cache:
     """Tasks of shards that a process has read, as many as fit, all of one likelihood and table."""
 
     def __init__(self) -> None:
-        self.about: object = None
-        self.found: dict[str, list[RowTasks]] = {}
-        self.num_bytes, self.lock = 0, threading.Lock()
+        self.lock = threading.Lock()
+        self.clear()
 
     def get(self, block: ShardBlock) -> list[RowTasks]:
         """The tasks of a block, cached or read."""
         about = (block.shard.columns, block.shard.selection, block.likelihood_digest)
+        if about != self.about:
+            self.clear(about)
         with self.lock:
-            if about != self.about:
-                self.about, self.found, self.num_bytes = about, {}, 0
             if block.shard.path in self.found:
                 return self.found[block.shard.path]
         found = blocks_of(block.shard.read(), block.likelihood)
@@ -204,10 +203,11 @@ class _Cache:
                 self.num_bytes += size
         return found
 
-    def clear(self) -> None:
-        """Let go of all."""
+    def clear(self, about: object = None) -> None:
+        """Let go of all, for tasks of another table or likelihood."""
         with self.lock:
-            self.about, self.found, self.num_bytes = None, {}, 0
+            self.about, self.num_bytes = about, 0
+            self.found: dict[str, list[RowTasks]] = {}
 
 
 LOADED = _Cache()

@@ -465,39 +465,32 @@ def write_open_bandit(file: BinaryIO, dim: int, decisions: Iterable[LoggedDecisi
                     f"needs, got {num_actions} and {len(decision.mask)}; export parquet or dsjson"
                 )
             count += 1
-            numbers = {
-                "action": decision.taken,
-                "position": 0,
-                "task_number": tasks.setdefault(decision.task, len(tasks)),
-                "version": decision.version,
-            }
-            row = {name: np.asarray(value, np.int64) for name, value in numbers.items()}
-            row |= {
+            number = tasks.setdefault(decision.task, len(tasks))
+            row: dict[str, np.ndarray] = {
+                "action": np.asarray(decision.taken, np.int64),
+                "position": np.asarray(0, np.int64),
+                "task_number": np.asarray(number, np.int64),
+                "version": np.asarray(decision.version, np.int64),
                 "reward": np.asarray(decision.reward),
                 "pscore": np.asarray(decision.propensity),
+                "context": decision.features.ravel(),
+                "mask": decision.mask,
             }
-            row |= {"context": decision.features.ravel(), "mask": decision.mask}
             for name, value in row.items():
                 if name not in columns:
                     spool = stack.enter_context(tempfile.TemporaryFile())
                     columns[name] = (spool, value.dtype, value.shape)
                 columns[name][0].write(value.tobytes())
-        archive = stack.enter_context(zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED))
-        for name, (column, dtype, shape) in columns.items():
-            column.seek(0)
-            header = {
-                "descr": np.lib.format.dtype_to_descr(dtype),
-                "fortran_order": False,
-                "shape": (count, *shape),
-            }
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array_header_2_0(entry, header)
-                while piece := column.read(2**20):
-                    entry.write(piece)
-        whole = {"task": np.array(list(tasks), dtype=str), "action_context": np.eye(num_actions)}
+        whole: dict[str, np.ndarray] = {
+            name: np.memmap(column, dtype, "r", shape=(count, *shape))
+            for name, (column, dtype, shape) in columns.items()
+            if count
+        }
+        whole |= {"task": np.array(list(tasks), dtype=str), "action_context": np.eye(num_actions)}
         whole |= {"n_rounds": np.asarray(count), "n_actions": np.asarray(num_actions)}
+        archive = stack.enter_context(zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED))
         for name, value in whole.items():
-            with archive.open(f"{name}.npy", "w") as entry:
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, value, allow_pickle=False)
 
 

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..encoders import Encoder
-from ..tables import (
-    arrow,
-    label_column,
-    numeric_column,
-    read_table,
-    require_column,
-)
+from ..tables import arrow, label_column, numeric_column, read_table, require_column
 from .statistics import TaskStatistics, from_products, label_hashes, row_products, segment_sums
 
 if TYPE_CHECKING:
@@ -126,18 +120,17 @@ def read_sample(path: Path, task: str, max_rows: int, batch_rows: int = BATCH_RO
     require_column(_open(path).schema_arrow.names, task, "task")
     limit = _hash_limit(path, task, max_rows, batch_rows)
     parts = []
-    for batch in _open(path).iter_batches(batch_rows):
-        table = arrow("lib").Table.from_batches([batch])
-        labels, inverse = np.unique(label_column(read_table(table), task), return_inverse=True)
-        parts.append(table.filter(arrow("lib").array((label_hashes(labels) <= limit)[inverse])))
+    for frame in frames(path, batch_rows=batch_rows):
+        labels, inverse = np.unique(label_column(frame, task), return_inverse=True)
+        chosen = arrow("lib").array((label_hashes(labels) <= limit)[inverse])
+        parts.append(frame.to_arrow().filter(chosen))
     return read_table(arrow("lib").concat_tables(parts))
 
 
 def _hash_limit(path: Path, task: str, max_rows: int, batch_rows: int) -> np.uint64:
     counts: dict[int, int] = {}
-    for batch in _open(path).iter_batches(batch_rows, columns=[task]):
-        column = batch.column(0).to_numpy(zero_copy_only=False)
-        labels, sizes = np.unique(column, return_counts=True)
+    for frame in frames(path, [task], batch_rows):
+        labels, sizes = np.unique(frame[task].to_numpy(), return_counts=True)
         for hash_, size in zip(label_hashes(labels).tolist(), sizes.tolist(), strict=True):
             counts[hash_] = counts.get(hash_, 0) + size
     ordered = sorted(counts)
