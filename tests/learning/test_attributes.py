@@ -80,7 +80,8 @@ def test_coefficients_of_logistic_tasks_are_recovered() -> None:
     assert family.regression is not None and family.components is not None
     assert np.all(np.abs(family.regression.coefficients - B) < Z * family.regression.errors)
     np.testing.assert_allclose(family.components.covs[0], 0.49 * np.eye(2), atol=0.15)
-    gain = log_evidence(family.blocks(logs, dp.Logistic()), family.components).mean()
+    given = blocks_of(logs, dp.Logistic(), family.offsets(logs))
+    gain = log_evidence(given, family.components).mean()
     assert gain > log_evidence(blocks, gaussian).mean() + 0.1
 
 

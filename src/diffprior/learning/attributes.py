@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from ..evidence.base import AbstractLikelihood
 from ..executors import AbstractExecutor
 from ..files.base import Serializable
-from ..fitting.attributes import Regression, attribute_columns, offsets_of, regress_logs
+from ..fitting.attributes import attribute_columns, offsets_of, regress_logs
 from ..fitting.rows import block_order, blocks_of, shifted
 from ..fitting.search import Search, SearchConfig, gaussian_of, refined
 from ..logs.logs import Logs
