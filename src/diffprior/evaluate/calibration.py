@@ -170,10 +170,9 @@ def rank_uniformity(
     truths = _true_parameters(logs)
     draws = draw_posteriors(sampler, logs, likelihood, num_draws, seed)
     uniforms = rank_uniforms(draws.values, truths, np.random.default_rng(seed))
-    valid = np.isfinite(uniforms).all(axis=1)
-    edges = np.linspace(0.0, 1.0, num_bins + 1)
-    counts = np.array([np.histogram(column, edges)[0] for column in uniforms[valid].T])
-    p_values = np.array([float(stats.chisquare(row).pvalue) for row in counts])
+    valid = uniforms[np.isfinite(uniforms).all(axis=1)]
+    counts = np.array([np.histogram(column, num_bins, (0.0, 1.0))[0] for column in valid.T])
+    p_values = stats.chisquare(counts, axis=1).pvalue
     combined = min(1.0, float(np.min(p_values)) * len(p_values))
     return RankUniformity(combined, p_values, counts, len(uniforms), draws.failed)
 
@@ -355,15 +354,9 @@ def _after(
     rewards = np.where(failed, np.nan, np.asarray(drawn, np.float64))
     uniforms = rank_uniforms(rewards, y, np.random.default_rng([seed, length]))
     inside = _inside(uniforms, level)
-    return PredictiveRow(
-        length,
-        len(y),
-        float(np.mean(density)),
-        standard_error(density),
-        float(np.mean(inside)),
-        standard_error(inside),
-        draws.failed,
-    )
+    densities = float(np.mean(density)), standard_error(density)
+    shares = float(np.mean(inside)), standard_error(inside)
+    return PredictiveRow(length, len(y), *densities, *shares, draws.failed)
 
 
 def _log_density(

@@ -138,8 +138,8 @@ def predict_second_halves(
         by_task = np.bincount(own, values) / np.maximum(np.bincount(own), 1)
         return float(by_task.std(ddof=1) / np.sqrt(len(by_task)))
 
-    known = not isinstance(likelihood, Logistic)
-    covered = (float(inside.mean()), error(inside)) if known else (None, None)
+    tells = not isinstance(likelihood, Logistic)
+    covered = (float(inside.mean()), error(inside)) if tells else (None, None)
     means = (float(seen.mean()), float(predicted.mean()), error(predicted - seen))
     return NextRewards(*means, *covered), places
 
@@ -152,32 +152,25 @@ def data_warnings(
     noise: Noise | None,
 ) -> tuple[str, ...]:
     """Warnings about data that may mislead whatever is learned."""
-    found = [
-        missing_intercept(logs, likelihood),
-        _unseen(seen, logs.feature_names),
-        _survivors(logs),
-        _informative_lengths(logs),
-        _drift(logs, likelihood, gaussian),
-    ]
-    least = np.min(logs.counts)
-    if least >= 5 and np.max(logs.counts) > least and logs.num_tasks >= 50:
-        found.insert(
-            1,
-            f"selection: no task has fewer than {least:.0f} rows; if short or abandoned tasks were "
-            "left out, the prior is that of the survivors; add them, also those with one row",
+    found, least = [], np.min(logs.counts)
+    if logs.num_tasks < MIN_TASKS:
+        found.append(
+            f"too few tasks: {logs.num_tasks}; below {MIN_TASKS} only a Gaussian is learned, and "
+            "its covariance is rough"
         )
     if noise is not None and noise.how == "joint":
-        found.insert(
-            0,
+        found.append(
             f"the noise rests on {noise.degrees_of_freedom:.0f} residual degrees of freedom, so it "
-            "was estimated jointly with a Gaussian prior; give noise_std if you know it",
+            "was estimated jointly with a Gaussian prior; give noise_std if you know it"
         )
-    if logs.num_tasks < MIN_TASKS:
-        found.insert(
-            0,
-            f"too few tasks: {logs.num_tasks}; below {MIN_TASKS} only a Gaussian is learned, and "
-            "its covariance is rough",
+    found.append(missing_intercept(logs, likelihood))
+    if least >= 5 and np.max(logs.counts) > least and logs.num_tasks >= 50:
+        found.append(
+            f"selection: no task has fewer than {least:.0f} rows; if short or abandoned tasks were "
+            "left out, the prior is that of the survivors; add them, also those with one row"
         )
+    found += [_unseen(seen, logs.feature_names), _survivors(logs), _informative_lengths(logs)]
+    found.append(_drift(logs, likelihood, gaussian))
     return tuple(text for text in found if text)
 
 

@@ -153,11 +153,8 @@ class Draws:
     @staticmethod
     def total(parts: Iterable["Draws"]) -> "Draws":
         """Concatenate draws."""
-        every = list(parts)
-        return Draws(
-            np.concatenate([part.points for part in every]),
-            np.concatenate([part.hashes for part in every]),
-        )
+        columns = zip(*((part.points, part.hashes) for part in parts), strict=True)
+        return Draws(*map(np.concatenate, columns))
 
 
 def draw_piece(

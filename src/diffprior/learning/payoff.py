@@ -85,17 +85,11 @@ def rows_saved(
     turns: Sequence[HeldOut], chosen: str, likelihood: AbstractLikelihood, seed: int = 0
 ) -> RowsSaved | None:
     """Compute the first rewards that a prior replaces; None if tasks are too short."""
-    found = [
-        late_predictions(
-            by_name(turn.families, chosen),
-            by_name(turn.families, COLD),
-            turn.logs,
-            likelihood,
-            seed,
-        )
-        for turn in turns
-        if isinstance(turn.logs, Logs)
-    ]
+    found = []
+    for turn in turns:
+        if isinstance(turn.logs, Logs):
+            prior, cold = (by_name(turn.families, name) for name in (chosen, COLD))
+            found.append(late_predictions(prior, cold, turn.logs, likelihood, seed))
     return catching_up(np.concatenate(found)) if found else None
 
 

@@ -254,9 +254,8 @@ class DatasetSummary:
     def rows_per_task(self) -> tuple[float, float, float]:
         """Smallest, median and largest number of rows per task."""
         ends = np.cumsum(self.sizes)
-        middle = (ends[-1] - 1) / 2
-        places = (int(np.floor(middle)), int(np.ceil(middle)))
-        pair = [self.lengths[np.searchsorted(ends, place, side="right")] for place in places]
+        middle = np.array([(ends[-1] - 1) // 2, ends[-1] // 2])
+        pair = self.lengths[np.searchsorted(ends, middle, side="right")]
         return float(self.lengths[0]), float(np.mean(pair)), float(self.lengths[-1])
 
 

@@ -17,7 +17,6 @@ from .statistics import (
     Selection,
     TaskStatistics,
     check_gram,
-    from_products,
     label_hashes,
     row_products,
     segment_sums,
@@ -353,7 +352,7 @@ class Logs:
                 "`rewards`: expected features and rewards whose squares can be summed in double "
                 "precision, got larger ones; rescale them"
             )
-        return from_products(self.labels, self.hashes, sums, self.feature_names)
+        return TaskStatistics.of_sums(self.labels, self.hashes, sums, self.feature_names)
 
     def _with(
         self, tasks: Int[np.ndarray, " k"] | slice, counts: np.ndarray, rows: np.ndarray

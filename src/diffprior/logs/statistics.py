@@ -62,10 +62,7 @@ class Selection:
 def uniforms(
     hashes: UInt64[np.ndarray, " n"], count: int, *numbers: int
 ) -> Float[np.ndarray, "n c"]:
-    """Uniform numbers in (0, 1) per task, determined by its label and `numbers`.
-
-    A counter is mixed with the hash, so a task has the same numbers in any shard.
-    """
+    """Uniform numbers in (0, 1) per task, the same in any shard; its label and `numbers` decide."""
     salt = 0
     for number in numbers:
         salt = (salt * 1_000_003 + number + 1) % 2**48
@@ -157,20 +154,24 @@ class TaskStatistics:
                 "tasks; group by the task alone"
             )
 
-        def columns(names: Sequence[str]) -> np.ndarray:
-            return np.stack([numeric_column(frame, name, "source") for name in names], axis=1)
+        sums = ["n", "yy", *(f"xy_{i + 1}" for i in range(dim))]
+        sums += [f"xx_{i + 1}_{j + 1}" for i, j in triangle(dim)]
+        columns = np.stack([numeric_column(frame, name, "source") for name in sums], axis=1)
+        reject_rows(columns[:, 1] < 0, "yy", "no negative sums of squares", "sum reward * reward")
+        names = tuple(features or (f"x{i + 1}" for i in range(dim)))
+        return TaskStatistics.of_sums(labels, label_hashes(labels), columns, names).checked()
 
-        statistics = TaskStatistics(
-            labels,
-            label_hashes(labels),
-            numeric_column(frame, "n", "source"),
-            columns([f"xx_{i + 1}_{j + 1}" for i, j in triangle(dim)]),
-            columns([f"xy_{i + 1}" for i in range(dim)]),
-            numeric_column(frame, "yy", "source"),
-            tuple(features or (f"x{i + 1}" for i in range(dim))),
-        )
-        reject_rows(statistics.yy < 0, "yy", "no negative sums of squares", "sum reward * reward")
-        return statistics.checked()
+    @staticmethod
+    def of_sums(
+        labels: np.ndarray,
+        hashes: UInt64[np.ndarray, " t"],
+        sums: Float[np.ndarray, "t q"],
+        feature_names: tuple[str, ...],
+    ) -> "TaskStatistics":
+        """From sums over the columns of `row_products`."""
+        end = 2 + len(feature_names)
+        counts, yy, xy, xx = sums[:, 0], sums[:, 1], sums[:, 2:end], sums[:, end:]
+        return TaskStatistics(labels, hashes, counts, xx, xy, yy, feature_names)
 
     def checked(self) -> "TaskStatistics":
         """Return itself, or raise if features are constant zero or collinear over all tasks."""
@@ -242,19 +243,6 @@ def row_products(
     linear = [x[:, i] * y * w for i in range(x.shape[1])]
     quadratic = [x[:, i] * x[:, j] * w for i, j in triangle(x.shape[1])]
     return np.stack([w, w * y**2, *linear, *quadratic], axis=1)
-
-
-def from_products(
-    labels: np.ndarray,
-    hashes: UInt64[np.ndarray, " t"],
-    sums: Float[np.ndarray, "t q"],
-    feature_names: tuple[str, ...],
-) -> TaskStatistics:
-    """Statistics from sums over the columns of `products`."""
-    end = 2 + len(feature_names)
-    return TaskStatistics(
-        labels, hashes, sums[:, 0], sums[:, end:], sums[:, 2:end], sums[:, 1], feature_names
-    )
 
 
 def segment_sums(
