@@ -26,12 +26,12 @@ class Flaky(dp.AbstractSampler):
     prior: dp.GaussianPrior
     exact: dp.Exact
     temperature: float = eqx.field(static=True)
-    share: float = eqx.field(static=True)
-    value: float = eqx.field(static=True)
+    share: jax.Array
+    value: jax.Array
 
     def __init__(self, share: float, value: float) -> None:
-        self.prior, self.exact = PRIOR, dp.Exact(PRIOR)
-        self.temperature, self.share, self.value = 1.0, share, value
+        self.prior, self.exact, self.temperature = PRIOR, dp.Exact(PRIOR), 1.0
+        self.share, self.value = jnp.asarray(share), jnp.asarray(value)
 
     def draw(self, key: jax.Array, evidence: dp.AbstractEvidence) -> tuple[jax.Array, dp.Info]:
         own, other = jax.random.split(key)
@@ -64,13 +64,13 @@ def test_a_wrong_likelihood_shows(tasks: dp.Logs) -> None:
     assert coverage(PRIOR, tasks, dp.Linear(0.05)).share < 0.5
 
 
-@pytest.mark.parametrize("num_draws", [19, 39])
-def test_exact_draws_cover_the_level_at_any_number(num_draws: int) -> None:
+def test_exact_draws_cover_the_level_at_any_number() -> None:
     """Ranks q (m + 1): with 19 draws the interval is from the least to the greatest."""
-    rng = np.random.default_rng(0)
-    draws, truths = rng.normal(size=(40_000, num_draws, 1)), rng.normal(size=(40_000, 1))
-    found = interval_coverage(draws, truths, 0.9)
-    assert abs(found.share - 0.9) < Z * found.standard_error < 0.01
+    for num_draws in (19, 39):
+        rng = np.random.default_rng(0)
+        draws, truths = rng.normal(size=(40_000, num_draws, 1)), rng.normal(size=(40_000, 1))
+        found = interval_coverage(draws, truths, 0.9)
+        assert abs(found.share - 0.9) < Z * found.standard_error < 0.01
 
 
 def test_intervals_are_between_numpys_quantiles() -> None:
@@ -83,17 +83,17 @@ def test_intervals_are_between_numpys_quantiles() -> None:
     )
 
 
-@pytest.mark.parametrize("value", [np.nan, 1e6])
-def test_failed_draws_are_left_out_and_counted(tasks: dp.Logs, value: float) -> None:
-    found = coverage(Flaky(0.3, value), tasks, LINEAR)
+def test_failed_draws_are_left_out_and_counted(tasks: dp.Logs) -> None:
+    found = coverage(Flaky(0.3, np.nan), tasks, LINEAR)
     assert abs(found.failed / (400 * 199) - 0.3) < 0.01
     assert abs(found.share - 0.9) < Z * found.standard_error
-    ranks = rank_uniformity(Flaky(0.3, value), tasks, LINEAR)
+    ranks = rank_uniformity(Flaky(0.3, 1e6), tasks, LINEAR)
     assert ranks.p_value > 1e-3 and ranks.failed == found.failed
 
 
 def test_a_task_without_a_draw_is_not_covered(tasks: dp.Logs) -> None:
-    assert coverage(Flaky(1.0, np.nan), tasks, LINEAR).share == 0.0
+    few = tasks.select(slice(20))
+    assert coverage(Flaky(1.0, np.nan), few, LINEAR).share == 0.0
     draws = np.random.default_rng(0).normal(size=(2, 19, 1))
     draws[1] = np.nan
     assert interval_coverage(draws, np.zeros((2, 1))).share == 0.5
@@ -108,12 +108,9 @@ def test_ties_are_broken_at_random() -> None:
     assert_mean((uniforms - 0.5) ** 2, 1 / 12)
 
 
-@pytest.mark.parametrize(("level", "num_draws"), [(0.9, 18), (1.0, 99), (0.99, 99)])
-def test_too_few_draws_are_rejected(tasks: dp.Logs, level: float, num_draws: int) -> None:
-    with pytest.raises(ValueError, match="`level`|`num_draws`: expected at least"):
-        coverage(PRIOR, tasks, LINEAR, level, num_draws=num_draws)
-
-
-def test_another_dimension_is_rejected(tasks: dp.Logs) -> None:
+def test_too_few_draws_and_another_dimension_are_rejected(tasks: dp.Logs) -> None:
+    for level, num_draws in ((0.9, 18), (1.0, 99), (0.99, 99)):
+        with pytest.raises(ValueError, match="`level`|`num_draws`: expected at least"):
+            coverage(PRIOR, tasks, LINEAR, level, num_draws=num_draws)
     with pytest.raises(ValueError, match="`logs`: expected 1 parameters as in the prior, got 2"):
         coverage(dp.GaussianPrior(np.zeros(1), np.eye(1)), tasks, LINEAR)
