@@ -61,12 +61,6 @@ class LogEvidence(AbstractResult):
     variances: Float[np.ndarray, " n"]
     failed: int = 0
 
-    @staticmethod
-    def of(values: Float[np.ndarray, " n"], variances: Float[np.ndarray, " n"]) -> "LogEvidence":
-        """From numbers that are not finite where they failed."""
-        failed = ~np.isfinite(values)
-        return LogEvidence(np.where(failed, -np.inf, values), variances, int(failed.sum()))
-
     @property
     def mean(self) -> float:
         """Mean over tasks."""
@@ -165,7 +159,7 @@ def estimate_log_evidence(
         values = np.empty(logs.num_tasks)
         for which, evidence, _ in evidence_batches(logs, likelihood, AT_ONCE, conditions):
             values[which] = np.asarray(_closed_forms(prior, evidence), np.float64)
-        return LogEvidence.of(values, np.zeros(logs.num_tasks))
+        return _with_failures(values, np.zeros(logs.num_tasks))
     sampler: AbstractSampler = TwistedSMC(prior)
     if response_of(likelihood) is not None:
         sampler = best_sampler(prior, likelihood=likelihood)
@@ -204,7 +198,7 @@ def mixture_log_evidence(
     found = [block.estimate(mixture, num_points, seed) for block in blocks]
     values, variances = np.empty((2, logs.num_tasks))
     values[order], variances[order] = map(np.concatenate, zip(*found, strict=True))
-    return LogEvidence.of(values, variances)
+    return _with_failures(values, variances)
 
 
 def mixture_of(prior: GaussianPrior | MixturePrior) -> GaussianMixture:
@@ -217,6 +211,13 @@ def mixture_of(prior: GaussianPrior | MixturePrior) -> GaussianMixture:
 
 def _exact(array: ArrayLike) -> Float[np.ndarray, "..."]:
     return np.asarray(array, np.float64)
+
+
+def _with_failures(
+    values: Float[np.ndarray, " n"], variances: Float[np.ndarray, " n"]
+) -> LogEvidence:
+    failed = ~np.isfinite(values)
+    return LogEvidence(np.where(failed, -np.inf, values), variances, int(failed.sum()))
 
 
 @eqx.filter_jit

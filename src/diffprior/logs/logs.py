@@ -17,6 +17,7 @@ from .statistics import (
     Selection,
     TaskStatistics,
     check_gram,
+    from_products,
     label_hashes,
     row_products,
     segment_sums,
@@ -208,25 +209,9 @@ class Logs:
             columns = LogColumns.fit(frame, *roles, intercept=intercept, standardize=standardize)
             columns.encoder.warn()
         rows = columns.arrays(frame)
-        logs = Logs.of_rows(rows, columns.encoder, check_features=encoder is None)
+        logs = encoded_logs(rows, columns.encoder, check_features=encoder is None)
         if named:
             logs._add_attributes(frame, named, rows["tasks"], attribute_encoder)
-        return logs
-
-    @staticmethod
-    def of_rows(rows: Rows, encoder: Encoder, *, check_features: bool = False) -> "Logs":
-        """Logs of encoded rows."""
-        names = encoder.names
-        logs = Logs(
-            rows["tasks"],
-            rows["features"],
-            rows["rewards"],
-            weights=rows["weights"],
-            times=rows.get("times"),
-            feature_names=names,
-            check_features=check_features,
-        )
-        logs.encoder = encoder
         return logs
 
     @staticmethod
@@ -352,7 +337,7 @@ class Logs:
                 "`rewards`: expected features and rewards whose squares can be summed in double "
                 "precision, got larger ones; rescale them"
             )
-        return TaskStatistics.of_sums(self.labels, self.hashes, sums, self.feature_names)
+        return from_products(self.labels, self.hashes, sums, self.feature_names)
 
     def _with(
         self, tasks: Int[np.ndarray, " k"] | slice, counts: np.ndarray, rows: np.ndarray
@@ -410,6 +395,21 @@ def _check_features(features: Float[np.ndarray, "n d"], names: tuple[str, ...]) 
             f"{np.max(np.abs(features)):.3g}; rescale them"
         )
     check_gram(gram, names, len(features))
+
+
+def encoded_logs(rows: Rows, encoder: Encoder, *, check_features: bool = False) -> Logs:
+    """Logs of rows that an encoder made."""
+    logs = Logs(
+        rows["tasks"],
+        rows["features"],
+        rows["rewards"],
+        weights=rows["weights"],
+        times=rows.get("times"),
+        feature_names=encoder.names,
+        check_features=check_features,
+    )
+    logs.encoder = encoder
+    return logs
 
 
 def grouped_logs(

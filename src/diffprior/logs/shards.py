@@ -15,7 +15,7 @@ from ..checks import positive_int
 from ..encoders import Encoder
 from ..files.atomic import write_atomic
 from ..tables import arrow, reject_missing_labels, require_column
-from .logs import Logs
+from .logs import Logs, encoded_logs
 from .statistics import Selection, label_hashes
 from .streams import BATCH_ROWS, LogColumns, first_frame
 
@@ -35,7 +35,7 @@ class Shard:
 
     def read(self) -> Logs:
         """Read the logs of its tasks; of a selection, in the order of their hashes."""
-        logs = Logs.of_rows(self.columns.read(Path(self.path)), self.columns.encoder)
+        logs = encoded_logs(self.columns.read(Path(self.path)), self.columns.encoder)
         return logs if self.selection is None else logs.by_hash(self.selection)
 
     def __str__(self) -> str:

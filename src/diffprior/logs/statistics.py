@@ -159,19 +159,7 @@ class TaskStatistics:
         columns = np.stack([numeric_column(frame, name, "source") for name in sums], axis=1)
         reject_rows(columns[:, 1] < 0, "yy", "no negative sums of squares", "sum reward * reward")
         names = tuple(features or (f"x{i + 1}" for i in range(dim)))
-        return TaskStatistics.of_sums(labels, label_hashes(labels), columns, names).checked()
-
-    @staticmethod
-    def of_sums(
-        labels: np.ndarray,
-        hashes: UInt64[np.ndarray, " t"],
-        sums: Float[np.ndarray, "t q"],
-        feature_names: tuple[str, ...],
-    ) -> "TaskStatistics":
-        """From sums over the columns of `row_products`."""
-        end = 2 + len(feature_names)
-        counts, yy, xy, xx = sums[:, 0], sums[:, 1], sums[:, 2:end], sums[:, end:]
-        return TaskStatistics(labels, hashes, counts, xx, xy, yy, feature_names)
+        return from_products(labels, label_hashes(labels), columns, names).checked()
 
     def checked(self) -> "TaskStatistics":
         """Return itself, or raise if features are constant zero or collinear over all tasks."""
@@ -243,6 +231,18 @@ def row_products(
     linear = [x[:, i] * y * w for i in range(x.shape[1])]
     quadratic = [x[:, i] * x[:, j] * w for i, j in triangle(x.shape[1])]
     return np.stack([w, w * y**2, *linear, *quadratic], axis=1)
+
+
+def from_products(
+    labels: np.ndarray,
+    hashes: UInt64[np.ndarray, " t"],
+    sums: Float[np.ndarray, "t q"],
+    feature_names: tuple[str, ...],
+) -> TaskStatistics:
+    """Statistics from sums over the columns of `row_products`."""
+    end = 2 + len(feature_names)
+    counts, yy, xy, xx = sums[:, 0], sums[:, 1], sums[:, 2:end], sums[:, end:]
+    return TaskStatistics(labels, hashes, counts, xx, xy, yy, feature_names)
 
 
 def segment_sums(

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..encoders import Encoder
 from ..tables import arrow, label_column, numeric_column, read_table, require_column
-from .statistics import TaskStatistics, label_hashes, row_products, segment_sums
+from .statistics import TaskStatistics, from_products, label_hashes, row_products, segment_sums
 
 if TYPE_CHECKING:
     from ..tables import Frame
@@ -112,9 +112,7 @@ def stream_statistics(
             totals = np.concatenate([totals, np.zeros_like(totals)])
         totals[own] += segment_sums(summands[order], starts)
     labels = np.array(list(places))
-    return TaskStatistics.of_sums(
-        labels, label_hashes(labels), totals[: len(places)], names
-    ).checked()
+    return from_products(labels, label_hashes(labels), totals[: len(places)], names).checked()
 
 
 def read_sample(path: Path, task: str, max_rows: int, batch_rows: int = BATCH_ROWS) -> "Frame":
