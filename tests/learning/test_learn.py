@@ -20,7 +20,7 @@ from diffprior.fitting.rows import blocks_of
 from diffprior.logs.statistics import held_out
 from diffprior.mixture import GaussianMixture
 from diffprior.reporting.tables import plus_minus
-from worlds_of_tasks import blobs, mixed_model, repeated_measures, rows
+from worlds_of_tasks import blobs, mixed_model_of_repeated_measures, repeated_measures, rows
 
 QUICK = LearningConfig(search=dataclasses.replace(LOGS_SEARCH, max_components=2))
 
@@ -151,8 +151,7 @@ def test_few_tasks_give_the_mixed_model_of_maximum_likelihood() -> None:
     learned = dp.learn(logs, dp.Linear(), simulate=False, progress=False)
     gaussian = learned.families["Gaussian"]
     assert isinstance(gaussian, dp.GaussianPrior)
-    features = np.column_stack([np.ones_like(days), days])
-    _, cov, noise_variance, _ = mixed_model(tasks, features, rewards)
+    _, cov, noise_variance, _ = mixed_model_of_repeated_measures()
     np.testing.assert_allclose(np.diagonal(gaussian.cov), np.diagonal(cov), rtol=1e-3)
     np.testing.assert_allclose(float(learned.likelihood.noise_std) ** 2, noise_variance, rtol=1e-3)
     assert learned.report.chosen == "Gaussian"

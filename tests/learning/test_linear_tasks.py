@@ -24,7 +24,7 @@ from diffprior.fitting.search import (
     fit_candidate,
     gaussian_of,
 )
-from diffprior.learning.likelihoods import estimate_noise, resolve
+from diffprior.learning.likelihoods import estimate_noise
 from diffprior.learning.search import search_logs
 from diffprior.logs.statistics import folds
 from diffprior.mixture import GaussianMixture
@@ -32,7 +32,7 @@ from worlds_of_tasks import (
     blobs,
     deconvolution_step,
     marginal_log_density,
-    mixed_model,
+    mixed_model_of_repeated_measures,
     repeated_measures,
     rows,
 )
@@ -118,9 +118,7 @@ def subjects() -> dp.Logs:
 
 
 def test_a_gaussian_and_its_noise_are_the_mixed_model_of_maximum_likelihood() -> None:
-    tasks, days, rewards = repeated_measures()
-    features = np.column_stack([np.ones_like(days), days])
-    mean, cov, noise_variance, log_likelihood = mixed_model(tasks, features, rewards)
+    mean, cov, noise_variance, log_likelihood = mixed_model_of_repeated_measures()
     fit = fit_gaussian(linear_blocks(subjects().statistics(), 50.0), noise_std=50.0)
     assert fit.noise_std is not None and fit.converged
     np.testing.assert_allclose(fit.mixture.means[0], mean, rtol=1e-4)
@@ -196,17 +194,6 @@ def test_linear_tasks_that_leave_no_doubt_are_samples() -> None:
     for name in ("mass", "first", "second"):
         np.testing.assert_allclose(getattr(ours, name), getattr(known, name), atol=1e-3)
     np.testing.assert_allclose(ours.log_evidence, known.log_evidence, atol=1e-3)
-
-
-def test_one_family_is_found_from_logs() -> None:
-    likelihood, noise = resolve(subjects(), dp.Linear())
-    assert noise is not None and noise.how == "joint"
-    gaussian = gaussian_of(blocks_of(subjects(), likelihood))
-    tasks, days, rewards = repeated_measures()
-    _, cov, _, _ = mixed_model(tasks, np.column_stack([np.ones_like(days), days]), rewards)
-    np.testing.assert_allclose(np.diagonal(gaussian.covs[0]), np.diagonal(cov), rtol=0.02)
-    with pytest.raises(ValueError, match="`likelihood`: expected a likelihood, got NoneType"):
-        resolve(subjects(), None)
 
 
 def test_candidates_are_scored_on_whole_tasks_that_they_have_not_seen() -> None:
