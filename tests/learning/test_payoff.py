@@ -73,7 +73,7 @@ def test_a_learning_curve_finds_what_more_tasks_would_add() -> None:
         thetas = np.array([2.0, -1.0]) + 0.3 * rng.standard_normal((num_tasks, 2))
         return dp.Logs(*rows(rng, thetas, 30.0))
 
-    turns, sizes = nested(world(40), world(2000))
+    turns, sizes = nested(world(40), world(1000))
     curve = learning_curve(turns, sizes, LIKELIHOOD)
     assert curve.num_tasks == (10, 20, 40)
     means = [gain.mean for gain in curve.gains]
