@@ -260,7 +260,7 @@ def test_the_gain_of_a_prior_is_its_closed_form(database: Database) -> None:
     assert (gaussian.count, found.num_rows) == (3, 9)
     own = sample_tasks(database, version)
     assert own is not None
-    table = compare({"prior": PRIOR}, own)
+    table = compare({"prior": PRIOR}, own, version.likelihood)
     values = (found.over_cold.value, found.over_cold.error)
     np.testing.assert_allclose(values, table.difference("prior", "cold start"))
     np.testing.assert_allclose(found.reward.value, table.reward_difference("prior")[0])
