@@ -1,9 +1,8 @@
 """Distributions of parameters whose posteriors can be drawn exactly: what samplers are scored on.
 
-Features are uniform in the unit ball; rewards are linear with unit noise or of a generalized linear
-model. `clusters`, `blocks` and `sheet` exist in any (even) number of dimensions; `modes` are far
-apart; `wide` is a Gaussian under which the posteriors of generalized linear models are skewed; the
-shapes of the plane are those of Section 6.2.
+Features are uniform in the unit ball; rewards are linear with unit noise, or logistic. `clusters`,
+`blocks` and `sheet` exist in any (even) number of dimensions; the shapes of the plane are those of
+Section 6.2.
 """
 
 import abc
@@ -29,10 +28,7 @@ SHEET_NOISE, SHEET_LATENT = 0.1, 4
 LIKELIHOODS: dict[str, Callable[[], dp.AbstractLikelihood]] = {
     "linear": lambda: dp.Linear(noise_std=1.0),
     "logistic": dp.Logistic,
-    "poisson": dp.Poisson,
-    "negative-binomial": lambda: dp.NegativeBinomial(3.0),
 }
-WIDE = {"linear": 3.0, "logistic": 3.0, "poisson": 1.5, "negative-binomial": 1.5}
 
 
 Points = Float[Array, "n 2"]
@@ -174,7 +170,7 @@ class ShapeDistribution(AbstractDistribution):
             log_prior = functools.partial(log_density, self.name)
             return in_the_plane(key, log_prior, atoms, precision, shift, num_draws)[0]
 
-        return _each_task(one, seed, *_linear(tasks))
+        return _each_task(one, seed, *_natural(tasks))
 
 
 class BlockDistribution(AbstractDistribution):
@@ -202,11 +198,10 @@ class BlockDistribution(AbstractDistribution):
         start[:, ::2] = free.reshape(start[:, ::2].shape)
         atoms, turn = _floats(self._shapes(66_000 + seed, BLOCK_ATOMS)), _floats(q)
 
-        def one(key: Key[Array, ""], evidence: dp.AbstractEvidence, start: Array) -> Array:
-            rotated = evidence.reparameterize(jnp.zeros_like(start[0]), turn)
-            return in_blocks(key, atoms, rotated, start)
+        def one(key: Key[Array, ""], precision: Array, shift: Array, start: Array) -> Array:
+            return in_blocks(key, atoms, turn.T @ precision @ turn, shift @ turn, start)
 
-        return _each_task(one, seed, tasks.evidence, _floats(start)) @ q.T
+        return _each_task(one, seed, *_natural(tasks), _floats(start)) @ q.T
 
 
 class SheetDistribution(AbstractDistribution):
@@ -232,7 +227,7 @@ class SheetDistribution(AbstractDistribution):
     def posterior(self, seed: int, tasks: Tasks, num_draws: int) -> Float[np.ndarray, "b m d"]:
         rng = np.random.default_rng([seed, 9])
         atoms = _floats(rng.standard_normal((NUM_ATOMS, SHEET_LATENT)))
-        precision, shift = (np.asarray(part, np.float64) for part in _linear(tasks))
+        precision, shift = (np.asarray(part, np.float64) for part in _natural(tasks))
         cov = np.linalg.inv(precision + np.eye(self.dim) / SHEET_NOISE**2)
         gain = precision @ cov
         marginal = (precision - gain @ precision, shift - np.einsum("bij,bj->bi", gain, shift))
@@ -263,58 +258,36 @@ def clusters(dim: int, count: int = 10) -> dp.MixturePrior:
     return dp.MixturePrior(np.ones(count), means, np.tile(0.09 * np.eye(dim), (count, 1, 1)))
 
 
-def modes(dim: int) -> dp.MixturePrior:
-    """Twenty-five modes of unit variance on a lattice 8 apart."""
-    corners = np.random.default_rng(4).permutation(3**dim if dim < 12 else 3**12)[:25]
-    means = 8.0 * np.stack([corners // 3**i % 3 - 1 for i in range(dim)], axis=1)
-    return dp.MixturePrior(np.ones(25), means, np.tile(np.eye(dim), (25, 1, 1)))
-
-
-def wide(dim: int, std: float) -> dp.MixturePrior:
-    """One round Gaussian about the origin."""
-    return dp.MixturePrior([1.0], np.zeros((1, dim)), std**2 * np.eye(dim)[None])
-
-
 def distribution(name: str, likelihood: str = "linear") -> AbstractDistribution:
-    """Look up clusters-D, blocks-D, sheet-D, modes-D, wide-D, mixture-NAME or a shape by name.
+    """Look up clusters-D, blocks-D, sheet-D, mixture-NAME or a shape by name.
 
-    `wide-D` has standard deviation 3, or 1.5 where rewards are counts. Sheets and shapes are exact
-    under linear rewards alone, blocks under logistic ones too.
+    Posteriors are exact under linear rewards; of mixtures under logistic ones too.
     """
     kind, _, which = name.partition("-")
-    only = ("linear",) if name in SHAPES or kind == "sheet" else tuple(LIKELIHOODS)
-    only = ("linear", "logistic") if kind == "blocks" else only  # with counts, chains do not mix
-    if likelihood not in only:
+    if name == "cross" or (kind == "mixture" and which in MIXTURES):
+        return MixtureDistribution(dp.example_mixture(which or name))
+    if kind == "clusters" and which.isdigit():
+        return MixtureDistribution(clusters(int(which)))
+    if likelihood != "linear":
         raise ValueError(
-            f"`likelihood`: expected one of {only} with {name}, whose posteriors are exact under "
-            f"no other, got {likelihood!r}; try 'clusters-16'"
+            f"`likelihood`: expected 'linear' with {name}, whose posteriors are exact under no "
+            f"other, got {likelihood!r}; try 'clusters-16'"
         )
     if name in SHAPES:
         return ShapeDistribution(name)
-    if name == "cross" or (kind == "mixture" and which in MIXTURES):
-        return MixtureDistribution(dp.example_mixture(which or name))
-    kinds: dict[str, Callable[[int], AbstractDistribution]] = {
-        "clusters": lambda dim: MixtureDistribution(clusters(dim)),
-        "modes": lambda dim: MixtureDistribution(modes(dim)),
-        "wide": lambda dim: MixtureDistribution(wide(dim, WIDE[likelihood])),
-        "blocks": BlockDistribution,
-        "sheet": SheetDistribution,
-    }
+    kinds: dict[str, Callable[[int], AbstractDistribution]]
+    kinds = {"blocks": BlockDistribution, "sheet": SheetDistribution}
     if kind not in kinds or not which.isdigit() or int(which) < 2 or int(which) % 2:
         raise ValueError(
-            f"`name`: expected one of {SYNTHETIC}, mixture-NAME, or clusters-D, blocks-D, sheet-D, "
-            f"modes-D or wide-D with an even D, got {name!r}; try 'blocks-16'"
+            f"`name`: expected one of {SYNTHETIC}, mixture-NAME, clusters-D, or blocks-D or "
+            f"sheet-D with an even D, got {name!r}; try 'blocks-16'"
         )
     return kinds[kind](int(which))
 
 
-def _linear(tasks: Tasks) -> tuple[Float[Array, "b d d"], Float[Array, "b d"]]:
-    """Precision and shift of every task."""
-    if not isinstance(tasks.evidence, dp.LinearEvidence):
-        raise ValueError(
-            "`tasks`: expected linear rewards, under which alone this distribution is exact, got "
-            f"{type(tasks.evidence).__name__}; make them with likelihood='linear'"
-        )
+def _natural(tasks: Tasks) -> tuple[Float[Array, "b d d"], Float[Array, "b d"]]:
+    """Precision and shift of every task with linear rewards."""
+    assert isinstance(tasks.evidence, dp.LinearEvidence)
     return tasks.evidence.precision, tasks.evidence.shift
 
 

@@ -1,20 +1,21 @@
 """Gain from forgetting: bandits with and without a half-life, on tasks that change or do not.
 
-`python -m benchmarks.drift --runs 64`
+`python -m benchmarks.drift`
 """
 
+import functools
 import warnings
-from typing import Annotated
 
 import numpy as np
-import typer
 from jaxtyping import Float
 from scipy.stats import sem
 
 import diffprior as dp
-from diffprior.progress import progress
+
+from .harness import Bench, Measurement, command
 
 DIM, NUM_ACTIONS, NOISE_STD = 3, 10, 1.0
+RUNS, QUICK_RUNS = 64, 4
 ROUNDS = 600  # the task changes after half of them
 HALF_LIVES = {"linear": 100.0, "logistic": 200.0}  # decisions; one bit says less than a number
 
@@ -42,37 +43,28 @@ def regret(
     return lost
 
 
-def main(runs: Annotated[int, typer.Option(min=2, help="Runs of each kind.")] = 64) -> None:
-    """Print regret with and without forgetting."""
+def forgetting(kind: str, bench: Bench) -> list[Measurement]:
+    """Regret of the rounds that count, and the share that forgetting saves."""
     warnings.simplefilter("ignore", dp.NoiseWarning)  # that tasks change is the point
-    with progress("bandits", 8 * runs) as shown:
-        for kind, half_life in HALF_LIVES.items():
-            for changes in (True, False):
-                both = []
-                for used in (None, half_life):
-                    found = []
-                    for seed in range(runs):
-                        found.append(regret(kind, used, changes, seed))
-                        shown.advance()
-                    both.append(np.asarray(found))
-                typer.echo(_line(kind, changes, *both))
-
-
-def _line(
-    kind: str, changes: bool, without: Float[np.ndarray, "r n"], fading: Float[np.ndarray, "r n"]
-) -> str:
-    """Regret of the rounds that count, and the share that forgetting saves, with its error."""
-    start = ROUNDS // 2 if changes else 0
-    before, after = without[:, start:].sum(axis=1), fading[:, start:].sum(axis=1)
-    ratio = after.mean() / before.mean()
-    error = float(sem(after - ratio * before)) / before.mean()
-    when = "after the change" if changes else "nothing changes"
-    return (
-        f"{kind}, {when}: {before.mean():.1f} ± {sem(before):.1f} with all evidence, "
-        f"{after.mean():.1f} ± {sem(after):.1f} with a half-life of {HALF_LIVES[kind]:g}: "
-        f"{100 * (ratio - 1):+.0f} ± {100 * error:.0f} %"
-    )
+    rows, seeds = [], range(QUICK_RUNS if bench.quick else RUNS)
+    for case, changes in (("after the change", True), ("nothing changes", False)):
+        start = ROUNDS // 2 if changes else 0
+        before, after = (
+            np.array([regret(kind, life, changes, seed)[start:].sum() for seed in seeds])
+            for life in (None, HALF_LIVES[kind])
+        )
+        ratio = after.mean() / before.mean()
+        quantities = {
+            "all evidence": float(before.mean()),
+            "± ": float(sem(before)),
+            f"half-life {HALF_LIVES[kind]:g}": float(after.mean()),
+            "±": float(sem(after)),
+            "change, %": float(100 * (ratio - 1)),
+            "± %": float(100 * sem(after - ratio * before) / before.mean()),
+        }
+        rows.append(Measurement(f"{kind}, {case}", quantities))
+    return rows
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command({kind: functools.partial(forgetting, kind) for kind in HALF_LIVES})

@@ -8,18 +8,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, Int, Key
 
 import diffprior as dp
 from diffprior.linalg import cholesky, log_det_from_tril, solve_lower
 
-FREEDOM = 5.0  # degrees of freedom of proposals
-WIDER = 1.2  # times their standard deviations
+WIDER = 1.3  # times the standard deviations of proposals
 KEPT = 0.1  # share of the prior's own weights in those that components are proposed by
-STEPS = 60  # of Metropolis-Hastings after resampling
 SWEEPS, SHELF = 40, 32  # of Gibbs sampling; atoms are drawn by shelves of so many, then in one
-ABOUT = 1.7  # standard deviation of a Gaussian under which a likelihood is expanded for blocks
 LATENT_STEPS, SHORTEST = 300, 0.02  # steps in latent space, and the least length of one
 
 LogDensity = Callable[[Float[Array, "m d"]], Float[Array, " m"]]
@@ -85,36 +81,21 @@ def in_latent_space(
 def in_blocks(
     key: Key[Array, ""],
     atoms: Float[Array, "blocks n 2"],
-    evidence: dp.AbstractEvidence,
+    precision: Float[Array, "d d"],
+    shift: Float[Array, " d"],
     start: Float[Array, "m d"],
 ) -> Float[Array, "m d"]:
-    """Gibbs sampling over pairs of parameters, each with its own atoms; chains of `SWEEPS` sweeps.
-
-    A pair is drawn from its atoms under a quadratic log likelihood; where that is an expansion of
-    the true one, the draw is accepted with the probability that corrects it.
-    """
-    about = dp.Gaussian.standard(start.shape[1], start.dtype).rescale(ABOUT)
-    belief = about if evidence.quadratic else evidence.condition(about)[0]
-    precision, shift = evidence.expand(belief)
+    """Chains over atoms of independent pairs of parameters, by Gibbs sampling from `start`."""
     indices = jnp.arange(atoms.shape[0])
 
-    def excess(theta: Float[Array, "m d"]) -> Float[Array, " m"]:
-        """The log likelihood over its expansion."""
-        if evidence.quadratic:
-            return jnp.zeros_like(theta[:, 0])
-        expansion = theta @ shift - 0.5 * jnp.sum((theta @ precision) * theta, axis=1)
-        return jax.vmap(evidence.log_likelihood)(theta) - expansion
-
-    def block(state: tuple[Array, Array], inputs: Any) -> tuple[tuple[Array, Array], None]:
+    def block(theta: Array, inputs: Any) -> tuple[Array, None]:
         i, key = inputs
-        draw_key, accept_key = jax.random.split(key)
-        new = _from_atoms(draw_key, atoms[i], i, precision, shift, state[0])
-        return _accepted(accept_key, state, new, excess(new)), None
+        return _from_atoms(key, atoms[i], i, precision, shift, theta), None
 
-    def sweep(state: tuple[Array, Array], key: Key[Array, ""]) -> tuple[Any, None]:
-        return jax.lax.scan(block, state, (indices, jax.random.split(key, len(indices))))[0], None
+    def sweep(theta: Array, key: Key[Array, ""]) -> tuple[Array, None]:
+        return jax.lax.scan(block, theta, (indices, jax.random.split(key, len(indices))))[0], None
 
-    return jax.lax.scan(sweep, (start, excess(start)), jax.random.split(key, SWEEPS))[0][0]
+    return jax.lax.scan(sweep, start, jax.random.split(key, SWEEPS))[0]
 
 
 def _from_atoms(
@@ -162,50 +143,39 @@ def of_a_mixture(
 ) -> tuple[Float[Array, "m d"], Float[Array, ""]]:
     """Draws under any likelihood, and the effective number of proposals they are chosen from.
 
-    Proposed by Student's t about Laplace's approximation of each component, resampled by weight,
-    and moved by random-walk Metropolis-Hastings, so that no two draws are the same.
+    Proposed by Gaussians wider than Laplace's approximation of each component, and by the prior's
+    own weights now and then; resampled by weight.
     """
-    which_key, noise_key, pick_key, walk_key = jax.random.split(key, 4)
+    which_key, noise_key, pick_key = jax.random.split(key, 3)
     near, log_evidence = jax.vmap(lambda m, c: evidence.condition(dp.Gaussian(m, c)))(
         prior.means, prior.covs
     )
     shares = jax.nn.softmax(jnp.log(prior.weights) + jnp.nan_to_num(log_evidence, nan=-jnp.inf))
-    shares = (1.0 - KEPT) * shares + KEPT * prior.weights
-    trils = WIDER * jax.vmap(cholesky)(near.cov)
+    shares, covs = (1.0 - KEPT) * shares + KEPT * prior.weights, WIDER**2 * near.cov
     which = pick(shares, jax.random.uniform(which_key, (num_proposals,), shares.dtype))
-    thetas = near.mean[which] + _rotated(trils, which, _student(noise_key, which, prior.dim))
-    log_proposal = _mixed(lambda m, t: _student_log_density(thetas, m, t), near.mean, trils, shares)
-
-    def log_posterior(thetas: Float[Array, "m d"]) -> Float[Array, " m"]:
-        own = jax.vmap(cholesky)(prior.covs)
-        log_prior = _mixed(lambda m, t: _normal(thetas, m, t), prior.means, own, prior.weights)
-        return log_prior + jax.vmap(evidence.log_likelihood)(thetas)
-
-    weights = jax.nn.softmax(log_posterior(thetas) - log_proposal)
+    noise = jax.random.normal(noise_key, (num_proposals, prior.dim), shares.dtype)
+    thetas = near.mean[which] + jnp.einsum("nij,nj->ni", cholesky(covs)[which], noise)
+    log_target = _log_mixture(thetas, prior.weights, prior.means, prior.covs)
+    log_target = log_target + jax.vmap(evidence.log_likelihood)(thetas)
+    weights = jax.nn.softmax(log_target - _log_mixture(thetas, shares, near.mean, covs))
     chosen = pick(weights, jax.random.uniform(pick_key, (num_draws,), weights.dtype))
-    draws = _walk(walk_key, log_posterior, thetas[chosen], trils, which[chosen])
-    return draws, 1.0 / jnp.sum(weights**2)
+    return thetas[chosen], 1.0 / jnp.sum(weights**2)
 
 
-def _walk(
-    key: Key[Array, ""],
-    log_density: LogDensity,
-    start: Float[Array, "m d"],
-    trils: Float[Array, "k d d"],
-    which: Int[Array, " m"],
-) -> Float[Array, "m d"]:
-    """Random-walk steps in the units of each draw's component."""
-    longest = 2.4 / start.shape[1] ** 0.5
+def _log_mixture(
+    thetas: Float[Array, "m d"],
+    weights: Float[Array, " k"],
+    means: Float[Array, "k d"],
+    covs: Float[Array, "k d d"],
+) -> Float[Array, " m"]:
+    def log_density(mean: Array, cov: Array) -> Array:
+        tril = cholesky(cov)
+        inverse = solve_lower(tril, jnp.eye(len(mean), dtype=mean.dtype))
+        z = (thetas - mean[None]) @ inverse.T
+        return -0.5 * jnp.sum(z**2, axis=1) - 0.5 * log_det_from_tril(tril)
 
-    def step(state: tuple[Array, Array], key: Key[Array, ""]) -> tuple[tuple[Array, Array], None]:
-        noise_key, length_key, accept_key = jax.random.split(key, 3)
-        length = longest * 0.2 ** jax.random.uniform(length_key, (len(which), 1), start.dtype)
-        noise = jax.random.normal(noise_key, start.shape, start.dtype)
-        moved = state[0] + _rotated(trils, which, length * noise)
-        return _accepted(accept_key, state, moved, log_density(moved)), None
-
-    keys = jax.random.split(key, STEPS)
-    return jax.lax.scan(step, (start, log_density(start)), keys)[0][0]
+    logs = jax.vmap(log_density)(means, covs)
+    return jax.scipy.special.logsumexp(logs, axis=0, b=weights[:, None])
 
 
 def _accepted(
@@ -217,42 +187,3 @@ def _accepted(
     old, old_value = state
     accept = jnp.log(jax.random.uniform(key, value.shape, value.dtype)) < value - old_value
     return jnp.where(accept[:, None], moved, old), jnp.where(accept, value, old_value)
-
-
-def _rotated(
-    trils: Float[Array, "k d d"], which: Int[Array, " m"], noise: Float[Array, "m d"]
-) -> Float[Array, "m d"]:
-    return jnp.einsum("mij,mj->mi", trils[which], noise)
-
-
-def _student(key: Key[Array, ""], which: Int[Array, " m"], dim: int) -> Float[Array, "m d"]:
-    noise_key, scale_key = jax.random.split(key)
-    noise = jax.random.normal(noise_key, (which.shape[0], dim))
-    chi_square = 2.0 * jax.random.gamma(scale_key, FREEDOM / 2.0, (which.shape[0], 1))
-    return noise * jnp.sqrt(FREEDOM / chi_square)
-
-
-def _squares(x: Array, mean: Array, tril: Array) -> tuple[Float[Array, " m"], Float[Array, ""]]:
-    """Squared distances in units of the factor, and half its log determinant."""
-    inverse = solve_lower(tril, jnp.eye(tril.shape[0], dtype=tril.dtype))
-    z = (x - mean[None]) @ inverse.T
-    return jnp.sum(z**2, axis=1), 0.5 * log_det_from_tril(tril)
-
-
-def _normal(x: Array, mean: Array, tril: Array) -> Float[Array, " m"]:
-    squares, half_log_det = _squares(x, mean, tril)
-    return -0.5 * squares - half_log_det - 0.5 * x.shape[1] * jnp.log(2 * jnp.pi)
-
-
-def _student_log_density(x: Array, mean: Array, tril: Array) -> Float[Array, " m"]:
-    squares, half_log_det = _squares(x, mean, tril)
-    d, half = x.shape[1], 0.5 * (FREEDOM + x.shape[1])
-    constant = gammaln(half) - gammaln(FREEDOM / 2.0) - 0.5 * d * jnp.log(FREEDOM * jnp.pi)
-    return constant - half_log_det - half * jnp.log1p(squares / FREEDOM)
-
-
-def _mixed(
-    log_density: Callable[[Array, Array], Array], means: Array, trils: Array, weights: Array
-) -> Float[Array, " m"]:
-    logs = jax.vmap(log_density)(means, trils)
-    return jax.scipy.special.logsumexp(logs, axis=0, b=weights[:, None])

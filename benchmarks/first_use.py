@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 EVENT = "/jax/core/compile/backend_compile_duration"
-REPETITIONS = 3
 Case = Callable[[], Iterator[str]]  # yields the name of each step that it has done
 
 
@@ -105,9 +104,8 @@ def measure(section: str, case: str) -> None:
         found[f"{step}, s"] = time.perf_counter() - begin
         found[f"programs of {step}"] = programs
         begin, programs = time.perf_counter(), 0
-    print(
-        json.dumps({name: value for name, value in found.items() if name != "programs of import"})
-    )
+    found.pop("programs of import", None)
+    print(json.dumps(found))
 
 
 def in_fresh_process(source: Path, section: str, case: str) -> dict[str, float]:
@@ -128,28 +126,22 @@ def main(
     case: Annotated[str, typer.Option(help="Only cases whose names contain this.")] = "",
     beside: Annotated[Path | None, typer.Option(help="`src` of another checkout.")] = None,
     json: Annotated[Path | None, typer.Option(help="File for the numbers.")] = None,
-    repetitions: Annotated[int, typer.Option(help="Processes per case.")] = REPETITIONS,
+    repetitions: Annotated[int, typer.Option(help="Processes per case.")] = 3,
 ) -> None:
     """Measure the cases of a section, each in processes of its own; medians."""
     from diffprior.cli.options import say_table
 
     from .harness import Measurement, as_numbers, table, write_json
 
-    sources = {"": Path(__file__).parents[1] / "src"}
-    if beside is not None:
-        sources[", beside"] = beside
+    sources = {"": Path(__file__).parents[1] / "src", **({", beside": beside} if beside else {})}
     rows = []
-    for name in SECTIONS[section]:
-        if case not in name:
-            continue
+    for name in (name for name in SECTIONS[section] if case in name):
         found: dict[str, list[dict[str, float]]] = {label: [] for label in sources}
         for _ in range(repetitions):
             for label, source in sources.items():
                 found[label].append(in_fresh_process(source, section, name))
         for label, runs in found.items():
-            medians = {
-                step: float(statistics.median(run[step] for run in runs)) for step in runs[0]
-            }
+            medians = {step: statistics.median(run[step] for run in runs) for step in runs[0]}
             rows.append(Measurement(name + label, medians))
     say_table(table(f"First results in a fresh process: {section}.", rows))
     write_json(json, {section: as_numbers(rows)})

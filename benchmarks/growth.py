@@ -4,6 +4,7 @@
 other work on the machine disturbs less than medians.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -62,23 +63,20 @@ def cases(quick: bool) -> Iterator[Case]:
     few = 2 if quick else None
     usual, linear = partial(_sampler, COMPONENTS, DIM), dp.Linear(noise_std=1.0)
     rewards = partial(_observed, linear, ROWS, DIM)
+    both = (dp.EvidenceDPS, dp.Exact)
     for t in (5, 10, 20, 50, 100)[:few]:
-        yield Case("stages", t, "EvidenceDPS", partial(usual, dp.EvidenceDPS, steps=t), rewards)
-        yield Case("stages", t, "LaplaceDPS", partial(usual, dp.LaplaceDPS, steps=t), rewards)
+        for kind in (dp.EvidenceDPS, dp.LaplaceDPS):
+            yield Case("stages", t, kind.__name__, partial(usual, kind, steps=t), rewards)
     for k in (1, 4, 16, 64)[:few]:
         particles = partial(usual, dp.TwistedSMC, num_particles=k)
         yield Case("particles", k, "TwistedSMC", particles, rewards, 32)
-    for n in (1, 10, 100, 1000, 10_000)[:few]:
-        yield Case("draws", n, "EvidenceDPS", partial(usual, dp.EvidenceDPS), rewards, n)
-        yield Case("draws", n, "Exact", partial(usual, dp.Exact), rewards, n)
-    for d in (2, 4, 8, 16, 32)[:few]:
-        sized, observed = partial(_sampler, COMPONENTS, d), partial(_observed, linear, ROWS, d)
-        yield Case("parameters", d, "EvidenceDPS", partial(sized, dp.EvidenceDPS), observed)
-        yield Case("parameters", d, "Exact", partial(sized, dp.Exact), observed)
-    for k in (1, 4, 16, 64, 256)[:few]:
-        sized = partial(_sampler, k, DIM)
-        yield Case("components", k, "EvidenceDPS", partial(sized, dp.EvidenceDPS), rewards)
-        yield Case("components", k, "Exact", partial(sized, dp.Exact), rewards)
+    for n, kind in itertools.product((1, 10, 100, 1000, 10_000)[:few], both):
+        yield Case("draws", n, kind.__name__, partial(usual, kind), rewards, n)
+    for d, kind in itertools.product((2, 4, 8, 16, 32)[:few], both):
+        observed = partial(_observed, linear, ROWS, d)
+        yield Case("parameters", d, kind.__name__, partial(_sampler, COMPONENTS, d, kind), observed)
+    for k, kind in itertools.product((1, 4, 16, 64, 256)[:few], both):
+        yield Case("components", k, kind.__name__, partial(_sampler, k, DIM, kind), rewards)
     for n in (10, 100, 1000)[:few]:
         for name, family in (("EvidenceDPS", linear), ("EvidenceDPS, logistic", dp.Logistic())):
             observed = partial(_observed, family, n, DIM)

@@ -1,9 +1,9 @@
-"""Shared by the benchmarks: measurements, fair timing, learned priors, tables and files."""
+"""Shared by the benchmarks: their command line, fair timing, learned priors, tables and files."""
 
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ import typer
 
 import diffprior as dp
 from diffprior.checks import choice
-from diffprior.cli.options import friendly_errors, say, say_table
+from diffprior.cli.options import Json, friendly_errors, say, say_table
 from diffprior.files.atomic import write_atomic
 from diffprior.files.cache import Checkpoints, array_digest
 from diffprior.progress import progress
@@ -45,17 +45,14 @@ class Timing:
     first: float
 
     def milliseconds(self) -> dict[str, float]:
-        """The timing as quantities of a measurement."""
-        return {
-            "median, ms": self.median * 1e3,
-            "p99, ms": self.p99 * 1e3,
-            "first, s": self.first,
-        }
+        p99, first = self.p99 * 1e3, self.first
+        return {"median, ms": self.median * 1e3, "p99, ms": p99, "first, s": first}
 
 
-def take_turns(
-    candidates: Mapping[str, Callable[[], object]], num_rounds: int
-) -> dict[str, Timing]:
+Calls = dict[str, Callable[[], object]]
+
+
+def take_turns(candidates: Calls, num_rounds: int) -> dict[str, Timing]:
     """Time every candidate `num_rounds` times, in turn, so that all meet the same disturbances."""
     firsts = {name: seconds(call) for name, call in candidates.items()}
     times: dict[str, list[float]] = {name: [] for name in candidates}
@@ -68,11 +65,23 @@ def take_turns(
     }
 
 
+def timed(calls: Calls, num_rounds: int) -> list[Measurement]:
+    """Milliseconds of each call, in turns."""
+    timings = take_turns(calls, num_rounds)
+    return [Measurement(name, timing.milliseconds()) for name, timing in timings.items()]
+
+
 def seconds(call: Callable[[], object]) -> float:
     """Wall time of one call."""
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin
+
+
+def resident(process: int | str = "self") -> float:
+    """Memory of a process in MB."""
+    lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+    return float(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 
 
 @dataclass(frozen=True)
@@ -84,9 +93,8 @@ class Bench:
 
     def prior(self, name: str, preset: str = "default") -> dp.DiffusionPrior:
         """A prior learned from samples of the mixture called `name`."""
-        samples = np.asarray(
-            dp.example_mixture(name).sample(jax.random.key(100), NUM_SAMPLES), float
-        )
+        key = jax.random.key(100)
+        samples = np.asarray(dp.example_mixture(name).sample(key, NUM_SAMPLES), float)
         return self.learned(name, samples, preset)
 
     def learned(self, name: str, samples: np.ndarray, preset: str = "default") -> dp.DiffusionPrior:
@@ -99,10 +107,6 @@ class Bench:
 
 
 Section = Callable[[Bench], list[Measurement]]
-Out = Annotated[Path, typer.Option(help="Folder for cached priors and the last run.")]
-Json = Annotated[Path | None, typer.Option("--json", help="File for the numbers, as JSON.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")]
-Names = Annotated[list[str] | None, typer.Option("--section", help="One; repeat for more.")]
 
 
 def command(
@@ -113,20 +117,20 @@ def command(
     """Run a module's sections as its command line says."""
 
     def main(
-        section: Names = None,
-        out: Out = Path("results/bench"),
+        section: Annotated[list[str] | None, typer.Option(help="One; repeat for more.")] = None,
+        out: Annotated[
+            Path, typer.Option(help="Folder for cached priors and the last run.")
+        ] = Path("results/bench"),
         json: Json = None,
-        quick: Quick = False,
+        quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
     ) -> None:
         with friendly_errors():
-            names = [
-                choice("section", name, tuple(sections)) for name in section or usual or sections
-            ]
+            names = [choice("section", name, tuple(sections)) for name in section or ()]
+            names = names or list(usual or sections)
             found = run(Bench(out, quick), {name: sections[name] for name in names})
             if finish is not None:
                 finish(out, found)
-            if json is not None:
-                write_json(json, {name: as_numbers(rows) for name, rows in found.items()})
+            write_json(json, {name: as_numbers(rows) for name, rows in found.items()})
 
     typer.run(main)
 
@@ -140,23 +144,22 @@ def run(bench: Bench, sections: Mapping[str, Section]) -> dict[str, list[Measure
             shown.describe(name)
             found[name] = section(bench)
             shown.advance()
-    titles = {name: " ".join((sections[name].__doc__ or name).split()) for name in found}
-    tables = [table(titles[name], rows, last.get(name, [])) for name, rows in found.items()]
+    tables = [
+        table(_title(sections[name]), rows, last.get(name, [])) for name, rows in found.items()
+    ]
     for shown_table in tables:
         say_table(shown_table)
-    write_atomic(bench.folder / REPORT, page("Benchmarks", verdict(tables), tables, AGAIN))
+    changes = [row[-1] for each in tables for row in each.rows if "since" in each.columns[-1]]
+    changed = [change for change in changes if change not in ("", "same")]
+    verdict = Callout(f"{len(changed)} of {len(changes)} cases changed by over {NOISE:.0%}.")
+    write_atomic(bench.folder / REPORT, page("Benchmarks", verdict, tables, AGAIN))
     numbers = {name: as_numbers(rows) for name, rows in {**last, **found}.items()}
     write_atomic(bench.folder / LAST_RUN, json.dumps(numbers, indent=1))
     return found
 
 
-def verdict(tables: Sequence[Table]) -> Callout:
-    """How many headlines have changed since the last run."""
-    changes = [row[-1] for each in tables for row in each.rows if "since" in each.columns[-1]]
-    changed = [change for change in changes if change not in ("", "same")]
-    if not changes:
-        return Callout(f"{sum(len(each.rows) for each in tables)} cases, measured the first time.")
-    return Callout(f"{len(changed)} of {len(changes)} cases changed by over {NOISE:.0%}.")
+def _title(section: Section) -> str:
+    return " ".join((getattr(section, "func", section).__doc__ or "").split())
 
 
 def table(title: str, rows: list[Measurement], last: Iterable[Measurement] = ()) -> Table:
@@ -174,9 +177,7 @@ def table(title: str, rows: list[Measurement], last: Iterable[Measurement] = ())
 def read_last_run(folder: Path) -> dict[str, list[Measurement]]:
     """Measurements of the run before this one, by section; empty if there was none."""
     path = folder / LAST_RUN
-    if not path.is_file():
-        return {}
-    stored = json.loads(path.read_text(encoding="utf-8"))
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return {name: [Measurement(**row) for row in rows] for name, rows in stored.items()}
 
 

@@ -6,18 +6,17 @@
 import functools
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
 import diffprior as dp
 from diffprior.bandits.best import Mixtures, best_probabilities
 
-from .harness import Bench, Measurement, command, take_turns
+from .harness import Bench, Calls, Measurement, command, resident, timed
+from .items_gpu import bent
 
 DIM, NUM_COMPONENTS, NUM_DRAWS = 20, 8, 64
 SIZES = (1_000, 10_000, 100_000)
-MEGABYTE = 2**20
 
 
 def choices(bench: Bench) -> list[Measurement]:
@@ -26,7 +25,7 @@ def choices(bench: Bench) -> list[Measurement]:
     for size in SIZES[: 2 if bench.quick else 3]:
         items, contexts = catalog(size), Contexts()
         panel = items._panel.draws
-        calls: dict[str, Callable[[], object]] = {
+        calls: Calls = {
             f"{size:,} items": lambda items=items, x=contexts: items.choose(x()),  # type: ignore[misc]
             f"{size:,} items, bare product": lambda panel=panel, x=contexts, size=size: (  # type: ignore[misc]
                 panel[x.count % NUM_DRAWS][:size] @ x()
@@ -40,10 +39,8 @@ def peers(bench: Bench) -> list[Measurement]:
     """One choice among 1,000 arms with parameters of their own, d = 20, and one update."""
     size, contexts = SIZES[0], Contexts()
     items = catalog(size)
-    calls: dict[str, Callable[[], object]] = {"Items": lambda: items.choose(contexts())}
-    updates: dict[str, Callable[[], object]] = {
-        "Items": lambda: items.update(contexts.count % size, contexts(), 1.0)
-    }
+    calls: Calls = {"Items": lambda: items.choose(contexts())}
+    updates: Calls = {"Items": lambda: items.update(contexts.count % size, contexts(), 1.0)}
     for name, make in PEERS.items():
         try:
             choose, update = make(size)
@@ -62,8 +59,8 @@ def updates(bench: Bench) -> list[Measurement]:
     found = []
     for name, items in (
         ("mixture of 8", catalog(SIZES[0])),
-        ("mixture of 4", catalog(SIZES[0], 4)),
-        ("network", network_catalog(bench, SIZES[0])),
+        ("mixture of 4", catalog(SIZES[0], mixture(4))),
+        ("network", catalog(SIZES[0], bench.learned("bent", bent(DIM)))),
     ):
         contexts, rewards = Contexts(), np.zeros(SIZES[0])
         one = functools.partial(
@@ -85,7 +82,7 @@ def quadrature(bench: Bench) -> list[Measurement]:
     def chosen() -> object:
         return items.choose(contexts(), propensity="exact").propensity
 
-    calls: dict[str, Callable[[], object]] = {
+    calls: Calls = {
         f"spread {spread:g}": functools.partial(
             best_probabilities, Mixtures(weights, spread * rng.standard_normal(shape), stds)
         )
@@ -110,27 +107,11 @@ def memory(bench: Bench) -> list[Measurement]:
         learned = count if dim == DIM else count // 10
         for start in range(0, learned, 1000):
             items.update(range(start, start + 1000), np.ones((1000, dim)), np.ones(1000))
-        quantities = {"resident, MB": (resident() - before) / MEGABYTE, "added in, s": added}
-        found.append(Measurement(name, quantities | {"updated in, s": _since(begin) - added}))
+        quantities = {"resident, MB": resident() - before, "added in, s": added}
+        found.append(
+            Measurement(name, quantities | {"updated in, s": time.perf_counter() - begin - added})
+        )
     return found
-
-
-def _since(begin: float) -> float:
-    return time.perf_counter() - begin
-
-
-def resident() -> float:
-    """Bytes of this process in memory."""
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith("VmRSS:"):
-            return 1024.0 * float(line.split()[1])
-    return float("nan")
-
-
-def timed(calls: dict[str, Callable[[], object]], num_rounds: int) -> list[Measurement]:
-    """Milliseconds of each call."""
-    timings = take_turns(calls, num_rounds)
-    return [Measurement(name, timing.milliseconds()) for name, timing in timings.items()]
 
 
 class Contexts:
@@ -153,21 +134,9 @@ def mixture(num_components: int = NUM_COMPONENTS, dim: int = DIM) -> dp.MixtureP
     return dp.MixturePrior(weights, means, np.stack([0.5 * np.eye(dim)] * num_components))
 
 
-def catalog(size: int, num_components: int = NUM_COMPONENTS) -> dp.Items:
+def catalog(size: int, prior: dp.AbstractPrior | None = None) -> dp.Items:
     """So many items, all new."""
-    items = dp.Items(mixture(num_components), dp.Linear(1.0), num_draws=NUM_DRAWS, seed=0)
-    items.add(range(size))
-    return items
-
-
-def network_catalog(bench: Bench, size: int) -> dp.Items:
-    """Items under a learned prior with a network: half of the parameters are squares of others."""
-    rng = np.random.default_rng(2)
-    first = rng.standard_normal((10_000, DIM // 2))
-    noise = 0.3 * rng.standard_normal(first.shape)
-    samples = np.concatenate([first, (first**2 - 1) / 2**0.5 + noise], axis=1)
-    prior = bench.learned("bent", samples)
-    items = dp.Items(prior, dp.Linear(1.0), num_draws=NUM_DRAWS, seed=0)
+    items = dp.Items(prior or mixture(), dp.Linear(1.0), num_draws=NUM_DRAWS, seed=0)
     items.add(range(size))
     return items
 
@@ -181,11 +150,10 @@ def bayesianbandits_peer(size: int) -> Peer:
 
     arms = [Arm(i, learner=NormalRegressor(alpha=1.0, beta=1.0)) for i in range(size)]
     agent = ContextualAgent(arms, ThompsonSampling(), random_seed=0)
-
-    def update(arm: int, x: np.ndarray) -> None:
-        agent.select_for_update(arm).update(x[None], np.ones(1))
-
-    return lambda x: agent.pull(x[None]), update
+    one = np.ones(1)
+    return lambda x: agent.pull(x[None]), lambda a, x: agent.select_for_update(a).update(
+        x[None], one
+    )
 
 
 def contextualbandits_peer(size: int) -> Peer:
@@ -195,11 +163,11 @@ def contextualbandits_peer(size: int) -> Peer:
     agent = LinTS(nchoices=size, random_state=1, fit_intercept=False)
     rows = np.random.default_rng(0).standard_normal((size, DIM))
     agent.fit(rows, np.arange(size), rows[:, 0])
-
-    def update(arm: int, x: np.ndarray) -> None:
-        agent.partial_fit(x[None].astype(float), np.array([arm]), np.ones(1))
-
-    return lambda x: agent.predict(x[None].astype(float)), update
+    one = np.ones(1)
+    return (
+        lambda x: agent.predict(x[None].astype(float)),
+        lambda arm, x: agent.partial_fit(x[None].astype(float), np.array([arm]), one),
+    )
 
 
 def mabwiser_peer(size: int) -> Peer:
@@ -209,11 +177,10 @@ def mabwiser_peer(size: int) -> Peer:
     agent = MAB(list(range(size)), LearningPolicy.LinTS(alpha=1.0), seed=0)
     rows = np.random.default_rng(0).standard_normal((size, DIM))
     agent.fit(list(range(size)), rows[:, 0], rows)
-
-    def update(arm: int, x: np.ndarray) -> None:
-        agent.partial_fit([arm], [1.0], x[None].astype(float))
-
-    return lambda x: agent.predict(x[None].astype(float)), update
+    return (
+        lambda x: agent.predict(x[None].astype(float)),
+        lambda arm, x: agent.partial_fit([arm], [1.0], x[None].astype(float)),
+    )
 
 
 PEERS: dict[str, Callable[[int], Peer]] = {
@@ -222,13 +189,5 @@ PEERS: dict[str, Callable[[int], Peer]] = {
     "MABWiser": mabwiser_peer,
 }
 
-SECTIONS = {
-    "choices": choices,
-    "peers": peers,
-    "updates": updates,
-    "quadrature": quadrature,
-    "memory": memory,
-}
-
 if __name__ == "__main__":
-    command(SECTIONS)
+    command({f.__name__: f for f in (choices, peers, updates, quadrature, memory)})

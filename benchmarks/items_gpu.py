@@ -24,9 +24,7 @@ NUM_REPEATS = 5
 Draws = Callable[[Key[Array, " n"], LinearEvidence], Float[Array, "n m d"]]
 
 
-def joint_draws(
-    sampler: dp.Exact | dp.FewPasses | dp.EvidenceDPS, num_draws: int, at_once: int
-) -> Draws:
+def joint_draws(sampler: dp.Exact | dp.FewPasses, num_draws: int, at_once: int) -> Draws:
     """Draws of items, some items at a time to bound the memory."""
 
     def one(pair: tuple[Key[Array, ""], LinearEvidence]) -> Float[Array, "m d"]:
@@ -60,13 +58,17 @@ def mixture() -> dp.MixturePrior:
 
 
 def network() -> dp.DiffusionPrior:
-    """A mixture of 8 that a network corrects: half of the parameters are squares of others."""
-    rng = np.random.default_rng(2)
-    first = rng.standard_normal((10_000, DIM // 2))
-    noise = 0.3 * rng.standard_normal(first.shape)
-    samples = np.concatenate([first, (first**2 - 1) / 2**0.5 + noise], axis=1)
+    """A mixture of 8 that a network corrects."""
     config = dp.FitConfig(max_components=NUM_COMPONENTS)  # of more, a network would not pay
-    return dp.DiffusionPrior.fit(samples, config=config, progress=False)
+    return dp.DiffusionPrior.fit(bent(DIM), config=config, progress=False)
+
+
+def bent(dim: int) -> np.ndarray:
+    """Samples half of whose parameters are squares of others, for a prior with a network."""
+    rng = np.random.default_rng(2)
+    first = rng.standard_normal((10_000, dim // 2))
+    noise = 0.3 * rng.standard_normal(first.shape)
+    return np.concatenate([first, (first**2 - 1) / 2**0.5 + noise], axis=1)
 
 
 def worst_error(
@@ -95,10 +97,10 @@ def worst_error(
     return float(np.abs((found.mean(axis=1) - mean) / errors).max())
 
 
-def timed(call: Callable[[], Array]) -> tuple[float, float]:
+def timed(call: Callable[[], Array], repeats: int = NUM_REPEATS) -> tuple[float, float]:
     """Seconds of the first call, and the median of the next."""
     times = []
-    for _ in range(1 + NUM_REPEATS):
+    for _ in range(1 + repeats):
         begin = time.perf_counter()
         call().block_until_ready()
         times.append(time.perf_counter() - begin)
@@ -124,19 +126,42 @@ def choices(draw: Draws, num_items: int, num_chunks: int) -> tuple[float, int]:
         for i in range(num_chunks)
     ]
     x = jax.random.normal(jax.random.key(1), (DIM,), jnp.float32)
-    for _ in range(2):  # the first compiles
-        jax.block_until_ready(chunks)
-        begin = time.perf_counter()
+    jax.block_until_ready(chunks)
+
+    def choose() -> Array:
         best = (jnp.full(NUM_DRAWS, -jnp.inf, jnp.float32), jnp.zeros(NUM_DRAWS, jnp.int32))
         for i, chunk in enumerate(chunks):
             best = better(best, draw(*chunk), x, jnp.int32(i * num_items))
-        jax.block_until_ready(best)
-        seconds = time.perf_counter() - begin
-    return seconds, len(np.unique(np.asarray(best[1])))
+        return best[1]
+
+    return timed(choose, 1)[1], len(np.unique(np.asarray(choose())))
+
+
+def measure(
+    name: str, sampler: dp.Exact | dp.FewPasses, sizes: Sequence[int], num_items: int, chunks: int
+) -> None:
+    """Time draws of all items by how many are drawn at once, and joint choices; print them."""
+    keys = jax.random.split(jax.random.key(0), num_items)
+    evidence = evidence_of(jax.random.key(3), num_items)
+    jax.block_until_ready((keys, evidence))
+    found: list[tuple[float, int]] = []
+    for at_once in sorted({min(size, num_items) for size in sizes}):
+        draw = joint_draws(sampler, NUM_DRAWS, at_once)
+        first, median = timed(lambda draw=draw: draw(keys, evidence))  # type: ignore[misc]
+        draws = draw(keys, evidence)
+        check = f"finite {bool(jnp.isfinite(draws).all())}"
+        if isinstance(sampler.prior, dp.MixturePrior):
+            check += f", largest |z| {worst_error(sampler.prior, evidence, draws):.1f}"
+        found.append((median, at_once))
+        about = f"{name}: {num_items:,} items, {at_once:,} at once"
+        print(f"{about}: {median:.4f} s, first {first:.1f} s, {check}", flush=True)
+    took, distinct = choices(joint_draws(sampler, NUM_DRAWS, min(found)[1]), num_items, chunks)
+    about = f"{name}: {chunks} x {num_items:,} items, drawn and chosen from"
+    print(f"{about}: {took:.3f} s, {distinct} different choices", flush=True)
 
 
 def main() -> None:
-    """Time draws of a mixture, and of a network's two passes and twenty stages."""
+    """Time draws of a mixture, and of a network's two passes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--chunks", type=int, default=10)
@@ -144,43 +169,12 @@ def main() -> None:
     parser.add_argument("--prior", help="file of a learned prior, d = 8; it is fitted otherwise")
     options = parser.parse_args()
     print(f"JAX {jax.__version__}, {jax.devices()[0].device_kind}; {NUM_DRAWS} draws per item")
-    keys = jax.random.split(jax.random.key(0), options.items)
-    evidence = evidence_of(jax.random.key(3), options.items)
-    jax.block_until_ready((keys, evidence))
-
-    def measure(
-        name: str, sampler: dp.Exact | dp.FewPasses | dp.EvidenceDPS, sizes: Sequence[int]
-    ) -> None:
-        found: list[tuple[float, int]] = []
-        for at_once in sorted({min(size, options.items) for size in sizes}):
-            draw = joint_draws(sampler, NUM_DRAWS, at_once)
-            first, median = timed(lambda draw=draw: draw(keys, evidence))  # type: ignore[misc]
-            draws = draw(keys, evidence)
-            finite = bool(jnp.isfinite(draws).all())
-            check = ""
-            if isinstance(sampler.prior, dp.MixturePrior):
-                check = f", largest |z| {worst_error(sampler.prior, evidence, draws):.1f}"
-            found.append((median, at_once))
-            print(
-                f"{name}: {options.items:,} items, {at_once:,} at once: {median:.4f} s, "
-                f"first {first:.1f} s, finite {finite}{check}",
-                flush=True,
-            )
-        draw = joint_draws(sampler, NUM_DRAWS, min(found)[1])
-        seconds, distinct = choices(draw, options.items, options.chunks)
-        print(
-            f"{name}: {options.chunks} x {options.items:,} items, drawn and chosen from: "
-            f"{seconds:.3f} s, {distinct} different choices",
-            flush=True,
-        )
-
-    measure("mixture of 8", dp.Exact(mixture()), options.at_once)
-    begin = time.perf_counter()
+    some = (options.items, options.chunks)
+    measure("mixture of 8", dp.Exact(mixture()), options.at_once, *some)
     prior = network() if options.prior is None else dp.load(options.prior)
     assert isinstance(prior, dp.DiffusionPrior) and prior.denoiser.closed_form() is None
-    print(f"{prior}: {time.perf_counter() - begin:.0f} s", flush=True)
     sizes = [max(1, size // 16) for size in options.at_once]
-    measure("network, two passes", dp.FewPasses(prior), sizes)
+    measure(f"network, two passes, {prior}", dp.FewPasses(prior), sizes, *some)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,25 @@
-"""Seconds and evidence of `learn`, beside the truth: `python -m benchmarks.learning [CASE ...]`.
+"""Seconds and evidence of `learn`, beside the truth: `python -m benchmarks.learning`.
 
-Run one case per process: what is compiled is part of the cost.
+Run one case per process, `--section ratings`: what is compiled is part of the cost. With `--quick`,
+closed forms only.
 """
 
-import argparse
-import json
+import functools
 import time
 
 import numpy as np
 
 import diffprior as dp
 
+from .harness import Bench, Measurement, command
+
 NUM_NEW_TASKS = 300
-
-
 KINDS = (0.5, 0.3, 0.2)  # how often tasks are of each kind
+CASES = {  # tasks, rows per task, parameters, spread of parameters, link
+    "ratings": (650, 38.0, 7, 0.4, "linear"),
+    "clicks": (414, 39.0, 8, 0.6, "logistic"),
+    "wide": (650, 60.0, 23, 0.3, "linear"),
+}
 
 
 def truth(dim: int, spread: float) -> dp.MixturePrior:
@@ -44,53 +49,23 @@ def logs_of(
     return dp.Logs(tasks, phi, rewards)
 
 
-CASES = {  # tasks, rows per task, parameters, spread of parameters, link
-    "ratings": (650, 38.0, 7, 0.4, "linear"),
-    "clicks": (414, 39.0, 8, 0.6, "logistic"),
-    "wide": (650, 60.0, 23, 0.3, "linear"),
-}
-
-
-def measure(name: str, quick: bool, families: list[str] | None) -> dict[str, object]:
-    """Learn from the logs of one case, and score the prior on new tasks."""
-    link = CASES[name][-1]
-    likelihood = dp.Linear() if link == "linear" else dp.Logistic()
-    logs = logs_of(np.random.default_rng(1), *CASES[name])
-    new = logs_of(np.random.default_rng(2), NUM_NEW_TASKS, *CASES[name][1:])
+def measure(case: tuple[int, float, int, float, str], bench: Bench) -> list[Measurement]:
+    """Seconds of `learn` by phase, and nats per new task of what it found and of the truth."""
+    likelihood = dp.Linear() if case[-1] == "linear" else dp.Logistic()
+    logs = logs_of(np.random.default_rng(1), *case)
+    new = logs_of(np.random.default_rng(2), NUM_NEW_TASKS, *case[1:])
     begin = time.perf_counter()
-    learned = dp.learn(logs, likelihood, families=families, quick=quick, progress=False)
-    seconds = time.perf_counter() - begin
-    known = learned.likelihood
-    values = {
-        family: float(np.mean(dp.evaluate.log_evidence(prior, new, known)))
-        for family, prior in {
-            **learned.families,
-            "chosen": learned.prior,
-            "truth": truth(*CASES[name][2:4]),
-        }.items()
-        if family != "diffusion"
-    }
-    return {
-        "case": name,
-        "rows": logs.num_rows,
-        "seconds": round(seconds, 1),
-        "parts": {part: round(value, 1) for part, value in learned.report.seconds.items()},
-        "chosen": learned.report.chosen,
-        "sentence": learned.report.sentence,
-        "nats per new task": {family: round(value, 3) for family, value in values.items()},
-    }
+    model = dp.learn(logs, likelihood, quick=bench.quick, progress=False)
+    about = {"seconds": time.perf_counter() - begin, **model.report.seconds, "rows": logs.num_rows}
+    rows = [Measurement(f"learn: {model.report.chosen}", about)]
+    for name, prior in {**model.families, "truth": truth(*case[2:4])}.items():
+        if name != "diffusion":
+            found = dp.evaluate.log_evidence(prior, new, model.likelihood)
+            rows.append(Measurement(name, {"nats per new task": float(np.mean(found))}))
+    return rows
 
 
-def main() -> None:
-    """Measure the cases that are named, by default all."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", nargs="*", default=list(CASES), metavar="CASE")
-    parser.add_argument("--quick", action="store_true", help="closed forms only")
-    parser.add_argument("--families", nargs="*", help="by default all")
-    arguments = parser.parse_args()
-    for name in arguments.cases:
-        print(json.dumps(measure(name, arguments.quick, arguments.families)), flush=True)
-
+SECTIONS = {name: functools.partial(measure, case) for name, case in CASES.items()}
 
 if __name__ == "__main__":
-    main()
+    command(SECTIONS)

@@ -21,7 +21,6 @@ import diffprior as dp
 from .distributions import LIKELIHOODS, distribution, unit_ball
 from .harness import write_json
 
-PAST_TASKS = (100, 300, 1000, 3000)
 HELD_OUT = 2000  # tasks that nothing is learned from
 NUM_SCORED = 400  # tasks drawn from them
 NUM_ACTIONS = 10_000  # of a source
@@ -60,9 +59,8 @@ def gains(
     past, held_out = source.parameters[:num_past_tasks], source.parameters[-HELD_OUT:]
     learned = dp.DiffusionPrior.fit(past, seed=seed, progress=False)
     mixture = dp.MixturePrior.fit(past, seed=seed)
-    priors = {
-        "Gaussian": dp.GaussianPrior.fit(past), "mixture, K chosen": mixture, "diffusion": learned
-    }  # fmt: skip
+    gaussian = dp.GaussianPrior.fit(past)
+    priors = {"Gaussian": gaussian, "mixture, K chosen": mixture, "diffusion": learned}
     for likelihood in likelihoods:
         problem = dp.RowProblem(held_out, source.actions, LIKELIHOODS[likelihood]())
         for size in num_observations:
@@ -81,7 +79,7 @@ def main() -> None:
     parser.add_argument("source", help="a distribution, or mnist-D")
     parser.add_argument("--data", type=Path, help="folder of MNIST's files")
     parser.add_argument("--likelihoods", nargs="+", choices=tuple(LIKELIHOODS), default=["linear"])
-    parser.add_argument("--past-tasks", type=int, nargs="+", default=list(PAST_TASKS))
+    parser.add_argument("--past-tasks", type=int, nargs="+", default=[100, 300, 1000, 3000])
     parser.add_argument("--observations", type=int, nargs="+", default=[20, 100])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--json", type=Path)

@@ -22,7 +22,6 @@ from .service import DIM, TASKS, Connection, Load, Service, load, make_store, ru
 
 ITEMS = 1_000  # that a choice is among
 BULK, BATCH = 1_000, 256  # rewards and decisions of one call
-PARTITIONS = 8
 
 
 def cost(bench: Bench) -> list[Measurement]:
@@ -161,31 +160,5 @@ def _postgresql() -> Iterator[str]:
         yield server.get_uri()
 
 
-def partitions(bench: Bench) -> list[Measurement]:
-    """Tasks spread over eight partitions by a hash of their names, with visits as even as can be or
-    as uneven as words of a language (Zipf): the load of the busiest partition relative to the
-    mean, and of each other one after a partition has failed and its tasks were spread again."""
-    num_tasks = 10_000 if bench.quick else 1_000_000
-    rng = np.random.default_rng(0)
-    scores = rng.random((num_tasks, PARTITIONS))  # rendezvous hashing: the highest score wins
-    home = scores.argmax(axis=1)
-    scores[:, 0] = -1.0  # the first one fails
-    moved = scores.argmax(axis=1)
-    assert np.all(moved[home != 0] == home[home != 0])
-    rows = []
-    for case, visits in (
-        ("even", np.ones(num_tasks)),
-        ("Zipf, exponent 0.8", np.arange(1, num_tasks + 1) ** -0.8),
-        ("Zipf, exponent 1", np.arange(1, num_tasks + 1) ** -1.0),
-    ):
-        share = visits / visits.sum()
-        loads = np.bincount(home, share, PARTITIONS) * PARTITIONS
-        after = np.bincount(moved, share, PARTITIONS) * PARTITIONS
-        figures = {"busiest / mean": loads.max(), "after a failure": after.max()}
-        rows.append(Measurement(case, {k: float(v) for k, v in figures.items()}))
-    return rows
-
-
 if __name__ == "__main__":
-    sections = {"cost": cost, "processes": processes, "partitions": partitions}
-    command(sections, usual=("cost",))
+    command({"cost": cost, "processes": processes}, usual=("cost",))

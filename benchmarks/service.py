@@ -22,7 +22,7 @@ import numpy as np
 import diffprior as dp
 
 from .distributions import distribution
-from .harness import NUM_SAMPLES, Bench, Measurement, command
+from .harness import NUM_SAMPLES, Bench, Measurement, command, resident
 
 DIM, ACTIONS = 8, 10
 FEATURES = np.random.default_rng(0).standard_normal((ACTIONS, DIM)).round(3)
@@ -30,6 +30,7 @@ TASKS = 10_000
 SECONDS, QUICK_SECONDS = 10.0, 2.0  # of each turn; the half loads take two turns
 TURNS = 3  # of each service, so that a slow moment hits all
 BANDITS = 64  # of the bare library
+NUM_REWARDS = 2  # of a task in a store
 CHUNK = 2_000  # tasks of one transaction when a store is made
 SHAPE = "sheet-8"
 
@@ -57,11 +58,7 @@ class Connection:
         self._reader, self._writer = streams
         return self
 
-    async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """Status and body of the reply."""
-        return await self.call("POST", path, body)
-
-    async def call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+    async def post(self, path: str, body: bytes, method: str = "POST") -> tuple[int, bytes]:
         """Status and body of the reply."""
         head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
         self._writer.write(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
@@ -163,9 +160,7 @@ class Service:
 
     def memory(self) -> float:
         """Resident memory in MB."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
-        line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
-        return float(line.split()[1]) / 1024
+        return resident(self._process.pid)
 
     def cpu_seconds(self) -> float:
         """Processor time so far, which other processes do not lengthen much."""
@@ -189,7 +184,7 @@ class Service:
 
 async def _is_ready(port: int) -> bool:
     connection = await Connection(port).open()
-    status, _ = await connection.call("GET", "/ready")
+    status, _ = await connection.post("/ready", b"", "GET")
     connection.close()
     return status == 200
 
@@ -213,63 +208,54 @@ def full_and_half_load(bench: Bench) -> list[Measurement]:
     decision rewarded, client included; beside the same service choosing at random, and the bare
     library. Full load is 32 connections; half load is half of the decisions per second of that.
     The diffusion prior is of a sheet, a shape that takes many components."""
-    seconds = QUICK_SECONDS if bench.quick else SECONDS
     closed = dp.example_mixture("clusters")
     learned = bench.learned(SHAPE, distribution(SHAPE).sample(100, NUM_SAMPLES))
-    kinds: dict[str, tuple[dp.AbstractPrior, str]] = {
+    kinds: dict[str, Any] = {
         "the same service at random": (closed, "random"),
         "mixture": (closed, "best"),
         "diffusion prior": (learned, "best"),
         "diffusion prior, 20 stages": (learned, "evidence-dps"),
     }
+    seconds = QUICK_SECONDS if bench.quick else SECONDS
     rows = [
         _library("library, mixture", closed, seconds),
         _library("library, diffusion prior", learned, seconds),
     ]
-    with tempfile.TemporaryDirectory() as name:
-        stores = {
-            kind: make_store(Path(name) / str(number), prior, TASKS, sampler=sampler)
-            for number, (kind, (prior, sampler)) in enumerate(kinds.items())
-        }
-        with running(stores) as services:
-            found: dict[str, list[Load]] = {kind: [] for kind in kinds}
-            for _ in range(TURNS):
-                for kind, service in services.items():
-                    found[kind].append(service.load(seconds, num_tasks=TASKS))
-            rows += [_measured(kind, loads) for kind, loads in found.items()]
-            for kind, service in services.items():
-                rate = float(np.median([load.decisions_per_second for load in found[kind]]))
-                half = service.load(2 * seconds, rate / 2, num_tasks=TASKS)
-                rows.append(_measured(f"{kind}, half load", [half]))
-    return rows
+    return rows + _loads(bench, kinds)
 
 
 def choices(bench: Bench) -> list[Measurement]:
     """Choices among 10,000 items that were rewarded twice each: eight parameters, linear and
     logistic rewards, every choice rewarded, client included; beside a random choice. Full load is
     32 connections; half load is half of the choices per second of that."""
-    seconds, prior = QUICK_SECONDS if bench.quick else SECONDS, dp.example_mixture("clusters")
+    prior = dp.example_mixture("clusters")
     kinds = {
-        "random choice": ("random", "logistic"),
-        "mixture, linear rewards": ("best", "linear:noise_std=1"),
-        "mixture, logistic rewards": ("best", "logistic"),
+        "random choice": (prior, "random", "logistic"),
+        "mixture, linear rewards": (prior, "best", "linear:noise_std=1"),
+        "mixture, logistic rewards": (prior, "best", "logistic"),
     }
+    return _loads(bench, kinds, choices=True)
+
+
+def _loads(bench: Bench, kinds: dict[str, Any], choices: bool = False) -> list[Measurement]:
+    """Services of these priors, samplers and rewards under full load in turns, then half."""
+    seconds = QUICK_SECONDS if bench.quick else SECONDS
     with tempfile.TemporaryDirectory() as name:
         stores = {
-            kind: make_store(Path(name) / str(i), prior, TASKS, sampler=sampler, likelihood=rewards)
-            for i, (kind, (sampler, rewards)) in enumerate(kinds.items())
+            kind: make_store(Path(name) / str(number), prior, TASKS, *about)
+            for number, (kind, (prior, *about)) in enumerate(kinds.items())
         }
         with running(stores) as services:
             found: dict[str, list[Load]] = {kind: [] for kind in kinds}
-            for service in services.values():
+            for service in services.values() if choices else ():
                 service.load(QUICK_SECONDS, 10.0, num_tasks=TASKS, choices=True)  # draws items
             for _ in range(TURNS):
                 for kind, service in services.items():
-                    found[kind].append(service.load(seconds, num_tasks=TASKS, choices=True))
+                    found[kind].append(service.load(seconds, num_tasks=TASKS, choices=choices))
             rows = [_measured(kind, loads) for kind, loads in found.items()]
             for kind, service in services.items():
-                rate = float(np.median([load.decisions_per_second for load in found[kind]]))
-                half = service.load(2 * seconds, rate / 2, num_tasks=TASKS, choices=True)
+                rate = float(np.median([load.decisions_per_second for load in found[kind]])) / 2
+                half = service.load(2 * seconds, rate, num_tasks=TASKS, choices=choices)
                 rows.append(_measured(f"{kind}, half load", [half]))
     return rows
 
@@ -336,80 +322,53 @@ def make_store(
     path: Path | str,
     prior: dp.AbstractPrior,
     num_tasks: int,
-    *,
     sampler: str = "best",
     likelihood: str = "logistic",
-    propensity_draws: int = 16,
-    num_rewards: int = 2,
 ) -> Path | str:
-    """A database with a model called shop, and tasks t0, t1, ... that were rewarded so
-    many times each; made without the service."""
+    """A database with a model called shop, and tasks t0, t1, ... that were rewarded twice each;
+    made without the service."""
     from diffprior.service.models import Catalog, task_seed
     from diffprior.service.settings import Settings, parse_likelihood
     from diffprior.service.store import Database, decisions, observations, rewards, tasks
 
     database, now = Database(str(path)), time.time()
-    about = {"sampler": sampler, "propensity_draws": propensity_draws}
-    about |= parse_likelihood(likelihood)
+    about = {"sampler": sampler, "propensity_draws": 16, **parse_likelihood(likelihood)}
     version = Catalog(database).put("shop", Settings.model_validate(about), prior, 1.0)
 
     def task(number: int) -> dict[str, Any]:
-        same = {"model": "shop", "num_decisions": num_rewards, "num_learned": num_rewards}
+        same = {"model": "shop", "num_decisions": NUM_REWARDS, "num_learned": NUM_REWARDS}
         name = f"t{number - 1}"
         seed = task_seed(version.seed, name)
         return same | {"id": number, "name": name, "seed": seed, "created": now}
 
+    def decision(task: int, number: int) -> dict[str, Any]:
+        features = {"features": FEATURES.tobytes(), "num_actions": ACTIONS, "version": 1}
+        taken = {"ranking": "[0]", "taken": 0, "predicted": 0.5, "failed": False}
+        same = {"task_id": task, "number": number, "status": "active", "settled": True}
+        return {"id": f"d{task}-{number}", **same, **features, **taken, "created": now}
+
+    def reward(task: int, number: int) -> dict[str, Any]:
+        value = {"value": float(task % 2), "late": False, "received": now}
+        return {"decision_id": f"d{task}-{number}", "reward_id": "", "number": 0, **value}
+
+    def observation(task: int, number: int) -> dict[str, Any]:
+        row = {"features": FEATURES[0].tobytes(), "reward": float(task % 2), "learned": now}
+        same = {"task_id": task, "number": number, "source": "reward"}
+        return {"decision_id": f"d{task}-{number}", **same, **row}
+
     for start in range(1, num_tasks + 1, CHUNK):
         ids = range(start, min(start + CHUNK, num_tasks + 1))
-        taken = list(itertools.product(ids, range(num_rewards)))
+        taken = list(itertools.product(ids, range(NUM_REWARDS)))
         with database.transaction() as connection:
             connection.execute(tasks.insert(), [task(number) for number in ids])
-            connection.execute(decisions.insert(), [_decision(*each, now) for each in taken])
-            connection.execute(rewards.insert(), [_reward(*each, now) for each in taken])
-            connection.execute(observations.insert(), [_observation(*each, now) for each in taken])
+            for table, row in (
+                (decisions, decision),
+                (rewards, reward),
+                (observations, observation),
+            ):
+                connection.execute(table.insert(), [row(*each) for each in taken])
     database.close()
     return path
-
-
-def _decision(task: int, number: int, now: float) -> dict[str, Any]:
-    return {
-        "id": f"d{task}-{number}",
-        "task_id": task,
-        "number": number,
-        "version": 1,
-        "features": FEATURES.tobytes(),
-        "num_actions": ACTIONS,
-        "ranking": "[0]",
-        "taken": 0,
-        "predicted": 0.5,
-        "failed": False,
-        "status": "active",
-        "settled": True,
-        "created": now,
-    }
-
-
-def _reward(task: int, number: int, now: float) -> dict[str, Any]:
-    return {
-        "decision_id": f"d{task}-{number}",
-        "reward_id": "",
-        "number": 0,
-        "value": float(task % 2),
-        "late": False,
-        "received": now,
-    }
-
-
-def _observation(task: int, number: int, now: float) -> dict[str, Any]:
-    return {
-        "task_id": task,
-        "number": number,
-        "decision_id": f"d{task}-{number}",
-        "features": FEATURES[0].tobytes(),
-        "reward": float(task % 2),
-        "source": "reward",
-        "learned": now,
-    }
 
 
 if __name__ == "__main__":

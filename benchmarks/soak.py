@@ -20,9 +20,7 @@ from .service import TASKS, make_store, running
 
 def soak(
     minutes: Annotated[float, typer.Option(help="How long.")] = 60.0,
-    out: Annotated[Path, typer.Option(help="Folder for soak.json and soak.png.")] = Path(
-        "results/soak"
-    ),
+    out: Annotated[Path, typer.Option(help="For soak.json and soak.png.")] = Path("results/soak"),
     readings: Annotated[int, typer.Option(help="How often to look at memory.")] = 60,
 ) -> None:
     """Find the highest load of the service, hold half of it, and write memory and latency."""
@@ -35,8 +33,7 @@ def soak(
             rate = process.load(20.0, num_tasks=TASKS).decisions_per_second / 2
             for number in range(readings):
                 found = process.load(60 * minutes / readings, rate, num_tasks=TASKS)
-                passed = minutes * (number + 1) / readings
-                row = {"minutes": passed, "memory_mb": process.memory()}
+                row = {"minutes": minutes * (number + 1) / readings, "memory_mb": process.memory()}
                 rows.append(row | dataclasses.asdict(found))
                 typer.echo(json.dumps(rows[-1]))
                 write_atomic(out / "soak.json", json.dumps({"rate": rate, "readings": rows}))
@@ -45,12 +42,10 @@ def soak(
 
 def soak_figure(rows: list[dict[str, float]]) -> Any:
     """Memory and latency over time."""
-    figure, axes = new_figure(1, 2, width=3.5, height=2.4)
-    minutes = [row["minutes"] for row in rows]
-    memory, latency = axes.ravel()
-    memory.plot(minutes, [row["memory_mb"] for row in rows])
-    memory.set(xlabel="minutes", ylabel="resident memory, MB")
-    memory.set_ylim(0, 1.3 * max(row["memory_mb"] for row in rows))
+    figure, ((memory, latency),) = new_figure(1, 2, width=3.5, height=2.4)
+    minutes, megabytes = ([row[name] for row in rows] for name in ("minutes", "memory_mb"))
+    memory.plot(minutes, megabytes)
+    memory.set(xlabel="minutes", ylabel="resident memory, MB", ylim=(0, 1.3 * max(megabytes)))
     for name in ("p50", "p99"):
         latency.plot(minutes, [row[name] for row in rows], label=name)
     latency.set(xlabel="minutes", ylabel="latency of a decision, ms", yscale="log")

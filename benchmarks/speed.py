@@ -4,20 +4,15 @@
 """
 
 import functools
-import os
-import subprocess
-import sys
-import tempfile
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import jax
 import numpy as np
 
 import diffprior as dp
 
-from .harness import Bench, Measurement, command, seconds, take_turns
+from .harness import Bench, Calls, Measurement, command, seconds, take_turns, timed
 
 RUNS, ROUNDS = 100, 200
 NUM_ACTIONS = 100
@@ -77,20 +72,19 @@ def decisions(bench: Bench) -> list[Measurement]:
     found = []
     for dim in sorted({sampler.prior.dim for sampler in everyone.values()}):
         features = _features(dim)
-        calls: dict[str, Callable[[], object]] = {
+        calls: Calls = {
             name: functools.partial(_bandit(sampler, dp.Linear(noise_std=1.0)).decide, features)
             for name, sampler in everyone.items()
             if sampler.prior.dim == dim
         }
         calls[f"bayesianbandits, d = {dim}"] = library_decision(features)
-        timings = take_turns(calls, 100 if bench.quick else 500)
-        found += [Measurement(name, timing.milliseconds()) for name, timing in timings.items()]
+        found += timed(calls, 100 if bench.quick else 500)
     return found
 
 
 def updates(bench: Bench) -> list[Measurement]:
     """Learning one reward."""
-    calls: dict[str, Callable[[], object]] = {}
+    calls: Calls = {}
     for name in ("cross", "clusters"):
         prior = bench.prior(name)
         for family in (dp.Linear(noise_std=1.0), dp.Logistic()):
@@ -98,8 +92,7 @@ def updates(bench: Bench) -> list[Measurement]:
             case = f"{type(family).__name__.lower()}, d = {prior.dim}"
             feature, rng = _features(prior.dim)[0], np.random.default_rng(2)
             calls[case] = functools.partial(_update, bandit, feature, rng)
-    timings = take_turns(calls, 100 if bench.quick else 500)
-    return [Measurement(case, timing.milliseconds()) for case, timing in timings.items()]
+    return timed(calls, 100 if bench.quick else 500)
 
 
 def _update(bandit: dp.Bandit, features: np.ndarray, rng: np.random.Generator) -> None:
@@ -139,31 +132,6 @@ def bounding_error(sampler: dp.AbstractSampler, size: int, bandit: dp.Bandit) ->
         "least variance ratio": float(ratios[0]),
         "largest": float(ratios[-1]),
     }
-
-
-def first_decision(bench: Bench) -> list[Measurement]:
-    """Seconds from the start of a Python process to its first decision, cache cold and warm."""
-    with tempfile.TemporaryDirectory() as folder:
-        path, cache = Path(folder) / "prior.dprior", Path(folder) / "compiled"
-        bench.prior("cross").save(path)
-        command = [sys.executable, "-c", _FIRST_DECISION, str(path), str(cache)]
-        start = functools.partial(subprocess.run, command, check=True, env=os.environ.copy())
-        cold, *warm = (seconds(start) for _ in range(4))
-    return [
-        Measurement("nothing compiled", {"seconds": cold}),
-        Measurement("compiled before", {"seconds": float(np.median(warm))}),
-    ]
-
-
-_FIRST_DECISION = """
-import sys
-import diffprior as dp
-dp.keep_compiled(sys.argv[2])
-import numpy as np
-prior = dp.DiffusionPrior.load(sys.argv[1])
-bandit = dp.Bandit(prior, dp.Linear(noise_std=1.0), seed=0)
-bandit.decide(np.random.default_rng(0).standard_normal((100, prior.dim)))
-"""
 
 
 def draws(bench: Bench) -> list[Measurement]:
@@ -274,15 +242,5 @@ def _numpy_peer() -> Callable[[], object]:
     return lambda: numpy_thompson_sampling(theta, features, noise, seed=0)
 
 
-SECTIONS = {
-    "runs": runs,
-    "decisions": decisions,
-    "updates": updates,
-    "logistic": logistic,
-    "first-decision": first_decision,
-    "draws": draws,
-    "fit": fit,
-}
-
 if __name__ == "__main__":
-    command(SECTIONS)
+    command({f.__name__: f for f in (runs, decisions, updates, logistic, draws, fit)})
