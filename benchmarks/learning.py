@@ -56,7 +56,7 @@ def measure(case: tuple[int, float, int, float, str], bench: Bench) -> list[Meas
     new = logs_of(np.random.default_rng(2), NUM_NEW_TASKS, *case[1:])
     begin = time.perf_counter()
     model = dp.learn(logs, likelihood, quick=bench.quick, progress=False)
-    about = {"seconds": time.perf_counter() - begin, **model.report.seconds, "rows": logs.num_rows}
+    about = {"seconds": time.perf_counter() - begin, **model.report.seconds}
     rows = [Measurement(f"learn: {model.report.chosen}", about)]
     for name, prior in {**model.families, "truth": truth(*case[2:4])}.items():
         if name != "diffusion":

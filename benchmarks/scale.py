@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import json
 import multiprocessing
 import tempfile
 import time
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -56,39 +56,41 @@ async def _bulk(port: int, seconds: float) -> int:
     end, ids, count = time.perf_counter() + seconds, list[str](), 0
     while time.perf_counter() < end:
         tables = rng.standard_normal((BATCH, 10, DIM)).round(3).tolist()
-        bodies = [{"task": f"t{rng.integers(TASKS)}", "features": table} for table in tables]
-        path, body = "/v1/models/shop/decisions", json.dumps({"decisions": bodies}).encode()
-        reply = json.loads((await connection.post(path, body))[1])
-        ids += [one["decision_id"] for one in reply["decisions"]]
+        names = [f"t{number}" for number in rng.integers(TASKS, size=BATCH)]
+        ids += await _decide(connection, names, tables)
         if len(ids) >= BULK:
             some, ids = ids[:BULK], ids[BULK:]
             rewards = [{"decision_id": one, "reward": float(rng.integers(2))} for one in some]
-            body = json.dumps({"rewards": rewards}).encode()
-            said = json.loads((await connection.post("/v1/rewards", body))[1])["rewards"]
+            said = (await connection.json("/v1/rewards", {"rewards": rewards}))[1]["rewards"]
             assert all(one["status"] == "learned" for one in said)
             count += BULK
     connection.close()
     return max(count, 1)
 
 
+async def _decide(connection: Connection, names: list[str], tables: list[Any]) -> list[str]:
+    bodies = [{"task": t, "features": x} for t, x in zip(names, tables, strict=True)]
+    reply = await connection.json("/v1/models/shop/decisions", {"decisions": bodies})
+    return [one["decision_id"] for one in reply[1]["decisions"]]
+
+
 async def _choices(port: int, seconds: float) -> int:
     """Choose among a thousand items, and reward every choice; how many."""
+    items = [f"t{number}" for number in range(ITEMS)]
+    end = time.perf_counter() + seconds
 
     async def work(seed: int) -> int:
         connection, rng, count = await Connection(port).open(), np.random.default_rng(seed), 0
         while time.perf_counter() < end:
-            context = rng.standard_normal(DIM).round(3).tolist()
-            body = json.dumps({"context": context, "items": items}).encode()
-            status, reply = await connection.post("/v1/models/shop/choices", body)
+            body = {"context": rng.standard_normal(DIM).round(3).tolist(), "items": items}
+            status, reply = await connection.json("/v1/models/shop/choices", body)
             if status == 200:
-                path = f"/v1/decisions/{json.loads(reply)['decision_id']}/reward"
-                await connection.post(path, b'{"reward": 1}')
+                path = f"/v1/decisions/{reply['decision_id']}/reward"
+                await connection.json(path, {"reward": 1})
                 count += 1
         connection.close()
         return count
 
-    items = [f"t{number}" for number in range(ITEMS)]
-    end = time.perf_counter() + seconds
     return max(1, sum(await asyncio.gather(*map(work, range(16)))))
 
 
@@ -96,13 +98,11 @@ def _touched(service: Service, num_tasks: int) -> float:
     """Memory of the service in MB, once it has decided for so many tasks."""
 
     async def decide() -> None:
-        connection = await Connection(service.port).open()
-        row = np.zeros((1, DIM)).tolist()
+        connection, row = await Connection(service.port).open(), np.zeros((1, DIM)).tolist()
+        names = [f"t{number}" for number in range(num_tasks)]
         for start in range(0, num_tasks, BATCH):
-            names = range(start, min(start + BATCH, num_tasks))
-            bodies = [{"task": f"t{number}", "features": row} for number in names]
-            body = json.dumps({"decisions": bodies}).encode()
-            await connection.post("/v1/models/shop/decisions", body)
+            some = names[start : start + BATCH]
+            await _decide(connection, some, [row] * len(some))
         connection.close()
 
     asyncio.run(decide())
@@ -112,39 +112,30 @@ def _touched(service: Service, num_tasks: int) -> float:
 def processes(bench: Bench) -> list[Measurement]:
     """One process and two on one PostgreSQL database, with two clients of 16 connections each, all
     on the same machine: the database and the clients take processor time too."""
-    seconds = 3.0 if bench.quick else 20.0
     rows = []
     with _postgresql() as address:
         store = make_store(address, dp.example_mixture("clusters"), TASKS)
         for count in (1, 2):
-            services = [Service(store) for _ in range(count)]
-            try:
-                for service in services:
-                    service.wait()
-                rows.append(_together(services, seconds))
-            finally:
-                for service in services:
-                    service.stop()
+            with running({str(number): store for number in range(count)}) as services:
+                rows.append(_together([*services.values()], 3.0 if bench.quick else 20.0))
     return rows
 
 
 def _together(services: list[Service], seconds: float) -> Measurement:
     ports = [services[0].port, services[-1].port]
-    cpu = sum(service.cpu_seconds() for service in services)
+    before = sum(service.cpu_seconds() for service in services)
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as clients:
         found: list[Load] = list(clients.map(_client, ports, [seconds] * 2))
     total = sum(one.decisions_per_second for one in found)
-    cpu = sum(service.cpu_seconds() for service in services) - cpu
-    return Measurement(
-        f"{len(services)} processes",
-        {
-            "decisions/s": total,
-            "p50, ms": float(np.mean([one.p50 for one in found])),
-            "p99, ms": max(one.p99 for one in found),
-            "services' CPU, ms": 1e3 * cpu / (total * seconds),
-            "errors": float(sum(one.errors for one in found)),
-        },
-    )
+    cpu = sum(service.cpu_seconds() for service in services) - before
+    quantities = {
+        "decisions/s": total,
+        "p50, ms": float(np.mean([one.p50 for one in found])),
+        "p99, ms": max(one.p99 for one in found),
+        "services' CPU, ms": 1e3 * cpu / (total * seconds),
+        "errors": float(sum(one.errors for one in found)),
+    }
+    return Measurement(f"{len(services)} processes", quantities)
 
 
 def _client(port: int, seconds: float) -> Load:

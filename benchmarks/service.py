@@ -53,7 +53,6 @@ class Connection:
         self._port = port
 
     async def open(self) -> "Connection":
-        """Connect."""
         streams = await asyncio.open_connection("127.0.0.1", self._port)
         self._reader, self._writer = streams
         return self
@@ -66,8 +65,12 @@ class Connection:
         length = int(reply.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         return int(reply[9:12]), await self._reader.readexactly(length)
 
+    async def json(self, path: str, body: Any) -> tuple[int, Any]:
+        """Status and content of the reply."""
+        status, reply = await self.post(path, json.dumps(body).encode())
+        return status, json.loads(reply)
+
     def close(self) -> None:
-        """Disconnect."""
         self._writer.close()
 
 
@@ -177,7 +180,6 @@ class Service:
         return replace(found, cpu_ms=1e3 * (self.cpu_seconds() - before) / count)
 
     def stop(self) -> None:
-        """End the process."""
         self._process.terminate()
         self._process.wait(60)
 
@@ -190,7 +192,7 @@ async def _is_ready(port: int) -> bool:
 
 
 @contextmanager
-def running(stores: dict[str, Path]) -> Iterator[dict[str, Service]]:
+def running(stores: dict[str, Any]) -> Iterator[dict[str, Service]]:
     """Services on these databases, ready; they are stopped in the end."""
     services = {}
     try:

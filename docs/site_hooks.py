@@ -16,7 +16,7 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 from nbclient import NotebookClient
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell
+from nbformat.v4 import new_code_cell, new_notebook
 from typer.cli import get_docs_for_click
 from typer.main import get_command
 
@@ -24,40 +24,42 @@ from diffprior.cli import app
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 SHARP = 2  # pixels of a picture for each that it takes on a page
-SETTINGS = f"import matplotlib; matplotlib.rcParams['figure.dpi'] = {72 * SHARP}"
+SETTINGS = f"%reset -f\nimport matplotlib; matplotlib.rcParams['figure.dpi'] = {72 * SHARP}"
 
 
 def on_files(files: Files, *, config: Any) -> Files:
     """Run the tutorials that are Python files in percent format; each becomes a page."""
-    for source in [file for file in files if re.match(r"tutorials/.*\.py$", file.src_uri)]:
-        path = source.src_uri.removesuffix(".py")
-        text, pictures, notebook = _page(source.name, source.content_string)
+    sources = [file for file in files if re.match(r"tutorials/.*\.py$", file.src_uri)]
+    texts = tuple(source.content_string for source in sources)
+    for source, text, cells in zip(sources, texts, _executed(texts), strict=True):
+        path, pictures = source.src_uri.removesuffix(".py"), dict[str, bytes]()
+        shown = [_shown(cell, source.name, pictures) for cell in cells]
+        end = f"[Download this page as a notebook]({source.name}.ipynb)\n"
+        plain = jupytext.writes(jupytext.reads(text, fmt="py:percent"), fmt="ipynb")
         files.remove(source)
-        files.append(File.generated(config, f"{path}.md", content=text))
-        files.append(File.generated(config, f"{path}.ipynb", content=notebook))
+        files.append(File.generated(config, f"{path}.md", content="\n\n".join([*shown, end])))
+        files.append(File.generated(config, f"{path}.ipynb", content=plain))
         for name, picture in pictures.items():
             files.append(File.generated(config, f"tutorials/{name}", content=picture))
     return files
 
 
 @functools.cache
-def _page(name: str, source: str) -> tuple[str, dict[str, bytes], str]:
-    """Markdown of a tutorial, its pictures, and the notebook that readers may download."""
-    notebook = jupytext.reads(source, fmt="py:percent")
-    plain = jupytext.writes(notebook, fmt="ipynb")
-    notebook.cells.insert(0, new_code_cell(SETTINGS))
+def _executed(texts: tuple[str, ...]) -> list[list[NotebookNode]]:
+    """Cells of the tutorials, run one after another in a process, which shares their programs."""
+    tutorials = [jupytext.reads(text, fmt="py:percent").cells for text in texts]
+    together = new_notebook()
+    for cells in tutorials:
+        together.cells += [new_code_cell(SETTINGS), *cells]
     with tempfile.TemporaryDirectory() as folder:
         NotebookClient(
-            notebook,
+            together,
             timeout=600,
             startup_timeout=600,
             resources={"metadata": {"path": folder}},
             extra_arguments=["--IPKernelApp.log_level=40"],
         ).execute()
-    pictures: dict[str, bytes] = {}
-    shown = [_shown(cell, name, pictures) for cell in notebook.cells[1:]]
-    end = f"[Download this page as a notebook]({name}.ipynb)\n"
-    return "\n\n".join([*shown, end]), pictures, plain
+    return tutorials
 
 
 def _shown(cell: NotebookNode, name: str, pictures: dict[str, bytes]) -> str:

@@ -1,4 +1,4 @@
-"""Official files of data sets: found in a folder, and verified by checksum."""
+"""Official files of data sets: found in a folder, and verified by the checksums of SHA256SUMS."""
 
 import csv
 import gzip
@@ -21,14 +21,23 @@ class DataFile(NamedTuple):
     member: str = ""  # to read of an archive; after a colon, of an archive in there
 
 
-INSTEVAL = DataFile(
-    dataset="multitask",
-    address="https://vincentarelbundock.github.io/Rdatasets/csv/lme4/InstEval.csv",
-    checksums={
-        "InstEval.csv": "13498ab015df1c2c2af465d13965cca0e91868029b0e4328557b3c709cddf476",
-        "InstEval.csv.gz": "14706261689c2c54cdc3ef9baf7573c9dea19c9a6f4c94659b5864f731ea203a",
-    },
-)
+SUMS = Path(__file__).with_name("SHA256SUMS").read_text(encoding="utf-8").splitlines()
+
+
+def data_file(dataset: str, address: str, *names: str, member: str = "") -> DataFile:
+    """A file by its names, with their checksums."""
+    known = {name: checksum for checksum, name in map(str.split, SUMS)}
+    return DataFile(dataset, address, {name: known[name] for name in names}, member)
+
+
+def rdataset(name: str) -> DataFile:
+    """A data set of one of R's packages, as CSV."""
+    address = f"https://vincentarelbundock.github.io/Rdatasets/csv/{name}.csv"
+    file = f"{name.partition('/')[2]}.csv"
+    return data_file("multitask", address, f"{file}.gz", file)
+
+
+INSTEVAL = rdataset("lme4/InstEval")
 
 
 def read_columns(file: DataFile, folder: str | Path | None) -> dict[str, np.ndarray]:

@@ -234,7 +234,6 @@ class Greedy:
         return int((self._means[rows] * visit.features).sum(axis=1).argmax())
 
     def update(self, item: int, x: Float[np.ndarray, " d"], reward: float) -> None:
-        """Learn from a reward."""
         row, z = self._rows[item], x / self._noise_std
         offset = self._offsets[row]
         self._precision[row] += np.outer(z, z)
@@ -264,7 +263,6 @@ class Sampled:
         return int(chosen) if visit.items is None else visit.items.tolist().index(chosen)  # type: ignore[arg-type]
 
     def update(self, item: int, x: Float[np.ndarray, " d"], reward: float) -> None:
-        """Learn from a reward."""
         self._items.update(item, x, reward)
 
 

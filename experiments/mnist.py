@@ -16,33 +16,19 @@ import optax
 import typer
 from jaxtyping import Array, Float, Int, Integer, Key, UInt8
 
-import diffprior as dp
 from diffprior.checks import positive_int
 
 from .data import Data, Measures, data_effort, run_data
-from .datasets import DataFile, read_data
+from .datasets import data_file, read_data
 from .results import Folder, Quick, Results, Runs, Seed, command
 
 # Byte for byte what http://yann.lecun.com/exdb/mnist/ held, where files are no longer served.
 ADDRESS = "https://ossci-datasets.s3.amazonaws.com/mnist"
-CHECKSUMS = {
-    "train-images-idx3-ubyte": (
-        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-    ),
-    "train-labels-idx1-ubyte": (
-        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-    ),
-    "t10k-images-idx3-ubyte": (
-        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-    ),
-    "t10k-labels-idx1-ubyte": (
-        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-    ),
-}  # packed, unpacked
+FILES = tuple(
+    data_file("mnist", f"{ADDRESS}/{name}.gz", f"{name}.gz", name)
+    for side in ("train", "t10k")
+    for name in (f"{side}-images-idx3-ubyte", f"{side}-labels-idx1-ubyte")
+)
 
 DIM = 8
 HIDDEN = 256
@@ -90,30 +76,10 @@ class Classifier(eqx.Module):
         return jnp.tanh(self.embedding(jax.nn.relu(self.hidden(pixels))))
 
 
-def mnist(folder: str | Path | None, *, seed: int = 0) -> dp.RowProblem:
-    """Find the digits that a random linear classifier favors, among ten random ones each round.
-
-    Rewards are linear with sigma = 1.
-
-    References:
-        Kveton et al. (2024), Appendix C.2.
-    """
-    embedding = embed_digits(*load_digits(folder), seed=seed)
-    parameters = one_against_rest(embedding.features, embedding.labels, seed=seed)
-    return dp.RowProblem(parameters, embedding.features, dp.Linear(noise_std=1.0))
-
-
 def load_digits(folder: str | Path | None) -> tuple[Digits, Digits]:
     """The 60,000 digits of MNIST to train on and the 10,000 to test on (LeCun and Cortes)."""
-    arrays = [parse_idx(read_data(digit_file(name), folder)) for name in CHECKSUMS]
+    arrays = [parse_idx(read_data(file, folder)) for file in FILES]
     return Digits(arrays[0], arrays[1]), Digits(arrays[2], arrays[3])
-
-
-def digit_file(name: str) -> DataFile:
-    """One of the four files."""
-    packed, unpacked = CHECKSUMS[name]
-    checksums = {f"{name}.gz": packed, name: unpacked}
-    return DataFile("mnist", f"{ADDRESS}/{name}.gz", checksums)
 
 
 def parse_idx(data: bytes) -> UInt8[np.ndarray, "..."]:

@@ -13,30 +13,21 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-import diffprior as dp
 from diffprior.checks import positive, positive_int
 
 from .data import Data, Measures, data_effort, run_data
-from .datasets import DataFile, read_data
+from .datasets import data_file, read_data
 from .results import Folder, Quick, Results, Runs, Seed, command
 
-RATINGS = DataFile(
-    dataset="ml-1m",
-    address="https://files.grouplens.org/datasets/movielens/ml-1m.zip",
-    checksums={
-        "ml-1m.zip": "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
-        "ratings.dat": "506d64ca44484487c11dc2d9a28de5c54948213e6b96285e298afe28d6ea4e0f",
-    },
-    member="ml-1m/ratings.dat",
-)
-MOVIES = DataFile(
-    dataset=RATINGS.dataset,
-    address=RATINGS.address,
-    checksums={
-        "ml-1m.zip": RATINGS.checksums["ml-1m.zip"],
-        "movies.dat": "0140fc2356357c1a851d0f52e893a1e4d3696df632c4141cea8d5bc3d621f0b9",
-    },
-    member="ml-1m/movies.dat",
+RATINGS, MOVIES = (
+    data_file(
+        "ml-1m",
+        "https://files.grouplens.org/datasets/movielens/ml-1m.zip",
+        "ml-1m.zip",
+        name,
+        member=f"ml-1m/{name}",
+    )
+    for name in ("ratings.dat", "movies.dat")
 )
 RIDGE = 1.0
 NUM_SWEEPS = 50
@@ -65,18 +56,6 @@ class Factors(NamedTuple):
     users: Float[np.ndarray, "i d"]
     movies: Float[np.ndarray, "j d"]
     noise_std: float
-
-
-def movielens(folder: str | Path | None, *, seed: int = 0) -> dp.RowProblem:
-    """A random movie of MovieLens 1M is recommended to one of ten random users each round.
-
-    Rewards are linear with the noise of the ratings.
-
-    References:
-        Kveton et al. (2024), Section 6.3.
-    """
-    factors = factorize(load_ratings(folder), seed=seed)
-    return dp.RowProblem(factors.movies, factors.users, dp.Linear(noise_std=factors.noise_std))
 
 
 def load_ratings(folder: str | Path | None) -> Ratings:

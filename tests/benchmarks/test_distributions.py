@@ -7,7 +7,6 @@ import pytest
 
 from benchmarks import distributions
 from benchmarks.distributions import (
-    LIKELIHOODS,
     SHAPES,
     MixtureDistribution,
     distribution,
@@ -90,40 +89,34 @@ def test_draws_on_a_sheet_have_the_moments_of_weighted_atoms() -> None:
         assert_mean(draw[:, 0] ** 2, square[0])
 
 
-def test_draws_of_a_wide_prior_have_the_moments_of_a_grid() -> None:
-    num_observations, likelihood = 3, "negative-binomial"
-    source = distribution("wide-2", likelihood)
+def test_draws_given_clicks_have_the_moments_of_a_grid() -> None:
+    source = distribution("clusters-2", "logistic")
     assert isinstance(source, MixtureDistribution)
-    tasks = source.tasks(num_observations, 1, 0, likelihood)
-    draws = source.posterior(1, tasks, DRAWS)
-    family, evidence = LIKELIHOODS[likelihood](), tasks.evidence
-    reach = 6 * distributions.WIDE[likelihood]
-    points = grid(-reach, reach, 240)[0]
-    for index, draw in enumerate(draws):
-        x, y = (
-            np.asarray(a)[index, :num_observations] for a in (evidence.features, evidence.rewards)
-        )
-        logs = np.asarray(family.log_density(jnp.asarray(y)[None], jnp.asarray(points @ x.T)))
-        wide = distributions.WIDE[likelihood]
-        logs = logs.sum(axis=1) - 0.5 * np.sum(points**2, axis=1) / wide**2
-        mean, square = grid_moments(points, logs)
-        for column in range(2):
-            assert_mean(draw[:, column], mean[column])
-            assert_mean(draw[:, column] ** 2, square[column])
+    tasks = source.tasks(5, 1, 0, "logistic")
+    (draw,) = source.posterior(1, tasks, DRAWS)
+    points = grid(-7.0, 7.0, 280)[0]
+    evidence, prior = jax.tree.map(lambda leaf: np.asarray(leaf[0]), tasks.evidence), source.prior
+    eta = points @ evidence.features[:5].T
+    logs = np.sum(eta * evidence.rewards[:5] - np.logaddexp(0, eta), axis=1)
+    away = (points[:, None] - np.asarray(prior.means)) / 0.3
+    logs += np.log(np.exp(-0.5 * np.sum(away**2, axis=2)).sum(axis=1) + 1e-300)
+    mean, square = grid_moments(points, logs)
+    for column in range(2):
+        assert_mean(draw[:, column], mean[column])
+        assert_mean(draw[:, column] ** 2, square[column])
 
 
 def test_chains_over_blocks_have_the_moments_of_weighted_draws() -> None:
-    source = distribution("blocks-4", "logistic")
-    tasks = source.tasks(8, 1, 0, "logistic")
-    draws = source.posterior(1, tasks, 500)
+    source = distribution("blocks-4")
+    tasks = source.tasks(8, 1, 0)
+    (draw,) = source.posterior(1, tasks, 500)
     atoms = source.sample(99, 100_000)
-    for index, draw in enumerate(draws):
-        evidence = jax.tree.map(lambda leaf, i=index: leaf[i], tasks.evidence)
-        logs = np.asarray(jax.vmap(evidence.log_likelihood)(jnp.asarray(atoms)))
-        mean = grid_moments(atoms, logs)[0]
-        error = draw.std(axis=0) / np.sqrt(500)
-        atoms_of_blocks = draw.std(axis=0) / np.sqrt(distributions.BLOCK_ATOMS)
-        assert np.all(np.abs(draw.mean(axis=0) - mean) < 5 * (error + atoms_of_blocks))
+    precision, shift = (np.asarray(a[0]) for a in (tasks.evidence.precision, tasks.evidence.shift))
+    logs = atoms @ shift - 0.5 * np.sum((atoms @ precision) * atoms, axis=1)
+    mean = grid_moments(atoms, logs)[0]
+    error = draw.std(axis=0) / np.sqrt(500)
+    atoms_of_blocks = draw.std(axis=0) / np.sqrt(distributions.BLOCK_ATOMS)
+    assert np.all(np.abs(draw.mean(axis=0) - mean) < 5 * (error + atoms_of_blocks))
 
 
 def test_distribution_without_exact_posterior_raises() -> None:

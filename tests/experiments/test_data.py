@@ -50,16 +50,17 @@ def ratings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The four files, small, with their checksums in the official place."""
-    rng, checksums = np.random.default_rng(5), {}
-    for name in mnist.CHECKSUMS:
+    rng, files = np.random.default_rng(5), []
+    for file in mnist.FILES:
+        name = next(iter(file.checksums))
         shape = (300, 5, 6) if "images" in name else (300,)
         array = rng.integers(0, 4, shape).astype(np.uint8)
         sizes = b"".join(size.to_bytes(4, "big") for size in shape)
         plain = bytes([0, 0, 8, array.ndim]) + sizes + array.tobytes()
         packed = gzip.compress(plain)
-        (tmp_path / f"{name}.gz").write_bytes(packed)
-        checksums[name] = tuple(hashlib.sha256(d).hexdigest() for d in (packed, plain))
-    monkeypatch.setattr(mnist, "CHECKSUMS", checksums)
+        (tmp_path / name).write_bytes(packed)
+        files.append(file._replace(checksums={name: hashlib.sha256(packed).hexdigest()}))
+    monkeypatch.setattr(mnist, "FILES", tuple(files))
     return tmp_path
 
 

@@ -14,7 +14,6 @@ from experiments.mnist import (
     draw_tasks,
     embed_digits,
     load_digits,
-    mnist,
     one_against_rest,
     parse_idx,
 )
@@ -63,13 +62,14 @@ def test_damaged_idx_raises(data: bytes, message: str) -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The four files, small, with their checksums in the official place."""
     train, test = digits(600, 0), digits(200, 1)
-    checksums = {}
+    files = []
     arrays = (train.images, train.labels, test.images, test.labels)
-    for name, array in zip(module.CHECKSUMS, arrays, strict=True):
-        packed = gzip.compress(idx(array))
-        (tmp_path / f"{name}.gz").write_bytes(packed)
-        checksums[name] = tuple(hashlib.sha256(d).hexdigest() for d in (packed, idx(array)))
-    monkeypatch.setattr(module, "CHECKSUMS", checksums)
+    for file, array in zip(module.FILES, arrays, strict=True):
+        forms = (gzip.compress(idx(array)), idx(array))
+        sums = map(lambda data: hashlib.sha256(data).hexdigest(), forms)
+        (tmp_path / next(iter(file.checksums))).write_bytes(forms[0])
+        files.append(file._replace(checksums=dict(zip(file.checksums, sums, strict=True))))
+    monkeypatch.setattr(module, "FILES", tuple(files))
     return tmp_path
 
 
@@ -90,7 +90,7 @@ def test_files_are_read_packed_and_unpacked(folder: Path) -> None:
 
 def test_missing_data_names_the_address(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="https://.*/mnist/train-images-idx3-ubyte.gz"):
-        mnist(tmp_path)
+        load_digits(tmp_path)
 
 
 def test_embedding_is_small_bounded_and_separates_the_labels() -> None:
