@@ -72,29 +72,23 @@ def shapes(name: str, dim: int, key: Key[Array, ""], n: int) -> Float[Array, "n 
 def worlds(bench: Bench, dim: int) -> Iterator[tuple[str, World]]:
     """Of each shape, a mixture that is known exactly, and the shape with a learned denoiser."""
     axis = (np.arange(CELLS) + 0.5) * (2 * EDGE / CELLS) - EDGE
-    grid = jnp.asarray(np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2), float)
+    grid = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
     for shape in SHAPES:
         sample = functools.partial(shapes, shape, dim)
         samples = np.asarray(sample(jax.random.key(100), NUM_SAMPLES), float)
         mixture = dp.MixturePrior.fit(samples, 16)
         parts = (np.asarray(a, float) for a in (mixture.weights, mixture.means, mixture.covs))
-        density = GaussianMixture.from_covs(*parts).log_density
-        learned = bench.learned(f"{shape}, {dim}", samples)
-        for kind, prior, truth in (
-            ("exact", mixture, mixture.sample),
-            ("learned", learned, sample),
+        exact = GaussianMixture.from_covs(*parts).log_density
+        known = functools.partial(log_density, shape)
+        for kind, prior, truth, density in (
+            ("exact", mixture, mixture.sample, exact),
+            ("learned", bench.learned(f"{shape}, {dim}", samples), sample, known),
         ):
-            if dim == 2:
-                known = functools.partial(log_density, shape)
-                log_prior = (
-                    jnp.asarray(density(np.asarray(grid)), float)
-                    if kind == "exact"
-                    else known(grid)
-                )
-                yield f"{shape}, {kind}", World(truth, prior, grid, log_prior, 2 * EDGE / CELLS)
-            else:
-                atoms = jnp.asarray(truth(jax.random.key(7), ATOMS), float)
-                yield f"{shape}, {kind}", World(truth, prior, atoms, jnp.zeros(ATOMS), 0.0)
+            atoms = jnp.asarray(grid if dim == 2 else truth(jax.random.key(7), ATOMS), float)
+            logs = density(grid) if dim == 2 else np.zeros(ATOMS)
+            width = 2 * EDGE / CELLS if dim == 2 else 0.0
+            world = World(truth, prior, atoms, jnp.asarray(logs, float), width)
+            yield f"{shape}, {kind}", world
 
 
 @eqx.filter_jit
@@ -191,11 +185,11 @@ def regret(bench: Bench) -> list[Measurement]:
             "linear": dp.ThompsonSampling(linear, dp.Linear(NOISE_STD)),
             "exact": dp.EmpiricalPrior(samples),
         }
-        found = dp.simulate(problem, agents, num_runs, num_rounds, throw=False).regret
-        for name, each in found.items():
-            last = each[:, -1]
-            error = float(last.std(ddof=1) / np.sqrt(len(last)))
-            rows.append(Measurement(f"{fn.__name__}, {name}", {"regret": last.mean(), "se": error}))
+        found = dp.simulate(problem, agents, num_runs, num_rounds, throw=False)
+        for name in agents:
+            mean, error = found.mean(name)[-1], found.standard_error(name)[-1]
+            quantities = {"regret": float(mean), "se": float(error)}
+            rows.append(Measurement(f"{fn.__name__}, {name}", quantities))
     return rows
 
 

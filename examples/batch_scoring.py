@@ -12,7 +12,7 @@ from shop import OFFERS, past_visits
 import diffprior as dp
 
 model = dp.load("shop.model")
-log = pl.DataFrame(past_visits(num_campaigns=40, visits=15))  # of the campaigns that run now
+log = pl.DataFrame(past_visits(num_campaigns=20, visits=15))  # of the campaigns that run now
 rows = []
 for (campaign,), visits in log.group_by("campaign", maintain_order=True):
     bandit = model.bandit(attributes={"category": visits["category"][0]}, seed=campaign)

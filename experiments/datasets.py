@@ -1,6 +1,5 @@
 """Official files of data sets: found in a folder, and verified by the checksums of SHA256SUMS."""
 
-import csv
 import gzip
 import hashlib
 import io
@@ -9,7 +8,8 @@ import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
+import pyarrow as pa
+from pyarrow import csv
 
 
 class DataFile(NamedTuple):
@@ -40,15 +40,14 @@ def rdataset(name: str) -> DataFile:
 INSTEVAL = rdataset("lme4/InstEval")
 
 
-def read_columns(file: DataFile, folder: str | Path | None) -> dict[str, np.ndarray]:
-    """Columns of a table of comma-separated values, as text, by their names.
+def read_table(file: DataFile, folder: str | Path | None, *texts: str) -> pa.Table:
+    """A table of comma-separated values, with codes of categories as texts.
 
     Raises:
         FileNotFoundError, ValueError: As of `read_data`.
     """
-    rows = csv.reader(io.StringIO(read_data(file, folder).decode()))
-    names = next(rows)
-    return dict(zip(names, np.array(list(rows)).T, strict=True))
+    options = csv.ConvertOptions(column_types={column: pa.string() for column in texts})
+    return csv.read_csv(io.BytesIO(read_data(file, folder)), convert_options=options)
 
 
 def read_data(file: DataFile, folder: str | Path | None) -> bytes:

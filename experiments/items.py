@@ -23,7 +23,7 @@ from diffprior.progress import progress
 from diffprior.reporting.page import Callout, Text
 from diffprior.reporting.tables import Table, plus_minus
 
-from .datasets import INSTEVAL, read_columns
+from .datasets import INSTEVAL, read_table
 from .movielens import load_catalog, regress
 from .results import Folder, Quick, Results, Runs, Seed, command
 
@@ -164,7 +164,8 @@ def insteval_ratings(folder: Path | None, seed: int) -> Ratings:
     """Lecturers rated by students: features are one, whether the lecture was for another
     department, how long ago it was, and the student's semester; attributes are departments.
     """
-    columns = {k: v.astype(float) for k, v in read_columns(INSTEVAL, folder).items()}
+    table = read_table(INSTEVAL, folder)
+    columns = {name: table[name].to_numpy().astype(float) for name in table.column_names}
     students, lecturers = (np.unique(columns[k], return_inverse=True)[1] for k in ("s", "d"))
     ages = [columns[k] - columns[k].mean() for k in ("lectage", "studage")]
     ages = [age / age.std() for age in ages]

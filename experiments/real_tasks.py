@@ -9,7 +9,6 @@ R's packages lme4 (InstEval, sleepstudy) and mlmRev (Chem97, Hsb82) as CSV; `ban
 """
 
 import dataclasses
-import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,13 +18,12 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv
 
 import diffprior as dp
 from diffprior.learning.attributes import NUM_ROWS
 from diffprior.logs.statistics import folds, label_hashes
 
-from .datasets import INSTEVAL, DataFile, data_file, rdataset, read_data
+from .datasets import INSTEVAL, DataFile, data_file, rdataset, read_data, read_table
 from .items import movielens_ratings
 from .mnist import FILES, draw_tasks, embed_digits, load_digits
 from .movielens import RATINGS
@@ -147,9 +145,8 @@ def fold_of(labels: np.ndarray, seed: int) -> np.ndarray:
 
 
 def table(file: DataFile, *texts: str) -> Reader:
-    """A reader of a CSV file, with codes of categories as texts."""
-    options = csv.ConvertOptions(column_types={column: pa.string() for column in texts})
-    return lambda folder: csv.read_csv(io.BytesIO(read_data(file, folder)), convert_options=options)
+    """A reader of a CSV file."""
+    return lambda folder: read_table(file, folder, *texts)
 
 
 def bank_table(folder: Path) -> pa.Table:

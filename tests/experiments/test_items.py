@@ -1,6 +1,7 @@
 """Replays of ratings and simulated catalogs, small enough to be worked out by hand."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import diffprior as dp
@@ -111,8 +112,8 @@ def test_lecturers_have_departments(monkeypatch: pytest.MonkeyPatch) -> None:
         "dept": ["5", "1", "5", "1"],
         "y": ["5", "1", "3", "3"],
     }
-    columns = {name: np.array(column) for name, column in text.items()}
-    monkeypatch.setattr(module, "read_columns", lambda file, folder: columns)
+    table = pa.table({name: [int(cell) for cell in column] for name, column in text.items()})
+    monkeypatch.setattr(module, "read_table", lambda file, folder: table)
     found = insteval_ratings(None, 0)
     assert found.attributes.tolist() == [[0.0, 1.0], [1.0, 0.0]]
     np.testing.assert_array_equal(found.features[:, :2], [[1, 0], [1, 1], [1, 0], [1, 1]])

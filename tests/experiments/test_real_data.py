@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import real_data, real_tasks
+from experiments import datasets, real_data, real_tasks
 from experiments.datasets import DataFile
 from experiments.items import Ratings
 from experiments.mnist import Embedding
@@ -37,6 +37,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
         return next(files[name] for name in names if name in files)
 
     monkeypatch.setattr(real_tasks, "read_data", read)
+    monkeypatch.setattr(datasets, "read_data", read)
     rng = np.random.default_rng(0)
     for name, header in COLUMNS.items():
         lines = [header]
