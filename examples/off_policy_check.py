@@ -13,7 +13,7 @@ from shop import OFFERS, past_visits
 import diffprior as dp
 
 model = dp.load("shop.model")
-log = [row for row in past_visits(num_campaigns=240) if row["campaign"] >= 200]  # not learned from
+log = [row for row in past_visits(num_campaigns=300) if row["campaign"] >= 200]  # not learned from
 offers = model.encoder.encode(OFFERS)
 taken = [OFFERS.index({"discount": row["discount"], "gift": row["gift"]}) for row in log]
 decisions = dp.evaluate.LoggedDecisions.from_arrays(

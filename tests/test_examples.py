@@ -17,7 +17,7 @@ def test_examples_from_logs_to_decisions(
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import shop
 
-    fewer = functools.partial(shop.past_visits, num_campaigns=40, visits=20)  # unless it is said
+    fewer = functools.partial(shop.past_visits, num_campaigns=60)  # unless a script says how many
     monkeypatch.setattr(shop, "past_visits", fewer)
 
     def run(name: str) -> str:
