@@ -20,7 +20,7 @@ GAUSSIAN = ("--families", "gaussian", "--quick")
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
-    tasks, x, y = rows(rng, blobs(rng, 80), 4.0)
+    tasks, x, y = rows(rng, blobs(rng, 80), 20.0)
     frame = pd.DataFrame({"user": tasks, "x1": x[:, 0], "x2": x[:, 1], "rating": y})
     path = tmp_path_factory.mktemp("logs") / "logs.parquet"
     frame.to_parquet(path)
