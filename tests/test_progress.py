@@ -60,7 +60,7 @@ def test_learning_ends_where_its_plan_does(monkeypatch: pytest.MonkeyPatch) -> N
     """Steps of families that were not fitted are dropped, so that the bar ends full."""
     rng = np.random.default_rng(0)
     config = LearningConfig(search=SearchConfig(max_components=2, max_tied=0), max_rounds=1)
-    for num_tasks, arguments in ((250, {"quick": True}), (30, {})):
+    for num_tasks, arguments in ((250, {"quick": True}), (60, {})):
         counted: list[Progress] = []
 
         @contextlib.contextmanager
@@ -73,6 +73,6 @@ def test_learning_ends_where_its_plan_does(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(
             importlib.import_module("diffprior.learning.learn"), "progress_bar", kept
         )
-        logs = dp.Logs(*rows(rng, blobs(rng, num_tasks), 30.0))
+        logs = dp.Logs(*rows(rng, blobs(rng, num_tasks), 100.0))
         dp.learn(logs, dp.Linear(noise_std=1.0), config=config, **arguments)
         assert counted[0].done == counted[0].total > 0
