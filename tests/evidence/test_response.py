@@ -139,7 +139,7 @@ def test_particles_have_the_moments_of_a_grid() -> None:
     h = history(case, 5, "logistic")
     prior = dp.DiffusionPrior.from_prior(dp.GaussianPrior(case.mean, case.cov))
     mean, cov, log_evidence = h.on_a_grid()
-    sampler = dp.TwistedSMC(prior, num_particles=16)
+    sampler = dp.TwistedSMC(prior, num_particles=16, steps=8)
     draws, info = sampler.sample_many(KEY, h.evidence(), 1024)
     assert_near(np.exp(np.asarray(info.log_evidence) - log_evidence), 1.0, allowance=0.01)
     centered = (np.asarray(draws) - mean) / np.sqrt(np.diagonal(cov))
