@@ -15,7 +15,7 @@ from cases import random_cov, representable, tolerance
 from diffprior.gaussian import tilted
 from statistic import assert_mean
 
-DIMS = (1, 2, 5, 32)
+DIMS = (1, 3, 9)
 both_precisions = pytest.mark.float32
 
 tilt = jax.jit(lambda gaussian, precision, shift: gaussian.tilt(precision, shift))
@@ -47,7 +47,7 @@ def test_kl_is_lemma_5(dim: int) -> None:
     assert_allclose(first.kl(second), reference.gaussian_kl(*numbers), rtol=tolerance(1e-11, 1e-4))
 
 
-@given(st.integers(0, 10**6), st.sampled_from(DIMS[:3]))
+@given(st.integers(0, 10**6), st.sampled_from(DIMS[:2]))
 def test_kl_is_positive_and_zero_only_for_itself(seed: int, dim: int) -> None:
     _, (first, second) = pair(seed, dim)
     assert first.kl(second) > 0
@@ -99,7 +99,7 @@ def test_tilt_by_a_precision_of_any_rank(dim: int, rank: int | None) -> None:
     assert_allclose(log_mass, expected, rtol=tolerance(1e-10, 1e-4), atol=tolerance(1e-10, 1e-4))
 
 
-@pytest.mark.parametrize("dim", [1, 2, 5])
+@pytest.mark.parametrize("dim", [1, 3])
 def test_tilt_of_a_point_mass_stays_there(dim: int) -> None:
     (mean, _, shift, precision), _ = pair(dim, dim)
     point = dp.Gaussian(jnp.asarray(mean), jnp.zeros((dim, dim)))
@@ -111,7 +111,7 @@ def test_tilt_of_a_point_mass_stays_there(dim: int) -> None:
 
 
 @both_precisions
-@pytest.mark.parametrize("dim", [5, 8, 9, 32])
+@pytest.mark.parametrize("dim", [8, 32])
 @pytest.mark.parametrize("rank", [1, 3])
 def test_tilt_of_a_degenerate_gaussian(dim: int, rank: int) -> None:
     rng = np.random.default_rng(dim)
@@ -125,7 +125,7 @@ def test_tilt_of_a_degenerate_gaussian(dim: int, rank: int) -> None:
     assert_allclose(posterior.cov, expected_cov, atol=tolerance(1e-9, 1e-3))
 
 
-@given(st.integers(0, 10**6), st.sampled_from(DIMS[:3]))
+@given(st.integers(0, 10**6), st.sampled_from(DIMS[:2]))
 def test_tilting_twice_is_tilting_by_the_sum(seed: int, dim: int) -> None:
     (_, first_precision, first_shift, second_precision), (gaussian, other) = pair(seed, dim)
     first = jnp.asarray(first_precision), jnp.asarray(first_shift)

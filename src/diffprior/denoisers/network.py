@@ -106,10 +106,8 @@ class Correction(eqx.Module, Serializable):
         """The correction in units of (I + P)^(-1/2)."""
         inputs = (responsibilities, bounded(x, MAX_INPUT), bounded(y, MAX_MOVE))
         weights = (self.weights_component, self.weights_mean, self.weights_move)
-        h = jax.nn.silu(evidence_bias + jnp.concatenate(inputs) @ jnp.concatenate(weights))
-        for weights, bias in zip(self.weights_hidden, self.bias_hidden, strict=True):
-            h = h + jax.nn.silu(h @ weights + bias)
-        out = h @ self.weights_out + self.bias_out
+        first = evidence_bias + jnp.concatenate(inputs) @ jnp.concatenate(weights)
+        out = residual_layers(self, first)
         longest = MAX_OUTPUT * out.shape[0] ** 0.5
         return out * jnp.minimum(1.0, longest * jax.lax.rsqrt(jnp.sum(out**2) + 1e-12))
 
@@ -118,6 +116,16 @@ class Correction(eqx.Module, Serializable):
         leaves = (np.asarray(leaf) for leaf in (self.weights_out, self.bias_out))
         changed = tuple(jax.device_put((factor * leaf).astype(leaf.dtype)) for leaf in leaves)
         return eqx.tree_at(lambda net: (net.weights_out, net.bias_out), self, changed)
+
+
+def residual_layers(
+    net: "Correction | NetworkDenoiser", first: Float[Array, " width"]
+) -> Float[Array, " d"]:
+    """All that follows the linear part of the first layer."""
+    h = jax.nn.silu(first)
+    for weights, bias in zip(net.weights_hidden, net.bias_hidden, strict=True):
+        h = h + jax.nn.silu(h @ weights + bias)
+    return h @ net.weights_out + net.bias_out
 
 
 def evidence_features(precision: Spectral) -> Float[Array, " features"]:
@@ -478,7 +486,8 @@ class NetworkDenoiser(AbstractDenoiser):
 
         def mean(shift: Float[Array, " d"]) -> Float[Array, " d"]:
             x = gaussian_mean(precision, shift)
-            f = precision.rotate(self._correction(x, bias))
+            first = x @ self.weights_in[: self.dim] + bias
+            f = precision.rotate(residual_layers(self, first))
             return x + precision.unrotate(correction_scale(precision.values) * f)
 
         return derivative_moments(mean, precision, shift)
@@ -491,13 +500,6 @@ class NetworkDenoiser(AbstractDenoiser):
         else:
             features = evidence_features(precision)
         return features @ self.weights_in[self.dim :] + self.bias_in
-
-    def _correction(self, x: Float[Array, " d"], bias: Array) -> Float[Array, " d"]:
-        """The network F."""
-        h = jax.nn.silu(x @ self.weights_in[: self.dim] + bias)
-        for weights, own in zip(self.weights_hidden, self.bias_hidden, strict=True):
-            h = h + jax.nn.silu(h @ weights + own)
-        return h @ self.weights_out + self.bias_out
 
 
 class StagewiseDenoiser(AbstractDenoiser):
