@@ -169,12 +169,17 @@ class GaussianMixture(eqx.Module, Serializable):
             return jax.tree.map(lambda leaf: jax.device_put(np.asarray(leaf, dtype)), self)
         return jax.tree.map(lambda leaf: on_device(np.asarray(leaf)), self)
 
+    @staticmethod
+    def standard(log_weights: Float[np.ndarray, " k"], dim: int) -> "GaussianMixture":
+        """N(0, I) as every component, of NumPy arrays."""
+        k = len(log_weights)
+        vectors = np.tile(np.eye(dim), (k, 1, 1))
+        return GaussianMixture(log_weights, np.zeros((k, dim)), vectors, np.ones((k, dim)))
+
     def standard_like(self) -> "GaussianMixture":
         """N(0, I) in arrays of the same shape: the other components weigh nothing."""
-        k, d = self.means.shape
-        others = np.where(np.arange(k) == 0, 0.0, -1e9)
-        arrays = (others, np.zeros((k, d)), np.tile(np.eye(d), (k, 1, 1)), np.ones((k, d)))
-        return GaussianMixture(*arrays).on_device(self.means.dtype)
+        others = np.where(np.arange(self.num_components) == 0, 0.0, -1e9)
+        return GaussianMixture.standard(others, self.dim).on_device(self.means.dtype)
 
     @property
     def num_components(self) -> int:

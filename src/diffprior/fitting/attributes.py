@@ -143,15 +143,10 @@ def regress_tasks(
     mixture: GaussianMixture | None = None,
     start: Regression | None = None,
 ) -> Regression:
-    """From evidence about the parameters of each task.
+    """From evidence about the parameters of each task, in the order of the blocks.
 
-    Args:
-        blocks: The evidence.
-        attributes: One row per task in the order of the blocks; NaN where one is not known.
-        gaussian: Prior without attributes.
-        columns: Number of the raw column of each attribute; by default all are of one.
-        mixture: Prior of the residuals that `start` leaves; by default a Gaussian, estimated too.
-        start: Coefficients to start from.
+    A `gaussian` is the prior without attributes; a `mixture` that of the residuals that `start`
+    leaves, by default a Gaussian, estimated too.
     """
     tasks = [block for block in blocks if isinstance(block, RowTasks)]
     found, residual = start, gaussian if mixture is None else mixture

@@ -147,14 +147,9 @@ class Samples(AbstractTasks):
 
     With the sufficient statistics T(x) = (1, x, upper triangle of x x') the log density of every
     component is linear in T, and an E-step sums T by responsibility. Computed in the precision of
-    `x`, which should be in units of its spread; sums are added in double precision.
-
-    Args:
-        x: Samples (n, d).
-        weights: How many times each counts (n,); once by default.
-        blur: Standard deviation of noise through which models are scored: finer detail than that
-            is not to be had from samples of many parameters.
-        seed: Of that noise.
+    `x`, which should be in units of its spread; sums are added in double precision. Models are
+    scored through noise of standard deviation `blur`, drawn from `seed`: finer detail than that is
+    not to be had from samples of many parameters.
     """
 
     def __init__(
@@ -422,12 +417,8 @@ def initial_mixture(
     shares = np.full((len(unit), num_components), 0.02 / num_components, np.float32)
     shares[np.arange(len(unit)), labels] += 0.98
     d = unit.shape[1]
-    standard = GaussianMixture(
-        np.full(num_components, -np.log(num_components)),
-        np.zeros((num_components, d)),
-        np.tile(np.eye(d), (num_components, 1, 1)),
-        np.ones((num_components, d)),
-    )
+    log_weights = np.full(num_components, -np.log(num_components))
+    standard = GaussianMixture.standard(log_weights, d)
     sums = Samples(unit, weights).sums_by(standard, shares)
     return maximize(standard, sums, model, MIN_VARIANCE * np.eye(d))[0].transform(mean, factor)
 

@@ -22,9 +22,7 @@ from ..evidence.linear import Linear
 from ..logs.logs import Logs
 from ..logs.statistics import TaskStatistics, normals, segment_sums, triangle_places, uniforms
 from ..mixture import GaussianMixture
-from .em import SCORING_DRAWS, AbstractTasks, PooledRows, Sums
-
-TINY = 1e-300
+from .em import SCORING_DRAWS, TINY, AbstractTasks, PooledRows, Sums
 
 
 def symmetric(triangles: Float[np.ndarray, " p *n"]) -> Float[np.ndarray, "d d *n"]:
