@@ -5,7 +5,7 @@ import pytest
 
 import diffprior as dp
 from diffprior.evaluate import LoggedDecisions, off_policy
-from diffprior.evaluate.replay import _estimates, _of_actions, _probabilities, _Replayed
+from diffprior.evaluate.replay import _estimates, _probabilities, _Replayed
 
 DIM, ACTIONS, NOISE = 2, 4, 1.0
 NUM_LOGS, TASKS_OF_LOG, ROUNDS = 100, 40, 5
@@ -177,26 +177,18 @@ def test_decisions_without_propensity_are_evidence_alone() -> None:
 
 @pytest.fixture(scope="module")
 def logs() -> list[tuple[dp.evaluate.OffPolicy, float, float]]:
-    """Of 100 logs: the estimates, the truth, and the mean of a randomized tenth of the traffic.
-
-    All logs are replayed at once, as their tasks do not depend on each other.
-    """
+    """Of 100 logs: the estimates, the truth, and the mean of a randomized tenth of the traffic."""
     every = Log(0, NUM_LOGS * TASKS_OF_LOG, ROUNDS)
-    pi, decisions = every.target_shares(), every.decisions()
-    agent = dp.ThompsonSampling(dp.Exact(TARGET), dp.Linear(NOISE))
-    taken, expected, means, _ = _of_actions(agent, decisions, np.arange(len(decisions)), 64, 0)
-    labels = np.unique(np.arange(NUM_LOGS * TASKS_OF_LOG).astype(str)).astype(int)
-    log_of, found = labels[decisions.tasks] // TASKS_OF_LOG, []
+    pi = every.target_shares()
+    found = []
     for i in range(NUM_LOGS):
         some = slice(TASKS_OF_LOG * i, TASKS_OF_LOG * (i + 1))
-        true, own = (a[some].reshape(-1, ACTIONS) for a in (every.means, pi))
+        means, own = (a[some].reshape(-1, ACTIONS) for a in (every.means, pi))
         tenth = every.rng.permutation(len(own))[: len(own) // 10]
-        shown = np.argmax(every.rng.random((len(tenth), 1)) < np.cumsum(own[tenth], axis=1), axis=1)
-        paid = true[tenth, shown] + NOISE * every.rng.standard_normal(len(tenth))
-        rows = np.flatnonzero(log_of == i)
-        replayed = _Replayed(taken[rows], expected[rows], means[rows], 0)
-        estimates = _estimates(decisions, rows, replayed)
-        found.append((estimates, float(np.mean(np.sum(own * true, axis=1))), paid.mean()))
+        taken = np.argmax(every.rng.random((len(tenth), 1)) < np.cumsum(own[tenth], axis=1), axis=1)
+        paid = means[tenth, taken] + NOISE * every.rng.standard_normal(len(tenth))
+        estimates = off_policy(TARGET, every.decisions(some), dp.Linear(NOISE), seed=i)
+        found.append((estimates, float(np.mean(np.sum(own * means, axis=1))), paid.mean()))
     return found
 
 
