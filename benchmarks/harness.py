@@ -90,6 +90,11 @@ class Bench:
 
     folder: Path
     quick: bool = False
+    only: tuple[str, ...] = ()
+
+    def wants(self, case: str) -> bool:
+        """Whether a case is to be measured: if its name has any of the texts of `only`."""
+        return not self.only or any(text in case for text in self.only)
 
     def prior(self, name: str, preset: str = "default") -> dp.DiffusionPrior:
         """A prior learned from samples of the mixture called `name`."""
@@ -123,11 +128,13 @@ def command(
         ] = Path("results/bench"),
         json: Json = None,
         quick: Annotated[bool, typer.Option("--quick", help="Fewer repetitions.")] = False,
+        only: Annotated[list[str] | None, typer.Option(help="Text in names of cases.")] = None,
     ) -> None:
         with friendly_errors():
             names = [choice("section", name, tuple(sections)) for name in section or ()]
             names = names or list(usual or sections)
-            found = run(Bench(out, quick), {name: sections[name] for name in names})
+            bench = Bench(out, quick, tuple(only or ()))
+            found = run(bench, {name: sections[name] for name in names})
             if finish is not None:
                 finish(out, found)
             write_json(json, {name: as_numbers(rows) for name, rows in found.items()})

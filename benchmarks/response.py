@@ -2,11 +2,15 @@
 
 `python -m benchmarks.response` draws tasks from the shapes H and corners, or from mixtures fitted
 to them. Of two parameters, exact draws come from a grid; of four, from weighted draws of the prior.
+
+Cells run side by side after `--section priors`, which learns what they share: a process for each of
+`--section cosine-linear --only "corners, learned, TwistedSMC, N = 20,"` and so on (with the comma),
+with `taskset -c CORE` and `--json FILE`.
 """
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -69,26 +73,39 @@ def shapes(name: str, dim: int, key: Key[Array, ""], n: int) -> Float[Array, "n 
     return jnp.concatenate([draw(k, n) for k in jax.random.split(key, dim // 2)], axis=1)
 
 
-def worlds(bench: Bench, dim: int) -> Iterator[tuple[str, World]]:
-    """Of each shape, a mixture that is known exactly, and the shape with a learned denoiser."""
+def learned(bench: Bench, shape: str, dim: int) -> dp.DiffusionPrior:
+    """A prior learned from draws of a shape, or from the cache."""
+    samples = shapes(shape, dim, jax.random.key(100), NUM_SAMPLES)
+    return bench.learned(f"{shape}, {dim}", np.asarray(samples, float))
+
+
+def world(bench: Bench, shape: str, kind: str, dim: int) -> World:
+    """A mixture that is known exactly, or the shape with a learned denoiser."""
+    sample = functools.partial(shapes, shape, dim)
+    samples = np.asarray(sample(jax.random.key(100), NUM_SAMPLES), float)
+    known = kind == "exact"
+    prior: Any = dp.MixturePrior.fit(samples, 16) if known else learned(bench, shape, dim)
+    truth = prior.sample if known else sample
+    if dim != 2:
+        atoms = jnp.asarray(truth(jax.random.key(7), ATOMS), float)
+        return World(truth, prior, atoms, jnp.zeros(ATOMS), 0.0)
     axis = (np.arange(CELLS) + 0.5) * (2 * EDGE / CELLS) - EDGE
     grid = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
-    for shape in SHAPES:
-        sample = functools.partial(shapes, shape, dim)
-        samples = np.asarray(sample(jax.random.key(100), NUM_SAMPLES), float)
-        mixture = dp.MixturePrior.fit(samples, 16)
-        parts = (np.asarray(a, float) for a in (mixture.weights, mixture.means, mixture.covs))
-        exact = GaussianMixture.from_covs(*parts).log_density
-        known = functools.partial(log_density, shape)
-        for kind, prior, truth, density in (
-            ("exact", mixture, mixture.sample, exact),
-            ("learned", bench.learned(f"{shape}, {dim}", samples), sample, known),
-        ):
-            atoms = jnp.asarray(grid if dim == 2 else truth(jax.random.key(7), ATOMS), float)
-            logs = density(grid) if dim == 2 else np.zeros(ATOMS)
-            width = 2 * EDGE / CELLS if dim == 2 else 0.0
-            world = World(truth, prior, atoms, jnp.asarray(logs, float), width)
-            yield f"{shape}, {kind}", world
+    if known:
+        parts = (np.asarray(a, float) for a in (prior.weights, prior.means, prior.covs))
+        log_prior = GaussianMixture.from_covs(*parts).log_density(grid)
+    else:
+        log_prior = log_density(shape, grid)
+    atoms = jnp.asarray(grid, float)
+    return World(truth, prior, atoms, jnp.asarray(log_prior, float), 2 * EDGE / CELLS)
+
+
+def priors(bench: Bench) -> list[Measurement]:
+    """Learned priors, for processes that share the folder."""
+    for shape, dim in itertools.product(SHAPES, (2, 4)):
+        if bench.wants(f"{shape}, {dim}"):
+            learned(bench, shape, dim)
+    return []
 
 
 @eqx.filter_jit
@@ -140,16 +157,22 @@ def section(fn: Callable[[Array, Array], Array], dim: int, family: str) -> Any:
     """All cells of a response function and a family."""
 
     def cells(bench: Bench) -> list[Measurement]:
-        likelihood, rows = dp.Response(fn, FAMILIES[family](), dim=dim, num_features=2), []
-        for name, world in worlds(bench, dim):
-            samplers: list[dp.AbstractSampler] = [dp.TwistedSMC(world.prior, num_particles=64)]
-            if name.endswith("exact"):
-                samplers.append(dp.Exact(world.prior))
-            for sampler, n in itertools.product(samplers, ROWS):
-                found = score(world, sampler, likelihood, n, bench.quick)
-                rows.append(Measurement(f"{name}, {type(sampler).__name__}, N = {n}", found))
-                print(fn.__name__, family, rows[-1], flush=True)
-        return rows
+        likelihood, found = dp.Response(fn, FAMILIES[family](), dim=dim, num_features=2), []
+        for shape, kind in itertools.product(SHAPES, ("exact", "learned")):
+            samplers = {"TwistedSMC": functools.partial(dp.TwistedSMC, num_particles=64)}
+            samplers |= {"Exact": dp.Exact} if kind == "exact" else {}
+            cases = {
+                f"{shape}, {kind}, {name}, N = {n}": (make, n)
+                for (name, make), n in itertools.product(samplers.items(), ROWS)
+            }
+            wanted = {case: about for case, about in cases.items() if bench.wants(f"{case},")}
+            own = world(bench, shape, kind, dim) if wanted else None
+            for case, (make, n) in wanted.items():
+                assert own is not None
+                figures = score(own, make(own.prior), likelihood, n, bench.quick)
+                found.append(Measurement(case, figures))
+                print(fn.__name__, family, found[-1], flush=True)
+        return found
 
     cells.__doc__ = f"{fn.__doc__} Rewards are {family}."
     return cells
@@ -197,7 +220,7 @@ FUNCTIONS = ((cosine, 2), (emax, 2), (power_law, 2), (network, 4))
 SECTIONS = {
     f"{fn.__name__}-{family}": section(fn, dim, family)
     for (fn, dim), family in itertools.product(FUNCTIONS, FAMILIES)
-} | {"regret": regret}
+} | {"regret": regret, "priors": priors}
 
 if __name__ == "__main__":
     command(SECTIONS)

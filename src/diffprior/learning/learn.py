@@ -12,6 +12,7 @@ from ..checks import choice
 from ..evaluate.comparison import COLD
 from ..evidence.base import AbstractLikelihood
 from ..evidence.glm import AbstractFamily
+from ..evidence.response import Response
 from ..executors import AbstractExecutor, InProcess
 from ..files.cache import Checkpoints
 from ..fitting.attributes import Regression
@@ -51,6 +52,7 @@ from .model import Model
 from .network_encoder import LearnedFeatures, NetworkEncoder, learn_features
 from .payoff import curve_sizes, learning_curve, rows_saved
 from .report import LearningReport, Pictures
+from .responses import learn_response
 from .scoring import (
     Family,
     HeldOut,
@@ -121,7 +123,7 @@ def learn(
         likelihood: Distribution of rewards; the noise of `Linear()` is estimated. By its name
             ("linear", "logistic", "poisson", "negative-binomial" or "zero-inflated"), all that it
             needs is estimated; "auto" is what the rewards suggest, and of counts, what held-out
-            tasks do.
+            tasks do. Of a `Response`, the prior is a Gaussian or a mixture.
         task: Column of task labels; this and the next three are for a table, as of `Logs.read`.
         reward: Column of rewards.
         features: Columns of features; by default all that have no other role.
@@ -168,6 +170,13 @@ def learn(
     if not 0.0 <= hedge < 1.0:
         raise ValueError(f"`hedge`: expected a share in [0, 1), got {hedge:g}; 0.02 is usual")
     config = config or LearningConfig()
+    if isinstance(likelihood, Response):
+        if encoder is not None:
+            raise ValueError(
+                "`encoder`: expected None with a Response, got a NetworkEncoder; pass a family "
+                "such as dp.Linear(), since a response makes what it needs of the columns"
+            )
+        return learn_response(logs, likelihood, "mixture" in allowed, seed, hedge, config)
     planned = {GAUSSIAN, "report", *(allowed - {"gaussian"})}
     planned |= {"attributes"} if getattr(logs, "attributes", None) is not None else set()
     if simulate or (simulate is None and "diffusion" in allowed):

@@ -140,7 +140,10 @@ def learn_features(
         for one in (rest, with_network(rest, network))
     ]
     found = LearnedFeatures(encoder.width, network.dim, raw.dim, gain(values[1] - values[0]))
-    return (with_network(raw, network) if found.pays else raw), found
+    if not found.pays:
+        return raw, found
+    network = train(rest, likelihood, encoder, seed)  # of the tasks that have chosen it too
+    return with_network(raw, network), dataclasses.replace(found, dim=network.dim)
 
 
 def with_network(logs: Logs, network: FeatureNetwork) -> Logs:

@@ -277,8 +277,9 @@ def _about_logs(report: LearningReport) -> str:
         lines.append(f"noise {report.noise_std:.4g} ({report.noise_from})")
     if report.likelihood_advice:
         lines.append(f"the likelihood to choose is {report.likelihood_advice}")
-    shares = " ".join(f"{value:.2f}" for value in report.reliability[:12])
-    lines.append(f"information of one task about theta, by direction (0 to 1): {shares}")
+    if report.reliability:
+        shares = " ".join(f"{value:.2f}" for value in report.reliability[:12])
+        lines.append(f"information of one task about theta, by direction (0 to 1): {shares}")
     return "\n".join(lines)
 
 
