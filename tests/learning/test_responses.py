@@ -50,6 +50,8 @@ def test_two_modes_of_a_saturating_response_are_found() -> None:
     np.testing.assert_allclose(means[order], [[1.0, -1.0], [2.0, 0.5]], atol=0.15)
     again = dp.load_bytes(model.to_bytes())
     assert isinstance(again, dp.Model) and str(again.report) == str(model.report)
+    with pytest.raises(ValueError, match="`adapt`: expected linear rewards"):
+        again.adapt(logs)
     assert again.bandit(seed=0).decide([[0.5], [2.0]]).action in (0, 1)
 
 

@@ -17,6 +17,7 @@ from ..checks import kind_of
 from ..encoders import Encoder
 from ..evidence.base import AbstractLikelihood
 from ..evidence.linear import Linear
+from ..evidence.response import Response
 from ..files.base import Serializable
 from ..logs.logs import Logs
 from ..priors.base import AbstractPrior
@@ -240,6 +241,11 @@ class Model(Serializable):
             raise ValueError(
                 "`adapt`: expected a prior learned with a hedge, got one without; learn it with "
                 "dp.learn(..., hedge=0.02)"
+            )
+        if isinstance(self.likelihood, Response):
+            raise ValueError(
+                "`adapt`: expected linear rewards or those of a family, got a Response; learn its "
+                "prior again from all logs"
             )
         if logs.dim != self.prior.dim:
             raise ValueError(
