@@ -19,8 +19,9 @@ def fitted(prior: dp.Gaussian, evidence: dp.AbstractEvidence) -> tuple[dp.Gaussi
     """The variational Gaussian under any prior, and its bound."""
     tril = np.linalg.cholesky(prior.cov)
     q = solve(evidence.reparameterize(prior.mean, jnp.asarray(tril)))
-    assert_allclose(np.linalg.slogdet(q.cov)[1], q.log_det, atol=1e-9)
-    mean, cov = np.asarray(prior.mean) + tril @ q.mean, tril @ q.cov @ tril.T
+    q_cov = np.asarray(q.factor) @ np.asarray(q.factor).T
+    assert_allclose(np.linalg.slogdet(q_cov)[1], q.log_det, atol=1e-9)
+    mean, cov = np.asarray(prior.mean) + tril @ q.mean, tril @ q_cov @ tril.T
     return dp.Gaussian(mean, cov), float(q.bound)
 
 
