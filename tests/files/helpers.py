@@ -29,11 +29,13 @@ from diffprior.denoisers.network import (
     NetworkDenoiser,
     StagewiseDenoiser,
 )
+from diffprior.feature_network import FeatureNetwork
 from diffprior.files.base import Serializable
 from diffprior.files.cache import SavedArrays
 from diffprior.fitting.report import Candidate, FitReport, StageLoss
 from diffprior.learning.attributes import AttributeReport
 from diffprior.learning.diagnostics import NextRewards, Regret, Simulation
+from diffprior.learning.network_encoder import LearnedFeatures
 from diffprior.learning.payoff import LearningCurve, RowsSaved
 from diffprior.learning.report import LearningReport
 from diffprior.learning.scoring import FamilyResult, Gain
@@ -111,6 +113,13 @@ def encoder() -> dp.Encoder:
     return dp.Encoder.fit(rows, ["age", "genres", "age*genres"], min_count=5)
 
 
+def feature_network() -> FeatureNetwork:
+    """Two features of three columns, by random weights."""
+    shapes = ((3, 4), (4,), (4, 4), (4,), (8, 2))
+    weights = map(np.random.default_rng(5).standard_normal, shapes)
+    return FeatureNetwork(np.zeros(3), np.ones(3), *weights)
+
+
 def model() -> dp.Model:
     """A model with an encoder and a report."""
     gain = Gain(0.5, 0.1, 9)
@@ -168,6 +177,8 @@ EXAMPLES: dict[str, Callable[[], Any]] = {
     "arrays": lambda: SavedArrays({"a": np.arange(3), "b": np.zeros((2, 0))}),
     "bandit": lambda: bandit(dp.Exact(_gaussian())),
     "encoder": encoder,
+    "network": feature_network,
+    "learned-features": lambda: LearnedFeatures(4, 2, 3, Gain(0.5, 0.1, 9)),
     "moved": lambda: dp.AbstractPrior.moved(_gaussian(), np.ones(DIM)),
     "conditional": _conditional,
     "items": lambda: _items(dp.Linear(0.5)),
