@@ -1,7 +1,5 @@
 """A family that was added by one file works behind every door."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy import special, stats
@@ -41,15 +39,6 @@ def test_a_bandit_believes_what_the_grid_says() -> None:
     mean, std = grid_moments()
     assert posterior.mean[0] == pytest.approx(mean, abs=4 * std / np.sqrt(4000))
     assert np.sqrt(posterior.cov[0, 0]) == pytest.approx(std, rel=4 / np.sqrt(2 * 4000))
-
-
-def test_it_is_kept_in_files(tmp_path: Path) -> None:
-    bandit = dp.Bandit(PRIOR, LIKELIHOOD, seed=3)
-    bandit.update(*history())
-    bandit.save(tmp_path / "bandit")
-    copy = dp.Bandit.load(tmp_path / "bandit", keep_seed=True)
-    assert copy.likelihood == bandit.likelihood
-    assert copy.evidence.to_bytes() == bandit.evidence.to_bytes()
 
 
 def test_held_out_tasks_are_scored_by_it() -> None:

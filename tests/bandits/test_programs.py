@@ -103,7 +103,7 @@ def test_programs_that_were_not_used_for_long_are_freed() -> None:
     assert compiled.cache_info().currsize == compiled.cache_info().maxsize
 
 
-@pytest.mark.parametrize("likelihood", [dp.Linear(1.0), dp.Logistic(), dp.Poisson()], ids=repr)
+@pytest.mark.parametrize("likelihood", [dp.Linear(1.0), dp.Poisson()], ids=repr)
 def test_nothing_is_compiled_after_warming_up(
     likelihood: dp.AbstractLikelihood, compilations: list[str]
 ) -> None:

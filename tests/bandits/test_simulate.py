@@ -83,8 +83,8 @@ def test_environments() -> None:
     assert_mean(noise**2, 0.25)
 
 
-@pytest.mark.parametrize("problem", [LINEAR, LOGISTIC], ids=["linear", "logistic"])
-def test_agents_meet_the_same_environments(problem: Ball) -> None:
+def test_agents_meet_the_same_environments() -> None:
+    problem = LINEAR
     exact = dp.Exact(standard_prior())
     other = dp.Exact(dp.GaussianPrior(np.ones(2), 0.1 * np.eye(2)))
     alone = simulate(problem, {"a": exact}, RUNS, ROUNDS)
@@ -112,12 +112,11 @@ def test_memory_bounds_the_chunks() -> None:
     assert module._chunks(LINEAR, 100, 10, max_numbers=1) == (1, 10)
 
 
-@pytest.mark.parametrize("problem", [LINEAR, LOGISTIC], ids=["linear", "logistic"])
-def test_a_program_is_made_once_per_agent(problem: Ball) -> None:
+def test_a_program_is_made_once_per_agent() -> None:
     sampler = Counting()
-    simulate(problem, {"a": sampler}, RUNS, 50)
+    simulate(LOGISTIC, {"a": sampler}, RUNS, 50)
     once = sampler.tally.count
-    simulate(problem, {"a": sampler}, RUNS, 75, seed=1)
+    simulate(LOGISTIC, {"a": sampler}, RUNS, 75, seed=1)
     assert sampler.tally.count == once
 
 

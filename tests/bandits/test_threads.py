@@ -49,7 +49,7 @@ def in_threads(work: Callable[[int], None]) -> None:
 def test_every_reward_and_decision_counts(
     likelihood: dp.AbstractLikelihood, eager_switching: None
 ) -> None:
-    bandit = Bandit(standard_prior(), likelihood, seed=0, max_rows=512)
+    bandit = Bandit(standard_prior(), likelihood, seed=0, max_rows=256)
     bandit.warm_up(7)
 
     def work(number: int) -> None:

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from diffprior.evidence.base import AbstractLikelihood
-from diffprior.evidence.families import Identity, Logistic, NegativeBinomial, Poisson
+from diffprior.evidence.families import Logistic, NegativeBinomial, Poisson
 from diffprior.evidence.linear import Linear
 from diffprior.problems.base import AbstractProblem
 from statistic import assert_mean
 
 MEANS: dict[str, tuple[AbstractLikelihood, np.ndarray]] = {
     "linear": (Linear(0.5), np.array([-1.0, 0.0, 2.0])),
-    "identity": (Identity(0.5), np.array([-1.0, 0.0, 2.0])),
     "logistic": (Logistic(), np.array([0.1, 0.4, 0.9])),
     "poisson": (Poisson(), np.array([0.3, 2.0, 25.0])),
     "negative-binomial": (NegativeBinomial(2.0), np.array([0.3, 2.0, 25.0])),
@@ -27,7 +26,6 @@ PREDICTORS = {
 }
 VARIANCES = {
     "linear": lambda mean: 0.25 + 0 * mean,
-    "identity": lambda mean: 0.25 + 0 * mean,
     "logistic": lambda mean: mean * (1 - mean),
     "poisson": lambda mean: mean,
     "negative-binomial": lambda mean: mean + mean**2 / 2,
@@ -67,9 +65,8 @@ def test_mean_and_variance(name: str) -> None:
     assert_mean((rewards - means) ** 2, VARIANCES[name](means))
 
 
-@pytest.mark.parametrize("name", ["linear", "identity"])
-def test_gaussian_noise_is_common_to_all_actions(name: str) -> None:
-    noise = rewards_of(name) - MEANS[name][1]
+def test_gaussian_noise_is_common_to_all_actions() -> None:
+    noise = rewards_of("linear") - MEANS["linear"][1]
     np.testing.assert_allclose(noise[:, 1:], noise[:, :1].repeat(2, axis=1), atol=1e-12)
 
 

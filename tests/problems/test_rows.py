@@ -7,12 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from diffprior.bandits.simulate import simulate
 from diffprior.evidence.families import Logistic
 from diffprior.evidence.linear import Linear
-from diffprior.priors.gaussian import GaussianPrior
 from diffprior.problems.base import RowProblem, distinct
-from diffprior.samplers.exact import Exact
 from statistic import assert_mean
 
 PARAMETERS = np.arange(50.0).reshape(25, 2) / 50
@@ -81,12 +78,6 @@ def test_split_shares_the_rows_out() -> None:
 def test_single_precision_data_serve_double_precision_programs() -> None:
     problem = RowProblem(np.float32(PARAMETERS), np.float32(ACTIONS), Linear(1.0))
     assert problem.parameters.dtype == problem.actions.dtype == jnp.zeros(()).dtype
-
-
-def test_simulation_takes_it() -> None:
-    agent = Exact(GaussianPrior(np.zeros(2), np.eye(2)))
-    regret = simulate(row_problem(), {"TS": agent}, num_runs=3, num_rounds=4).regret["TS"]
-    assert regret.shape == (3, 4) and np.all(regret >= 0)
 
 
 @pytest.mark.parametrize(

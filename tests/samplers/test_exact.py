@@ -75,13 +75,6 @@ def test_generalized_linear_draws_have_the_moments_of_a_grid() -> None:
     assert np.median(info.effective_sample_size) > 16
 
 
-def test_a_gaussian_prior_is_a_mixture_of_one() -> None:
-    evidence = problem(3, DIM, 6, LOGISTIC).evidence(LOGISTIC.make())
-    gaussian = dp.Exact(dp.GaussianPrior(MEANS[0], COVS[0])).sample(KEY, evidence)
-    mixture = dp.Exact(dp.MixturePrior([1.0], MEANS[:1], COVS[:1])).sample(KEY, evidence)
-    assert_allclose(gaussian, mixture, rtol=1e-10)
-
-
 @pytest.mark.parametrize("num_rows", [0, 2, 6])
 def test_mixture_draws_follow_the_exact_distribution(num_rows: int) -> None:
     """Along several directions, where the distribution of a mixture is known."""

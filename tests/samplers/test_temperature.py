@@ -8,9 +8,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import diffprior as dp
-import reference
 from cases import DIM, LINEAR, LOGISTIC, NOISE_STD, SAMPLERS, SamplerCase, case_name, problem
-from statistic import assert_moments
 
 KEY = jax.random.key(0)
 
@@ -33,16 +31,6 @@ def test_another_temperature_compiles_nothing(case: SamplerCase, compilations: l
 def test_the_count_sees_compilations(compilations: list[str]) -> None:
     jax.block_until_ready(jax.jit(lambda x: jnp.cos(x) * 3.25)(jnp.ones(7)))
     assert compilations
-
-
-@pytest.mark.parametrize("temperature", [0.25, 4.0])
-def test_the_posterior_counts_every_reward_again(temperature: float) -> None:
-    """A quarter of the temperature is four times the rows: by the twin, with another noise."""
-    p = problem(1, DIM, 6)
-    sampler = dp.best_sampler(dp.GaussianPrior(p.mean, p.cov), temperature=temperature)
-    draws, _ = sampler.sample_many(KEY, p.evidence(LINEAR.make()), 20_000)
-    noise_std = NOISE_STD * np.sqrt(temperature)
-    assert_moments(draws, *reference.linear_posterior(*p.for_twin(), noise_std))
 
 
 def test_agents_use_it() -> None:
