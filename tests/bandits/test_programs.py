@@ -14,7 +14,7 @@ import pytest
 
 import diffprior as dp
 from bandits.helpers import Counting, standard_prior
-from diffprior.bandits._dispatch import MAX_PACKED, compiled, partition
+from diffprior.bandits._dispatch import compiled, partition
 from diffprior.bandits.bandit import Bandit
 from diffprior.bandits.decisions import WINS, WinCount, host_mean, pieces, wins
 
@@ -24,46 +24,24 @@ FEATURES = RNG.standard_normal((200, 2))
 
 class Part(eqx.Module):
     small: jax.Array
-    scalar: jax.Array
     whole: jax.Array
-    single: jax.Array
-    large: jax.Array
     name: str
 
 
 def part(seed: int, name: str = "a") -> Part:
     rng = np.random.default_rng(seed)
-    return Part(
-        jnp.asarray(rng.standard_normal((3, 4, 2))),
-        jnp.asarray(rng.standard_normal()),
-        jnp.asarray(rng.integers(0, 9, 5)),
-        jnp.asarray(rng.standard_normal(7), jnp.float32),
-        jnp.asarray(rng.standard_normal(MAX_PACKED + 1)),
-        name,
-    )
+    return Part(jnp.asarray(rng.standard_normal((3, 4))), jnp.asarray(rng.integers(0, 9, 5)), name)
 
 
-@pytest.mark.parametrize("pack", [False, True])
-def test_a_module_is_combined_again(pack: bool) -> None:
+def test_a_module_is_combined_again() -> None:
+    """And structures are equal if only numbers differ."""
     module = part(0)
-    arrays, structure = partition(module, pack=pack)
+    arrays, structure = partition(module)
     assert eqx.tree_equal(structure.combine(arrays), module)
     traced = jax.jit(lambda arrays: structure.combine(arrays).small)
     np.testing.assert_array_equal(traced(arrays), module.small)
-
-
-def test_small_numbers_of_a_kind_are_one_array() -> None:
-    """All but whole numbers and what is large: an array for each precision."""
-    arrays, _ = partition(part(0), pack=True)
-    kinds = 1 + len({part(0).small.dtype, part(0).single.dtype}) + 1
-    assert len(arrays) == kinds
-    assert sum(array.size for array in arrays) == sum(a.size for a in partition(part(0))[0])
-
-
-def test_structures_are_equal_if_only_numbers_differ() -> None:
-    same, other = partition(part(1), pack=True)[1], partition(part(1, "b"), pack=True)[1]
-    first = partition(part(0), pack=True)[1]
-    assert first == same and hash(first) == hash(same) and first != other
+    same, other = partition(part(1))[1], partition(part(1, "b"))[1]
+    assert structure == same and hash(structure) == hash(same) and structure != other
 
 
 def test_the_number_of_programs_is_small() -> None:

@@ -1,16 +1,14 @@
-"""How calls reach compiled programs quickly: modules as few arrays and a static structure.
+"""How calls reach compiled programs quickly: modules as arrays and a static structure.
 
 A module is partitioned once into arrays and a `Structure`. One program serves all modules of a
-structure, and is found again without a walk through the module. A program takes longer to call the
-more arrays it is passed, so the small ones of an agent are packed into one.
+structure, and is found again without a walk through the module.
 """
 
 import functools
-import math
 import os
 import sys
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import equinox as eqx
 import jax
@@ -18,7 +16,6 @@ import numpy as np
 from jax.tree_util import PyTreeDef
 from jaxtyping import Array
 
-MAX_PACKED = 2**14  # numbers of an array that is packed with others
 MAX_PROGRAMS = 96  # held at once; each has up to some 400 memory maps, of which there are 65,530
 MAX_POLLS = 400  # of a result, some tenths of a millisecond
 # On a CPU, handing many small kernels from thread to thread costs more than they do, so that one
@@ -47,14 +44,8 @@ Leaf = Array | np.ndarray
 class Structure(Generic[Module]):
     """The static part of a module, which combines arrays into one; its hash is computed once."""
 
-    def __init__(
-        self,
-        arrays: PyTreeDef,
-        others: list[object],
-        rest: PyTreeDef,
-        packed: tuple[tuple[tuple[int, tuple[int, ...]], ...], ...] | None = None,
-    ) -> None:
-        self._key = (arrays, tuple(others), rest, packed)
+    def __init__(self, arrays: PyTreeDef, others: list[object], rest: PyTreeDef) -> None:
+        self._key = (arrays, tuple(others), rest)
         self._hash = hash(self._key)
 
     def __hash__(self) -> int:
@@ -66,45 +57,15 @@ class Structure(Generic[Module]):
 
     def combine(self, leaves: Sequence[Leaf]) -> Module:
         """The module with these arrays."""
-        arrays, others, rest, packed = self._key
-        leaves = leaves if packed is None else _unpacked(leaves, packed)
+        arrays, others, rest = self._key
         return eqx.combine(jax.tree.unflatten(arrays, leaves), jax.tree.unflatten(rest, others))
 
 
-def partition(module: Module, *, pack: bool = False) -> tuple[list[Leaf], Structure[Module]]:
-    """A module, or any tree of them, as its arrays and the structure that combines them again.
-
-    With `pack`, the small arrays of a dtype are one array.
-    """
+def partition(module: Module) -> tuple[list[Leaf], Structure[Module]]:
+    """A module, or any tree of them, as its arrays and the structure that combines them again."""
     arrays, others = eqx.partition(module, eqx.is_array)
     leaves, structure = jax.tree.flatten(arrays)
-    rest = jax.tree.flatten(others)
-    if not pack:
-        return leaves, Structure(structure, *rest)
-    groups: dict[Any, list[int]] = {}
-    for index, leaf in enumerate(leaves):
-        small = leaf.size <= MAX_PACKED and leaf.dtype in (np.float32, np.float64)
-        groups.setdefault(leaf.dtype if small else index, []).append(index)
-    places = tuple(tuple((i, leaves[i].shape) for i in group) for group in groups.values())
-    packed = [_joined([leaves[i] for i in group]) for group in groups.values()]
-    return packed, Structure(structure, *rest, places)
-
-
-def _unpacked(packed: Sequence[Leaf], places: Any) -> list[Leaf]:
-    leaves: dict[int, Leaf] = {}
-    for array, group in zip(packed, places, strict=True):
-        start = 0
-        for index, shape in group:
-            end = start + math.prod(shape)
-            leaves[index] = array if len(group) == 1 else array[start:end].reshape(shape)
-            start = end
-    return [leaves[index] for index in range(len(leaves))]
-
-
-def _joined(arrays: list[Leaf]) -> Leaf:
-    if len(arrays) == 1:
-        return arrays[0]
-    return jax.device_put(np.concatenate([np.asarray(array).ravel() for array in arrays]))
+    return leaves, Structure(structure, *jax.tree.flatten(others))
 
 
 @functools.lru_cache(maxsize=MAX_PROGRAMS)

@@ -269,8 +269,7 @@ class LinUCB(AbstractGaussianAgent):
     width: Float[Array, ""]
 
     def __init__(self, prior: object, likelihood: object, *, width: float = 2.0) -> None:
-        self.prior = _checked_gaussian(prior)
-        self.likelihood = _checked_linear(likelihood)
+        self.prior, self.likelihood = _checked_parts(prior, likelihood)
         self.width = positive("width", width, "pass a number of standard deviations, such as 2")
 
     def validate(self) -> None:
@@ -298,8 +297,7 @@ class EpsilonGreedy(AbstractGaussianAgent):
     epsilon: Float[Array, ""]
 
     def __init__(self, prior: object, likelihood: object, *, epsilon: float = 0.05) -> None:
-        self.prior = _checked_gaussian(prior)
-        self.likelihood = _checked_linear(likelihood)
+        self.prior, self.likelihood = _checked_parts(prior, likelihood)
         self.epsilon = positive("epsilon", epsilon, "pass a probability, such as 0.05")
         if self.epsilon > 1:
             raise ValueError(f"`epsilon`: expected a probability, got {epsilon:g}; try 0.05")
@@ -390,23 +388,20 @@ def known_prior(agent: AbstractAgent) -> tuple[AbstractPrior, ...]:
     return (prior,) if isinstance(prior, AbstractPrior) else ()
 
 
-def _checked_gaussian(prior: object) -> GaussianPrior:
-    return _checked_kind("prior", prior, GaussianPrior, "pass GaussianPrior(mean, cov)")
-
-
 def _checked_likelihood(likelihood: object) -> AbstractLikelihood:
     fix = "pass Linear(noise_std=...), Logistic() or Poisson()"
     return _checked_kind("likelihood", likelihood, AbstractLikelihood, fix)  # type: ignore[type-abstract]
 
 
-def _checked_linear(likelihood: object) -> AbstractLikelihood:
-    """A likelihood of phi' theta, whose bounds and means an agent can compute."""
+def _checked_parts(prior: object, likelihood: object) -> tuple[GaussianPrior, AbstractLikelihood]:
+    """A Gaussian prior, and a likelihood of phi' theta, whose bounds and means can be computed."""
+    gaussian = _checked_kind("prior", prior, GaussianPrior, "pass GaussianPrior(mean, cov)")
     if isinstance(likelihood, Response):
         raise ValueError(
             "`likelihood`: expected one that is linear in the parameters, got Response; use "
             "Thompson sampling, which needs only draws"
         )
-    return _checked_likelihood(likelihood)
+    return gaussian, _checked_likelihood(likelihood)
 
 
 def _checked_kind(name: str, value: object, kind: type[Kind], fix: str) -> Kind:

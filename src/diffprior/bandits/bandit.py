@@ -23,24 +23,9 @@ from ..reporting.tables import Table
 from ..samplers.base import AbstractSampler
 from ._dispatch import check_not_forked
 from .agents import ThompsonSampling, known_prior
-from .decisions import (
-    COMPILE_AFTER,
-    MAX_DRAWS,
-    Decision,
-    Policy,
-    Request,
-    seed_key,
-)
+from .decisions import COMPILE_AFTER, MAX_DRAWS, Decision, Policy, Request, seed_key
 from .online import MAX_ROWS, AbstractOnline, seed_or_fresh
-from .updates import (
-    LARGE,
-    NoiseWarning,
-    NoiseWatch,
-    Observations,
-    State,
-    feature_scales,
-    ordinary,
-)
+from .updates import LARGE, NoiseWarning, NoiseWatch, Observations, State, feature_scales, ordinary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -286,7 +271,7 @@ class Bandit(AbstractOnline):
         large = new.largest(self._stds) > self._limit
         with self._updating:
             state = self._with(self._present(self._state), new)
-            if (large or self._strained) and self._fails(state):
+            if (large or self._strained) and self._policy.fails(state, TRIALS):
                 raise ValueError(_UNUSABLE.format(self._dtype, new))
             if large and not self._leaves_room(state, new):
                 raise ValueError(_UNUSABLE.format(self._dtype, new))
@@ -350,7 +335,7 @@ class Bandit(AbstractOnline):
         if self._forgetting is not None:
             self._forgetting.faded(state, state.moment + 1.0)
         self._with(state, next(ordinary(self._stds, self._dtype)))
-        self._fails(state)
+        self._policy.fails(state, TRIALS)
         self._policy.warm_up(state, request)
 
     def __repr__(self) -> str:
@@ -476,11 +461,7 @@ class Bandit(AbstractOnline):
     def _leaves_room(self, state: State, new: Observations) -> bool:
         """Whether draws succeed after the same observations again, and after ordinary ones."""
         following = (new, *ordinary(self._stds, self._dtype))
-        return not any(self._fails(self._with(state, each)) for each in following)
-
-    def _fails(self, state: State) -> bool:
-        """Whether draws given this evidence fail."""
-        return self._policy.fails(state, TRIALS)
+        return not any(self._policy.fails(self._with(state, each), TRIALS) for each in following)
 
 
 def _check_room(evidence: AbstractEvidence, max_rows: int | None) -> None:

@@ -168,9 +168,7 @@ class Decision:
 
 
 class Request:
-    """Checked features (B, K, d), allowed actions (B, K), how many to choose, and from how many
-    draws at most to estimate propensities, if any.
-    """
+    """Checked arguments of `Bandit.decide`: features (B, K, d), allowed actions (B, K)."""
 
     def __init__(
         self,
@@ -258,7 +256,7 @@ class Policy:
     """Draws, chooses and estimates propensities for one agent, with the streams of a seed."""
 
     def __init__(self, agent: AbstractAgent, seed: int, compile_after: int | None = None) -> None:
-        self._leaves, self._structure = partition(agent, pack=True)
+        self._leaves, self._structure = partition(agent)
         _, self._decisions, self._propensities = stream_words(seed)
         self._mean = host_mean(agent.likelihood)
         self._closed_form = ClosedForm.of(agent, self._decisions)
@@ -329,9 +327,7 @@ class Policy:
     def posterior(
         self, state: State, key: Key[Array, ""], num_draws: int
     ) -> tuple[Float[np.ndarray, "n d"], Bool[np.ndarray, " n"]]:
-        """Parameters from the agent's posterior, and which draws failed; the first are the same
-        however many there are.
-        """
+        """Parameters, the first of them the same however many there are, and which draws failed."""
         index, failed = self._draw("draw", state, jax.random.key_data(key), 0, num_draws)
         return index.theta, failed | ~np.isfinite(index.theta).all(axis=1)
 
@@ -570,9 +566,8 @@ def of_residual(
 
 
 class TaskRequest(NamedTuple):
-    """The evidence of a task on the host, its seed, the number of the decision, what the evidence
-    is tempered by because it has faded, what its attributes move the prior by, and which block of
-    draws for its propensity.
+    """The evidence of a task on the host, tempered as it has faded; its seed, the number of its
+    decision, what its attributes move the prior by, and the block of draws for its propensity.
     """
 
     leaves: list[np.ndarray]
@@ -733,21 +728,19 @@ def choose_for_tasks(
     fails, the prior decides: what is drawn given `nothing`, the evidence of a new task.
     """
     draws, requests = policy(requests), list(requests)
-    lost = [place for place in range(len(requests)) if _is_lost(draws, place)]
-    again = {}
+    lost = [] if nothing is None else [i for i in range(len(requests)) if _is_lost(draws, i)]
     if lost and nothing is not None:
         for place in lost:
             requests[place] = requests[place]._replace(
                 leaves=nothing.leaves, structure=nothing.structure
             )
-        again = dict(zip(lost, range(len(lost)), strict=True))
-        prior_draws = policy([requests[place] for place in lost])
+        again = policy([requests[place] for place in lost])
+        for whole, part in zip(*map(jax.tree.leaves, (draws, again)), strict=True):
+            whole[lost] = part
     choices, counts = [], dict[int, WinCount]()
     for place, (request, offer) in enumerate(zip(requests, offers, strict=True)):
-        own, i = (prior_draws, again[place]) if place in again else (draws, place)
-        choice, count = _choose(own.of(i), own.failed[i], request, offer, max_draws)
-        choice = choice._replace(failed=choice.failed or place in again)
-        choices.append(choice)
+        choice, count = _choose(draws.of(place), draws.failed[place], request, offer, max_draws)
+        choices.append(choice._replace(failed=choice.failed or place in lost))
         if count is not None:
             counts[place] = count
     for place in _count_all(policy, requests, counts, max_draws):
@@ -801,10 +794,7 @@ def _choose(
 
 
 def _count_all(
-    policy: TaskPolicy,
-    requests: Sequence[TaskRequest],
-    counts: dict[int, WinCount],
-    max_draws: int,
+    policy: TaskPolicy, requests: Sequence[TaskRequest], counts: dict[int, WinCount], max_draws: int
 ) -> set[int]:
     """Draw until all have won r times or have had `max_draws`; the places where a draw failed."""
     lost, size = set[int](), policy.num_others

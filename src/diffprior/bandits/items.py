@@ -11,7 +11,7 @@ import functools
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -22,7 +22,6 @@ from ..checks import choice as one_of
 from ..checks import positive_int, real_numbers
 from ..encoders import Encoder
 from ..evidence.base import AbstractLikelihood
-from ..evidence.linear import Linear
 from ..evidence.response import response_of
 from ..files.cache import SavedArrays
 from ..priors.conditional import ConditionalPrior
@@ -35,7 +34,7 @@ from .decisions import best_first, host_mean, pieces
 from .item_choice import ItemChoice, Name, View
 from .online import MAX_ROWS, AbstractOnline, seed_or_fresh
 from .panel import HOST_SIZES, Panel, PanelDraws, PanelRows, side_by_side, state_kind
-from .updates import Observations, State, add_one_to_each, num_axes
+from .updates import Observations, State, num_axes
 
 Names = Name | Iterable[object]
 MIN_DRAWS, MAX_DRAWS = 2, 2**16
@@ -364,7 +363,8 @@ class Items(AbstractOnline):
             places.setdefault(name, []).append(place)
         with self._updating:
             items = self._found("item", places)
-            proposals = list(zip(items, self._learned(items, new, places), strict=True))
+            pairs = zip(items, places.values(), strict=True)
+            proposals = [(one, self._with(one, new.select(which))) for one, which in pairs]
             rows = self._redrawn(proposals)
             with self._lock:
                 self._commit(proposals, rows)
@@ -401,16 +401,6 @@ class Items(AbstractOnline):
         shown = np.flatnonzero(places >= 0)
         self._panel.write(places[shown], rows.select(shown))
         self._version += 1
-
-    def _learned(
-        self, items: Sequence[_Item], new: Observations, places: Mapping[Name, Sequence[int]]
-    ) -> list[State]:
-        """The states of items with their observations, at these places among the new ones."""
-        if isinstance(self.likelihood, Linear) and len(items) == len(new) > 1:
-            states = [self._present(item.state or self._empty) for item in items]
-            return add_one_to_each(states, new.select([where for (where,) in places.values()]))
-        some = (new.select(where) for where in places.values())
-        return [self._with(item, own) for item, own in zip(items, some, strict=True)]
 
     def _with(self, item: _Item, new: Observations) -> State:
         """The state of an item with these observations; its rows are allocated as they come."""

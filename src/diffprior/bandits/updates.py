@@ -85,26 +85,6 @@ def add_to_sums(leaves: Sequence[Leaf], features: np.ndarray, rewards: np.ndarra
         ]
 
 
-def add_one_to_each(states: Sequence["State"], new: "Observations") -> list["State"]:
-    """States of `LinearEvidence` with one observation more each: as `add_to_sums`, side by side."""
-    columns = zip(*(state.leaves for state in states), strict=True)
-    precision, shift, sum_squares, count, noise_std = map(np.stack, columns)
-    with np.errstate(over="ignore", invalid="ignore"):
-        standard = new.rewards / noise_std
-        scaled = new.features / noise_std[:, None] ** 2
-        sums = (
-            precision + scaled[:, :, None] * new.features[:, None],
-            shift + new.rewards[:, None] * scaled,
-            sum_squares + standard**2,
-            count + 1,
-        )
-    return [
-        # Copies, so that no state keeps the arrays of all.
-        state._replace(leaves=[*(np.array(column[i]) for column in sums), state.leaves[4]])
-        for i, state in enumerate(states)
-    ]
-
-
 def put_rows_on_host(
     places: RowPlaces, leaves: Sequence[Leaf], features: np.ndarray, rewards: np.ndarray
 ) -> Leaves:
@@ -340,15 +320,8 @@ class Forgetting:
         temperature = self.temperature(state.moment, now)
         if temperature == 1.0:
             return state
-        leaves = faded_leaves(state.structure, state.leaves, temperature)
+        leaves = compiled(_fade_program, state.structure)(state.leaves, temperature)
         return state.with_leaves(leaves)._replace(moment=now)
-
-
-def faded_leaves(
-    structure: Structure[AbstractEvidence], leaves: Sequence[Leaf], temperature: float
-) -> list[Leaf]:
-    """The arrays of evidence counted 1 / temperature times."""
-    return compiled(_fade_program, structure)(leaves, temperature)
 
 
 def _fade_program(structure: Structure[AbstractEvidence]) -> Callable[..., list[Any]]:

@@ -187,16 +187,6 @@ def example_mixture(name: str) -> MixturePrior:
     return _MIXTURES[choice("name", name, MIXTURES)]()
 
 
-def _blobs() -> MixturePrior:
-    """Two blobs on the diagonal."""
-    return MixturePrior([0.5, 0.5], [[-1.0, -1.0], [1.0, 1.0]], np.tile(0.1 * np.eye(2), (2, 1, 1)))
-
-
-def _cross() -> MixturePrior:
-    """The cross of Section 6.2, itself a mixture."""
-    return MixturePrior([0.5, 0.5], np.zeros((2, 2)), _CROSS_COVS)
-
-
 def _ring() -> MixturePrior:
     """Eight blobs of standard deviation 0.17 on a circle of radius 1.5."""
     angles = 2 * np.pi * np.arange(8) / 8
@@ -236,9 +226,9 @@ def _clusters() -> MixturePrior:
     return MixturePrior(rng.dirichlet(np.full(10, 5.0)), means, covs)
 
 
-_MIXTURES = {
-    "blobs": _blobs,
-    "cross": _cross,
+_MIXTURES: dict[str, Callable[[], MixturePrior]] = {
+    "blobs": lambda: MixturePrior([0.5, 0.5], [[-1.0] * 2, [1.0] * 2], [0.1 * np.eye(2)] * 2),
+    "cross": lambda: MixturePrior([0.5, 0.5], np.zeros((2, 2)), _CROSS_COVS),
     "ring": _ring,
     "H": _h,
     "triangles": _triangles,

@@ -142,12 +142,7 @@ class AbstractSampler(eqx.Module, Serializable):
         return self._checked_draws(theta, info, throw)
 
     def sample_many(
-        self,
-        key: Key[Array, ""],
-        evidence: object,
-        num_samples: int,
-        *,
-        throw: bool = True,
+        self, key: Key[Array, ""], evidence: object, num_samples: int, *, throw: bool = True
     ) -> tuple[Float[Array, "n d"], Info]:
         """Independent draws (num_samples, d), and how each of them went.
 

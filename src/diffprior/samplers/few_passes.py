@@ -83,10 +83,7 @@ class PassNoise(NamedTuple):
 
 
 def _passes(
-    denoiser: Any,
-    local: AbstractEvidence,
-    refinements: tuple[float, ...],
-    random: PassNoise,
+    denoiser: Any, local: AbstractEvidence, refinements: tuple[float, ...], random: PassNoise
 ) -> Float[Array, " d"]:
     """A likelihood that is not quadratic is expanded anew for every pass."""
     if local.quadratic:

@@ -13,7 +13,7 @@ from ..denoisers.base import reverse_distribution
 from ..evidence.base import AbstractEvidence
 from ..gaussian import Gaussian
 from ..mixture import log_normalize, pick
-from ..priors.diffusion import DiffusionPrior, ReverseProcess
+from ..priors.diffusion import DiffusionPrior
 from ..schedule import Schedule, Stages
 from ..threefry import unrolled
 from .base import (
@@ -84,7 +84,10 @@ class TwistedSMC(AbstractSampler):
         start_key, chain_key, last_key = jax.random.split(unrolled(key), 3)
         shape = (self.num_particles, prior.dim)
         s_T = jax.random.normal(start_key, shape, process.residual.dtype)
-        first, rest = _split_first(process)
+        first, rest = (
+            jax.tree.map(lambda leaf, which=which: leaf[which], process.denoiser_stages)
+            for which in (0, slice(1, None))
+        )
         guess = jax.tree.map(
             lambda leaf: jnp.broadcast_to(leaf, (self.num_particles, *leaf.shape)),
             first_belief(local),
@@ -210,11 +213,6 @@ def systematic(weights: Float[Array, " k"], uniform: Float[Array, ""]) -> Int[Ar
     count = weights.shape[0]
     positions = (jnp.arange(count, dtype=weights.dtype) + uniform) / count
     return pick(weights, positions)
-
-
-def _split_first(process: ReverseProcess) -> tuple[Any, Any]:
-    first = jax.tree.map(lambda leaf: leaf[0], process.denoiser_stages)
-    return first, jax.tree.map(lambda leaf: leaf[1:], process.denoiser_stages)
 
 
 JITTER = 0.1  # first perturbation, over the prior's standard deviation
