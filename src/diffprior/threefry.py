@@ -29,8 +29,7 @@ def unrolled(key: Key[Array, "*n"]) -> Key[Array, "*n"]:
     keys stay as they are. `jax.random.poisson` rejects unrolled keys, so they are not
     handed to what users may have written.
     """
-    ours = jax.random.key_impl(key) == "threefry2x32" and _counts()
-    if not ours or not isinstance(key, jax.core.Tracer):
+    if not isinstance(key, jax.core.Tracer) or not is_known_generator(jax.random.key_impl(key)):
         return key
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_UNROLLED)
 
@@ -44,14 +43,13 @@ def fold_in(key: Key[Array, ""], number: int | Integer[Array, ""]) -> Key[Array,
     return jax.random.wrap_key_data(jax.random.key_data(folded), impl=jax.random.key_impl(key))
 
 
-def is_known_generator() -> bool:
-    """Whether the functions below compute what JAX does: so they do with its default settings."""
-    return bool(jax.config.jax_default_prng_impl == "threefry2x32") and _counts()  # type: ignore[attr-defined]
-
-
-def _counts() -> bool:
-    """Whether numbers follow from their place alone, as is the default."""
-    return bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
+def is_known_generator(name: object = None) -> bool:
+    """Whether the functions below compute what this generator of JAX does, by default the one set:
+    numbers follow from their place alone by default.
+    """
+    config: Any = jax.config
+    known = (name or config.jax_default_prng_impl) == "threefry2x32"
+    return known and bool(config.jax_threefry_partitionable)
 
 
 def host_fold_in(key: HostWords, numbers: Int[np.ndarray, " n"]) -> HostWords:

@@ -75,9 +75,7 @@ def compiled(make: Callable[..., Program], *about: Hashable) -> Program:
 
 
 def awaited(result: jax.Array) -> np.ndarray:
-    """A result that is soon there. A thread that sleeps until it is wakes up late, by as much time
-    as a small program takes; so it polls for a while.
-    """
+    """A result that is soon there: polled for, as a thread that sleeps meanwhile wakes up late."""
     for _ in range(MAX_POLLS if hasattr(os, "sched_yield") else 0):
         if result.is_ready():  # type: ignore[attr-defined]
             break
@@ -94,10 +92,8 @@ _forked = False
 
 
 def check_not_forked(name: str) -> None:
-    """Raise if this process was forked from one in which JAX had begun to work.
-
-    A forked child has the locks of JAX's threads but not the threads, so the first computation in
-    it would wait for ever.
+    """Raise if this process was forked from one in which JAX had begun to work, whose threads it
+    lacks though it has their locks: the first computation in it would wait for ever.
     """
     if _forked:
         raise RuntimeError(_FORKED.format(name))

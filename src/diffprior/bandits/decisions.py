@@ -121,9 +121,7 @@ def fresh_seed() -> int:
 
 
 class Choice(NamedTuple):
-    """Values to maximize, minus infinity where an action is not allowed and in random order if the
-    index failed; the index of every action; whether it failed.
-    """
+    """Values to maximize, random if the index failed; the index of every action; if it failed."""
 
     preferences: Float[Array, " k"]
     values: Float[Array, " k"]
@@ -471,8 +469,8 @@ def wins(
 
 
 class WinCount:
-    """Wins of the chosen actions of one decision in the draws so far: of each action, its `hits`,
-    at most r, and the `draws` up to the last of them, or all draws if there are fewer.
+    """Wins of the chosen actions of one decision: of each its `hits`, at most r, and the `draws` up
+    to the last of them, or all so far if there are fewer.
     """
 
     def __init__(
@@ -531,9 +529,7 @@ def propensity(
 
 
 def host_mean(likelihood: AbstractLikelihood) -> Callable[[np.ndarray], np.ndarray]:
-    """The mean reward as a function of NumPy arrays; compiled where the likelihood knows JAX only,
-    for few different sizes.
-    """
+    """The mean reward of NumPy arrays; compiled for few sizes if the likelihood knows JAX only."""
     mean = functools.partial(type(likelihood).mean, likelihood)  # quicker than the bound method
     if isinstance(mean(np.zeros(1, default_float())), np.ndarray):
         return mean  # type: ignore[return-value]

@@ -52,9 +52,7 @@ class ItemChoice:
 
 
 class View(NamedTuple):
-    """The panel as one choice sees it: candidates (all rows if None), which of them are excluded,
-    how many to choose, and the number of the first decision.
-    """
+    """The panel as one choice sees it: candidates (all rows if None), and those excluded."""
 
     panel: Panel
     rows: Int[np.ndarray, " k"] | None

@@ -44,9 +44,7 @@ NONE = np.empty(0, np.int64)
 
 @dataclasses.dataclass(slots=True)
 class _Item:
-    """Name, place in the panel (-1 if removed), number among all items ever added, evidence (None
-    before the first reward), number of rewards, and of times that it was drawn anew.
-    """
+    """An item; `row` is its place in the panel, -1 if removed, `number` that among all ever added."""
 
     name: Name
     row: int

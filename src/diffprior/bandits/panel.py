@@ -49,9 +49,7 @@ class PanelRows(NamedTuple):
 
 
 class Panel:
-    """Joint draws of all active items: for each draw an array with a row for every item, so that
-    what a decision reads is in one piece.
-    """
+    """Joint draws of all active items, an array for each draw, which decisions read in one piece."""
 
     def __init__(self, empty: PanelRows) -> None:
         self.size = 0
@@ -93,9 +91,7 @@ def _enlarged(array: np.ndarray, room: int) -> np.ndarray:
 
 
 class PriorPool:
-    """Draws of the prior for new items: each takes the next ones of a pool; once all have been
-    taken, they are taken again in another order.
-    """
+    """Draws of the prior for new items, from a pool that is gone through again in other orders."""
 
     def __init__(
         self,

@@ -37,13 +37,9 @@ BLOCK = 64  # runs whose parameters are drawn together, so that fewer runs are t
 
 
 class Rounds(NamedTuple):
-    """Keys of decisions; features, mean rewards and rewards of all actions.
-
-    Leading axes are runs and rounds.
-    """
+    """Keys of decisions; features, means and rewards of all actions; by runs and rounds."""
 
     keys: Key[Array, "*n"]
-
     features: Float[Array, "*n k d"]
     means: Float[Array, "*n k"]
     rewards: Float[Array, "*n k"]

@@ -253,9 +253,7 @@ def from_unit(prior: DiffusionPrior, z: Float[Array, " d"]) -> Float[Array, " d"
 
 
 def first_belief(local: AbstractEvidence) -> Gaussian:
-    """The Laplace posterior under N(0, I), under which other likelihoods are first expanded; of a
-    quadratic one N(0, I) itself.
-    """
+    """What likelihoods are first expanded under: the Laplace posterior under N(0, I)."""
     standard = Gaussian.standard(local.dim)
     return standard if local.quadratic else local.condition(standard)[0]
 

@@ -99,9 +99,7 @@ def _expanding_chain(
     first_noise: Float[Array, " d"],
     random: tuple[Float[Array, "t d"], Float[Array, " t"]],
 ) -> Float[Array, " d"]:
-    """The likelihood is expanded anew at every stage, under the belief of the stage before and what
-    the noisy sample has added to it.
-    """
+    """The likelihood is expanded anew at every stage, under the belief of the stage before."""
 
     def denoise(snr: Array, noisy_shift: Array, belief: Gaussian) -> Gaussian:
         precision, shift = local.expand(belief)

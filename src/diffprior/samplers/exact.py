@@ -73,9 +73,7 @@ class Exact(AbstractSampler):
 def _from_one_component(
     key: Key[Array, ""], prior: MixturePrior, evidence: AbstractEvidence
 ) -> tuple[Float[Array, " d"], Info]:
-    """A draw from the posterior of a mixture, of which only the component drawn is conditioned: the
-    same draw as from its `posterior`, cheaper where factorizations are expensive.
-    """
+    """As of the `posterior` of a mixture, of which only the component drawn is conditioned."""
     weights, log_evidence = prior.weigh(evidence)
     which_key, noise_key = jax.random.split(unrolled(key))
     which = jax.random.categorical(which_key, jnp.log(weights))
