@@ -44,7 +44,7 @@ NONE = np.empty(0, np.int64)
 
 @dataclasses.dataclass(slots=True)
 class _Item:
-    """An item; `row` is its place in the panel, -1 if removed, `number` that among all ever added."""
+    """An item; `row` is its place in the panel, -1 if removed, `number` that among all ever."""
 
     name: Name
     row: int

@@ -49,7 +49,7 @@ class PanelRows(NamedTuple):
 
 
 class Panel:
-    """Joint draws of all active items, an array for each draw, which decisions read in one piece."""
+    """Joint draws of all active items, an array for each draw, which decisions read as a whole."""
 
     def __init__(self, empty: PanelRows) -> None:
         self.size = 0
