@@ -381,11 +381,12 @@ def gaussian_of(
     blocks: Sequence[AbstractBlock],
     executor: AbstractExecutor = HERE,
     start: GaussianMixture | None = None,
+    min_gain: float = 1e-7,
 ) -> GaussianMixture:
     """The Gaussian of some tasks; of generalized linear models, less precisely."""
     fit = functools.partial(fit_gaussian, blocks, executor=executor)
     if blocks[0].exact:
-        return fit(start=start, tolerance=1e-5, min_gain=1e-7).mixture
+        return fit(start=start, tolerance=1e-5, min_gain=min_gain).mixture
     if start is None:
         start = fit(tolerance=1e-3, min_gain=1e-4, max_steps=60).mixture
     return fit(start=start, tolerance=1e-2, max_steps=12, num_draws=CORRECTION_DRAWS).mixture

@@ -80,6 +80,7 @@ STEPS = {
     "regret": 20,
 }
 SHOWN_POINTS = 2000  # of a figure
+CURVE_GAIN = 1e-5  # nats per task and step at which Gaussians of the report's parts are fitted
 NOISE_FROM = {
     "given": "given",
     "pooled": "from {:,.0f} degrees of freedom of residuals within tasks",
@@ -572,7 +573,7 @@ class _Run:
 
     def _gaussian(self, logs: AnyLogs, given: bool) -> Family:
         """A Gaussian of these tasks alone, given their attributes or not."""
-        gaussian = gaussian_of(blocks_of(logs, self.likelihood))
+        gaussian = gaussian_of(blocks_of(logs, self.likelihood), min_gain=CURVE_GAIN)
         if given and isinstance(logs, Logs):
             return gaussian_given(logs, self.likelihood, gaussian)
         return family_of(GAUSSIAN, gaussian)
