@@ -14,7 +14,10 @@ import shard_functions as functions
 from diffprior.executors import AbstractExecutor, InProcess, Ray, ShardError
 from diffprior.fitting.config import LearningConfig
 from diffprior.fitting.search import SearchConfig
-from shard_functions import make_logs, sharded
+from diffprior.learning.distill import distill, em_round, learning_tasks
+from diffprior.learning.source import Passes, Source
+from diffprior.mixture import GaussianMixture
+from shard_functions import DIM, make_logs, sharded
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +72,27 @@ def test_learned_priors_have_the_same_digits(executor: AbstractExecutor, tmp_pat
     assert there.report.num_tasks == 210 and there.report.warnings == memory.report.warnings
     for ours, theirs in zip(there.report.families, memory.report.families, strict=True):
         np.testing.assert_allclose(ours.log_evidence, theirs.log_evidence, atol=1e-6)
+
+
+def test_a_round_of_diffusion_em_has_the_same_digits(
+    executor: AbstractExecutor, tmp_path: Path
+) -> None:
+    config, likelihood = LearningConfig(round_steps=60, round_draws=250), dp.Linear(noise_std=1.0)
+    logs = make_logs(tmp_path / "logs.parquet", 200)
+    center = np.full(DIM, 0.5)  # far from the truth, so that there is something to learn
+    covs = np.stack([2.0 * np.eye(DIM)] * 2)
+    start = distill(GaussianMixture.from_covs(np.full(2, 0.5), np.stack([-center, center]), covs))
+
+    def round_of(source: Source, passes: Passes) -> dp.DiffusionPrior:
+        pieces = source.pieces(learning_tasks(200, 0), piece_tasks=64)
+        return em_round(start, pieces, likelihood, 0, passes=passes, config=config)
+
+    here, there = Passes(InProcess()), Passes(executor)
+    shards = sharded(tmp_path / "logs.parquet", 70)
+    ours = round_of(Source.of(shards, likelihood, here, config), there)
+    assert_same(ours, round_of(Source.of(logs, likelihood, here, config), here), 1e-6)
+    assert ours.denoiser.correction is not None and start.denoiser.correction is None
+    np.testing.assert_allclose(ours.denoiser.base.means, start.denoiser.base.means)
 
 
 def test_simulated_runs_have_the_same_digits(executor: AbstractExecutor) -> None:
