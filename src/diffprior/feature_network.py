@@ -1,5 +1,6 @@
 """Features learned from logs: a small network, applied by NumPy and saved as arrays."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,10 @@ class FeatureNetwork(Serializable):
     def dim(self) -> int:
         """Number of features d."""
         return int(self.last.shape[1])
+
+    def first(self, dim: int) -> "FeatureNetwork":
+        """The same with the first features alone."""
+        return dataclasses.replace(self, last=self.last[:, :dim])
 
     def __call__(self, x: ArrayLike) -> Float[np.ndarray, "... d"]:
         """Features (..., d) of numbers (..., p)."""

@@ -94,7 +94,7 @@ def test_a_model_with_learned_features_takes_raw_rows(model: dp.Model, tmp_path:
         chosen.append(items.choose(given).item)
     assert chosen[0] == chosen[1]
     with pytest.raises(ValueError, match=r"`features`: expected shape \(K, 3\)"):
-        bandit.decide(phi)
+        bandit.decide(phi[:, :2])
 
 
 def test_raw_columns_of_a_linear_world_are_kept() -> None:

@@ -57,7 +57,7 @@ class NetworkEncoder:
 
     Args:
         width: Units of each of the two hidden layers.
-        dim: Most features d; those that matter little are left out.
+        dim: Most features d: the fewest are used that are within a standard error of the best.
         num_steps: Steps of Adam, on 64 tasks each.
 
     References:
@@ -135,15 +135,23 @@ def learn_features(
     rest = raw.select(Selection(config.report_share).mask(raw.hashes))
     fold = folds(rest.hashes, NUM_FOLDS, FOLD_SALT)
     network = train(rest.select(fold != 0), likelihood, encoder, seed)
-    values = [
-        held_out_evidence(one.select(fold != 0), one.select(fold == 0), likelihood)
-        for one in (rest, with_network(rest, network))
-    ]
-    found = LearnedFeatures(encoder.width, network.dim, raw.dim, gain(values[1] - values[0]))
+
+    def nats(tasks: Logs) -> Float[np.ndarray, " t"]:
+        return held_out_evidence(tasks.select(fold != 0), tasks.select(fold == 0), likelihood)
+
+    dim = network.dim
+    own = best = nats(with_network(rest, network))
+    while dim > 1:  # the fewest features that are within a standard error of the best
+        fewer = nats(with_network(rest, network.first(dim - 1)))
+        over = gain(fewer - best)
+        if over.mean < -over.error:
+            break
+        dim, own, best = dim - 1, fewer, fewer if over.mean > 0 else best
+    found = LearnedFeatures(encoder.width, dim, raw.dim, gain(own - nats(rest)))
     if not found.pays:
         return raw, found
     network = train(rest, likelihood, encoder, seed)  # of the tasks that have chosen it too
-    return with_network(raw, network), dataclasses.replace(found, dim=network.dim)
+    return with_network(raw, network.first(dim)), found
 
 
 def with_network(logs: Logs, network: FeatureNetwork) -> Logs:
