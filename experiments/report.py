@@ -18,7 +18,7 @@ def verdict(results: Sequence[ProblemResult]) -> Callout:
     parts = []
     for name in LEARNED_BASELINES:
         gains = [gain for r in results if (gain := _gain(r, OURS, name)) is not None]
-        clear = [gain[0] > 0 for gain in gains if beyond_chance(*gain)]
+        clear = [gain > 0 for gain, error in gains if beyond_chance(abs(gain), error)]
         if gains:
             parts.append(f"{name} on {sum(clear)} of {len(gains)} (behind on {clear.count(False)})")
     return Callout(f"Beyond chance, {OURS} has less regret than {', '.join(parts)}.")

@@ -46,11 +46,12 @@ def test_shape(shape: tuple, got: str) -> None:
         ([np.inf, -np.inf], "`x`: expected finite numbers, got 2 NaN, infinite or beyond float"),
         (["a", "b"], "`x`: expected real numbers, got text such as 'a'; convert it to float"),
         ([1j, 2j], "`x`: expected real numbers, got dtype complex128; convert it to float"),
-        ([None, None], "`x`: expected real numbers, got dtype object; convert it to float"),
+        ([None, 1.0], "`x`: expected real numbers, got None; check its shape"),
+        (np.ones(2, object), "`x`: expected real numbers, got dtype object; convert it to float"),
         ([[1.0], [2.0, 3.0]], "`x`: expected an array, got a ragged nest; "),
     ],
 )
-def test_values(value: list, message: str) -> None:
+def test_values(value: list | np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         checks.real_array("x", value, ("n",))
 

@@ -25,23 +25,26 @@ starts = {
 result = dp.simulate(problem, starts, num_runs=512, num_rounds=200, seed=0)
 print(result)
 
-plt.rcParams.update({**LIGHT, "font.size": 10})
-figure, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 3.3), layout="constrained")
+plt.rcParams.update({**LIGHT, "font.size": 13})  # readable at the width of a phone
+figure, panels = plt.subplot_mosaic(
+    [["past", "draws"], ["regret", "regret"]], figsize=(6.4, 5.6), layout="constrained"
+)
 draws = np.asarray(diffusion.sample(jax.random.key(1), 2000))
-left.scatter(*past[:2000].T, s=3, color=DATA, lw=0)
-middle.scatter(*draws.T, s=3, color=MODEL, lw=0)
-left.set_title("parameters of past tasks")
-middle.set_title("draws from the learned prior")
-for panel in (left, middle):
-    panel.set(xlim=(-3.7, 3.7), ylim=(-3.7, 3.7), xticks=[-3, 0, 3], yticks=[-3, 0, 3])
-rounds = np.arange(1, 201)
+panels["past"].scatter(*past[:2000].T, s=4, color=DATA, lw=0)
+panels["past"].set_title("past tasks' parameters", fontsize=13)
+panels["draws"].scatter(*draws.T, s=4, color=MODEL, lw=0)
+panels["draws"].set_title("draws from the prior", fontsize=13)
+for name in ("past", "draws"):
+    panels[name].set(xlim=(-3.7, 3.7), ylim=(-3.7, 3.7), xticks=[-3, 0, 3], yticks=[-3, 0, 3])
+regret, rounds = panels["regret"], np.arange(1, 201)
 for (name, color), raised in zip(
-    zip(starts, COLORS, strict=True), (1.0, 0.1, -0.8, 0), strict=True
+    zip(starts, COLORS, strict=True), (1.2, -0.3, -1.5, 0), strict=True
 ):
     mean, error = result.mean(name), result.standard_error(name)
-    right.plot(rounds, mean, color=color, lw=1.8)
-    right.fill_between(rounds, mean - 2 * error, mean + 2 * error, color=color, alpha=0.2, lw=0)
-    right.text(204, mean[-1] + raised, name, color=color, va="center", fontsize=9)
-right.set(title="regret on a new task", xlabel="round", xlim=(0, 280), ylim=(0, None))
-right.set(xticks=[0, 100, 200], yticks=[0, 5, 10, 15])
-figure.savefig(Path(__file__).with_suffix(".png"), dpi=130)
+    regret.plot(rounds, mean, color=color, lw=2.2)
+    regret.fill_between(rounds, mean - 2 * error, mean + 2 * error, color=color, alpha=0.2, lw=0)
+    regret.text(203, mean[-1] + raised, name, color=color, va="center", fontsize=13)
+regret.set_title("regret on a new task", fontsize=13)
+regret.set(xlabel="round", xlim=(0, 262), ylim=(0, None))
+regret.set(xticks=[0, 50, 100, 150, 200], yticks=[0, 5, 10, 15])
+figure.savefig(Path(__file__).with_suffix(".png"), dpi=150)

@@ -3,7 +3,7 @@
 #
 # Figure 1 of *Online Posterior Sampling with a Diffusion Prior* (Kveton et al., NeurIPS 2024): priors learned from the
 # parameters of past tasks, and the regret of Thompson sampling with them on new ones. This page was built with `QUICK`.
-# Set it to `False` for the paper's effort, ten minutes on two cores.
+# Set it to `False` for the paper's effort, two minutes on two cores.
 
 # %%
 import dataclasses

@@ -88,11 +88,13 @@ def _as_array(name: str, value: ArrayLike, fix: str) -> np.ndarray:
 def _check_real(name: str, array: np.ndarray | Array, fix: str) -> None:
     if array.dtype.kind in "fiubV":  # V: floats that NumPy does not know, such as bfloat16
         return
-    entries = np.asarray(array).flat if array.dtype.kind in "OU" else ()
+    entries = np.asarray(array).ravel() if array.dtype.kind in "OU" else ()
     found = next((entry for entry in entries if not isinstance(entry, float | int)), None)
     if isinstance(found, str):
         encode = ", or encode it with dp.Encoder" if array.ndim else ""
         got = f"text such as {str(found)!r:.40}; convert it to float{encode}"
+    elif found is None and any(entry is None for entry in entries):
+        got = f"None; {fix}"
     elif found is None:
         got = f"dtype {array.dtype}; convert it to float"
     else:

@@ -186,6 +186,13 @@ class Encoder(Serializable):
     warnings: tuple[str, ...] = ()
     network: FeatureNetwork | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.columns, tuple):
+            raise ValueError(
+                f"`columns`: expected columns, got {type(self.columns).__name__}; fit an encoder "
+                "to a table with Encoder.fit(table)"
+            )
+
     @staticmethod
     def fit(
         rows: object,

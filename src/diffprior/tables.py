@@ -135,6 +135,11 @@ def reject_missing_labels(missing: Bool[np.ndarray, " n"], name: str) -> None:
 
 def require_column(available: Sequence[str], name: str, argument: str) -> None:
     """Raise if there is no column of this name."""
+    if not isinstance(name, str):
+        raise ValueError(
+            f"`{argument}`: expected the name of a column, got {type(name).__name__}; "
+            f"the table has {listed(available)}"
+        )
     if name not in available:
         raise ValueError(
             f"`{argument}`: expected a column of the table, got {name!r}; "

@@ -8,6 +8,7 @@ import pytest
 
 import diffprior as dp
 from cli.helpers import run
+from diffprior.cli.evaluate import verdict
 
 KINDS = np.array([[-2.0, 1.0], [2.0, 0.5]])
 MIXTURE = dp.MixturePrior([0.5, 0.5], KINDS, np.stack([0.09 * np.eye(2)] * 2))
@@ -55,6 +56,17 @@ def test_a_prior_is_scored_beside_a_gaussian_and_a_mixture(
     )
     assert mine["log_evidence"] == pytest.approx(direct.mean(), rel=1e-6)
     assert [row["num_rows"] for row in found["next_reward"]["rows"]] == [0, 1, 2]
+
+
+def test_the_verdict_names_a_contradiction() -> None:
+    """Predictions that gain do not hide first choices that lose."""
+    spread = np.linspace(-0.1, 0.1, 20)
+    scores = {"cold start": spread, "mine": 1 + 2 * spread}
+    evidence = {n: dp.evaluate.LogEvidence(v, np.zeros(20)) for n, v in scores.items()}
+    for lost, words in ((0.0, "mine pays: +1.00"), (0.5, "its first choices disagree: +1.00")):
+        rewards = {"cold start": spread, "mine": 3 * spread - lost}
+        found = dp.evaluate.Comparison(evidence, rewards, "cold start", np.full(20, 4))
+        assert words in verdict("mine", found).text
 
 
 def test_what_is_missing_is_named_before_any_work(files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ def direct(table: Path) -> dp.Model:
     printed = run("learn", table, *NAMES, *LINEAR, *options, *GAUSSIAN)
     assert "80 tasks" in printed and "wrote" in printed and all(path.exists() for path in out)
     assert json.loads(out[2].read_text())["chosen"] == "Gaussian"
+    assert f"serve --model prior={out[0]}" in out[1].read_text(encoding="utf-8")
     return dp.Model.load(out[0])
 
 

@@ -13,6 +13,7 @@ from experiments.report import (
     posterior_table,
     regret_table,
     temperature_table,
+    verdict,
 )
 from handmade import problem, regret
 
@@ -30,6 +31,11 @@ def test_findings_are_bold_beyond_chance_only() -> None:
     assert table.rows[0][2] == "MixTS +2.98 ± 0.06" and table.rows[0][5] == ""
     assert table.rows[1][5] == "+0.00 ± 0.06"
     assert table.marked == {(0, 1), (0, 3), (0, 4), (1, 3)}
+
+
+def test_the_verdict_counts_problems_on_which_it_is_behind() -> None:
+    behind = problem("cross", TS=regret([10.0, 12.0, 11.0, 13.1]), EvidenceDPS=OURS)
+    assert "TS on 1 of 2 (behind on 1)" in verdict([RAYS, behind]).text
 
 
 def test_regret_marks_winners_only() -> None:

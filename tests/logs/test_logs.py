@@ -101,7 +101,7 @@ def test_wrong_columns_are_rejected_by_name() -> None:
     for change, words in (
         ({"task": "user"}, "`task`: expected a column of the table, got 'user'; it has 'campaign'"),
         ({"features": "z*"}, r"`features`: expected columns of the table, got 'z\*'"),
-        ({"reward": "campaign"}, "`reward`: expected numbers in column 'campaign'"),
+        ({"reward": "campaign"}, "`reward`: expected another column than that of tasks"),
     ):
         with pytest.raises(ValueError, match=words):
             read(pd.DataFrame(table()), **change)

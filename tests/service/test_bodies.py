@@ -27,6 +27,15 @@ def test_oversized_and_malformed_bodies_are_rejected(service: TestClient) -> Non
     path = "/v1/models/shop/tasks/a/decisions"
     assert service.post(path, content=b"x" * (3 * 2**20)).status_code == 413
     assert service.post(path, content=b'{"features": [[1').status_code == 422
+    assert "content-type: application/json" in service.post(path, content=b"{}").json()["error"]
+    head = {"content-type": "application/json"}
+    for body, words in (
+        (b"{features: 1}", "`body`: expected JSON, got a mistake at character 1"),
+        (b'{"actions": [{"age": 1}]}', '`actions`: expected names mapped to values, as in {"a"'),
+        (b'{"actions": {}}', "`body`: expected at least one action"),
+    ):
+        reply = service.post(path, content=body, headers=head)
+        assert reply.status_code == 422 and reply.json()["error"].startswith(words)
     assert service.post(path, content=b"\xff\xfe").status_code == 422
     many = {"features": [[1.0, 2.0]] * 1001}
     assert service.post(path, json=many).status_code == 422

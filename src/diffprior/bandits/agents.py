@@ -2,6 +2,7 @@
 
 import abc
 import functools
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import equinox as eqx
@@ -363,6 +364,8 @@ def as_agent(
             fix = "the prior is the first argument, and the likelihood the second"
         elif hasattr(prior, "bandit"):
             fix = "start its bandits with model.bandit(), or pass model.prior"
+        elif isinstance(prior, str | Path):
+            fix = "read the file with dp.load, and start bandits of a model with its `bandit`"
         raise ValueError(
             f"`prior`: expected a prior, a sampler or an agent, got {kind_of(prior)}; {fix}"
         )

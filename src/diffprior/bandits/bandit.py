@@ -5,6 +5,7 @@ import datetime
 import math
 import threading
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -232,6 +233,11 @@ class Bandit(AbstractOnline):
             RuntimeError: A draw failed (it counts as a decision), or the process was forked.
         """
         check_not_forked("decide")
+        if isinstance(features, Mapping):
+            raise ValueError(
+                "`features`: expected a row per action, got a dict; pass a list of rows, in the "
+                "order of the actions"
+            )
         request = Request(
             self._encoded("features", features, self._encoder),
             mask,

@@ -1,5 +1,6 @@
 """`diffprior evaluate`: a prior evaluated on a user's own tasks, or on the service's log."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,6 +32,7 @@ from .options import (
 if TYPE_CHECKING:
     from ..evaluate.calibration import PredictiveCheck
     from ..evaluate.comparison import Comparison
+    from ..reporting.page import Callout
 
 NUM_SAMPLES = 5000  # of the prior, to which the Gaussian and the mixture beside it are fitted
 
@@ -138,23 +140,45 @@ def evaluate_prior(
         write_json(json_file, results)
 
 
-def _page(prior: Path, name: str, comparison: "Comparison", check: "PredictiveCheck") -> str:
-    """The report of an evaluation."""
+def verdict(name: str, comparison: "Comparison") -> "Callout":
+    """Whether a prior pays, in what it predicts and in what it chooses first."""
     from ..evaluate.comparison import COLD
-    from ..reporting.page import Callout, Code, page
+    from ..reporting.page import Callout
     from ..reporting.tables import plus_minus
 
     gain, error = comparison.difference(name, COLD)
+    reward, reward_error = comparison.reward_difference(name)
     about = f"{plus_minus(gain, error, signed=True)} nats per task over starting cold"
-    clear = abs(gain) > 2 * error
-    short = f"{name} {'pays' if gain > 0 else 'costs'}" if clear else f"{name} makes no difference"
-    verdict = Callout(f"{short}: {about}.", "" if not clear else "good" if gain > 0 else "bad")
+    if math.isfinite(reward):  # some tasks have more than one row
+        about += f", {plus_minus(reward, reward_error, signed=True)} of reward per first choice"
+    if abs(gain) <= 2 * error:
+        return Callout(f"{name} makes no difference: {about}.")
+    if gain * reward < 0 and abs(reward) > 2 * reward_error:
+        return Callout(f"{name}: its predictions and its first choices disagree: {about}.")
+    word, status = ("pays", "good") if gain > 0 else ("costs", "bad")
+    return Callout(f"{name} {word}: {about}.", status)
+
+
+def _page(prior: Path, name: str, comparison: "Comparison", check: "PredictiveCheck") -> str:
+    """The report of an evaluation."""
+    from ..reporting.page import Code, page
+
     tables = [
-        replace(comparison.table(), caption=f"Priors on {len(comparison.num_observations)} tasks"),
-        replace(check.table(), caption=f"Predictions of the next reward under {name}"),
+        replace(
+            comparison.table(),
+            caption=f"Mean log evidence of {len(comparison.num_observations)} tasks in nats, of "
+            "which one makes the rewards e = 2.7 times as probable; first choices are among the "
+            "rows of a task, with the rewards that were observed, over those of the cold start; "
+            "differences have paired standard errors.",
+        ),
+        replace(
+            check.table(),
+            caption=f"Predictions of the next reward under {name}, after some rows of a task; "
+            "90 % intervals are right if 90 % of the rewards are in them.",
+        ),
     ]
     step = Code(f"diffprior serve --model {name}={prior}")
-    return page(f"Does {name} pay on new tasks?", verdict, tables, step)
+    return page(f"Does {name} pay on new tasks?", verdict(name, comparison), tables, step)
 
 
 @app.command("off-policy")

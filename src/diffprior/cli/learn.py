@@ -21,6 +21,7 @@ from .options import (
     Task,
     Time,
     Weight,
+    check_ending,
     check_output,
     executor_of,
     friendly_errors,
@@ -90,7 +91,8 @@ def learn(
         from ..logs.statistics import TaskStatistics
 
         if report is not None:
-            require("plot", "matplotlib")
+            check_ending("report", report, (".html", ".htm"))
+            require("plot", "matplotlib", "jinja2")
         table: Logs | ShardedLogs | TaskStatistics
         sharded = is_sharded(logs) and max_rows is None
         if attributes and (sharded or source == "statistics"):
@@ -143,7 +145,7 @@ def learn(
         assert learned.report is not None
         say(f"{learned.report}\nwrote {output}")
         if report is not None:
-            learned.report.to_html(report)
+            learned.report.to_html(report, output)
             say(f"wrote {report}")
         if json_file is not None:
             learned.report.to_json(json_file)

@@ -50,6 +50,7 @@ def _opened(database: str, *, new: bool = False) -> "Iterator[Store]":
 
 
 def serve(
+    context: typer.Context,
     model: Annotated[
         list[str] | None, typer.Option(help="NAME=FILE of a prior; repeat for more.")
     ] = None,
@@ -100,6 +101,11 @@ def serve(
 ) -> None:
     """Serve decisions for many tasks over HTTP; everything acknowledged is in the log."""
     with friendly_errors():
+        for text in context.args:
+            raise ValueError(
+                f"`model`: expected --model NAME=FILE, got {text!r}; "
+                f"write --model {Path(text).stem}={text}"
+            )
         _require_modules()
         from ..service.settings import checked_settings, parse_likelihood
 

@@ -94,6 +94,7 @@ def calibration_figure(places: Float[np.ndarray, " n"]) -> "Figure":
     axis.hist(places, 20, range=(0, 1), color=COLORS[0], edgecolor=paper)
     axis.axhspan(expected - spread, expected + spread, color=ink, alpha=0.12, linewidth=0)
     axis.axhline(expected, color=ink, linewidth=0.8)
+    axis.set_ylim(bottom=0)
     axis.set_xlabel("probability of a smaller reward")
     axis.set_ylabel("next rows")
     return figure
@@ -194,15 +195,19 @@ class LearningReport(Serializable):
         """Write `to_dict` to the file at `path`."""
         write_atomic(path, json.dumps(self.to_dict(), indent=2) + "\n")
 
-    def to_html(self, path: str | Path) -> None:
+    def to_html(self, path: str | Path, model: str | Path = "tasks.model") -> None:
         """Write one self-contained page with tables and figures to `path`.
+
+        Args:
+            path: File to write.
+            model: File of the learned model, which the page says how to serve.
 
         Raises:
             ImportError: Matplotlib or Jinja2 is missing.
         """
         require("plot", "matplotlib", "jinja2")
         title = "Does a learned prior pay on these tasks?"
-        write_atomic(path, page(title, _lead(self), _blocks(self), Code(_NEXT_STEP)))
+        write_atomic(path, page(title, _lead(self), _blocks(self), _next_step(Path(model))))
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Plot what families gain over a cold start in nats per task, with two standard errors.
@@ -366,15 +371,16 @@ def _simulated(simulation: Simulation) -> str:
     )
 
 
-_NEXT_STEP = """\
+def _next_step(model: Path) -> Code:
+    return Code(f"""\
 # decide over HTTP, with a log and a dashboard
-diffprior serve --model tasks=tasks.model
+diffprior serve --model {model.stem}={model}
 
 # or in Python
 import diffprior as dp
-bandit = dp.load("tasks.model").bandit()
+bandit = dp.load("{model}").bandit()
 decision = bandit.decide(features)  # a row per action, (K, d)
-bandit.update(features[decision.action], reward)"""
+bandit.update(features[decision.action], reward)""")
 
 
 def _blocks(report: LearningReport) -> list[Block]:

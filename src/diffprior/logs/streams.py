@@ -46,6 +46,13 @@ class LogColumns:
         given = {argument: name for argument, name in roles.items() if name is not None}
         for argument, name in given.items():
             require_column(frame.columns, name, argument)
+            if argument != "task" and name == task:
+                raise ValueError(
+                    f"`{argument}`: expected another column than that of tasks, got {name!r} for "
+                    "both; name the column of rewards, weights or times"
+                )
+        if len(frame) == 0:
+            raise ValueError("`source`: expected rows, got an empty table; check its filter")
         reserved = [*given.values(), *attributes]
         encoder = Encoder.fit(
             frame, features, reserved=reserved, intercept=intercept, standardize=standardize

@@ -40,6 +40,12 @@ MAX_NUMBERS = 100_000  # features of one decision
 MAX_BATCH, MAX_REWARDS = 256, 1_000  # decisions and rewards of one call
 MAX_ITEMS = 10_000  # named by one choice
 MAX_ECHO = 300  # characters of a caller's text in an error message
+REASONS = {  # in place of Pydantic's words
+    "missing": "expected a value, got none; add it",
+    "dict_type": 'expected names mapped to values, as in {"a": ...}, got something else',
+    "model_attributes_type": "expected an object of JSON, got something else; send JSON with the "
+    "header content-type: application/json",
+}
 
 Name = Annotated[  # without control characters, which neither databases nor logs can hold
     str, pydantic.StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,200}$")
@@ -75,18 +81,17 @@ DOCS_PAGE = """<!doctype html>
 <head><meta charset="utf-8"><title>diffprior: HTTP API</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="stylesheet" href="/static/swagger-ui.css"><link rel="icon" href="/static/favicon.png">
-<style>
-@media (prefers-color-scheme: dark) {
-  html { filter: invert(.9) hue-rotate(180deg); background: #fff; color-scheme: dark; }
-  .highlight-code, .microlight, img { filter: invert(1) hue-rotate(180deg); }
-}
-</style>
+<style>html.dark-mode { color-scheme: dark; }</style>
 </head>
 <body><div id="docs"></div>
 <script src="/static/swagger-ui-bundle.js"></script><script src="/docs/start.js"></script></body>
 </html>
 """
-DOCS_SCRIPT = """SwaggerUIBundle({
+DOCS_SCRIPT = """const dark = matchMedia("(prefers-color-scheme: dark)");
+const follow = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
+dark.addEventListener("change", follow);
+follow();
+SwaggerUIBundle({
   url: "/openapi.json", dom_id: "#docs", deepLinking: true, tryItOutEnabled: true,
   validatorUrl: null, presets: [SwaggerUIBundle.presets.apis],
 });
@@ -633,6 +638,9 @@ def _invalid_body(error: fastapi.exceptions.RequestValidationError) -> ServiceEr
     first = error.errors()[0]
     parts = [part for part in first["loc"] if part not in ("body", NUMBERS, COLUMNS)]
     place = ".".join(map(str, parts))
-    reason = first.get("ctx", {}).get("error", "") if first["type"] == "json_invalid" else ""
-    message = f"`{place[:MAX_ECHO] or 'body'}`: {(reason or first['msg'])!s:.{MAX_ECHO}}"
+    reason = REASONS.get(first["type"], str(first["msg"]).removeprefix("Value error, "))
+    if first["type"] == "json_invalid":
+        place = "body"
+        reason = f"expected JSON, got a mistake at character {parts[0]} ({first['ctx']['error']})"
+    message = f"`{place[:MAX_ECHO] or 'body'}`: {reason:.{MAX_ECHO}}"
     return ServiceError(422, message)
