@@ -158,8 +158,10 @@ def run(bench: Bench, sections: Mapping[str, Section]) -> dict[str, list[Measure
         say_table(shown_table)
     changes = [row[-1] for each in tables for row in each.rows if "since" in each.columns[-1]]
     changed = [change for change in changes if change not in ("", "same")]
-    verdict = Callout(f"{len(changed)} of {len(changes)} cases changed by over {NOISE:.0%}.")
-    write_atomic(bench.folder / REPORT, page("Benchmarks", verdict, tables, AGAIN))
+    verdict = f"{len(changed)} of {len(changes)} cases changed by over {NOISE:.0%}."
+    if not changes:
+        verdict = "A first run, with which later ones are compared."
+    write_atomic(bench.folder / REPORT, page("Benchmarks", Callout(verdict), tables, AGAIN))
     numbers = {name: as_numbers(rows) for name, rows in {**last, **found}.items()}
     write_atomic(bench.folder / LAST_RUN, json.dumps(numbers, indent=1))
     return found

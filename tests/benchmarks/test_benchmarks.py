@@ -23,6 +23,7 @@ def test_sections_are_measured_and_compared_with_the_last_run(
         {"tiny": functools.partial(learning.measure, case)},
     )
     first = harness.run(bench, sections)["tiny"]
+    assert "A first run" in (bench.folder / "report.html").read_text(encoding="utf-8")
     values = {row.case: row.quantities.get("nats per new task") for row in first[1:]}
     assert values["truth"] > values["Gaussian"] > values["cold start"]
     assert harness.read_last_run(bench.folder) == {"tiny": first}
