@@ -28,7 +28,7 @@ from diffprior.problems.synthetic import uniform_in_ball
 from .distributions import log_density
 from .harness import NUM_SAMPLES, Bench, Measurement, command
 
-NOISE_STD, CAPACITY = 0.5, 100
+NOISE_STD, CAPACITIES = 0.5, (8, 24, 100)
 SHAPES, ROWS = ("corners", "H"), (1, 5, 20, 100)
 EDGE, CELLS, ATOMS = 4.5, 512, 2**19  # of the grid, and draws of the prior in its place
 DRAWS, RANKED = 300, 99  # with 99 draws, ranks 5 to 94 of 0 to 99 make intervals of 90 % exactly
@@ -130,13 +130,14 @@ def score(world: World, sampler: Any, likelihood: dp.Response, rows: int, quick:
     num_tasks, num_scored = (6, 2) if quick else (128, 16)
     thetas = np.asarray(world.truth(key, num_tasks), float)
     hits, sizes, parts = [], [], []
+    capacity = next(size for size in CAPACITIES if size >= rows)
     for i, theta in enumerate(thetas):
         keys = jax.random.split(jax.random.key(1000 * rows + i), 6)
         x = jax.random.normal(keys[0], (rows, 2))
         x = x / jnp.linalg.norm(x, axis=1)[:, None] * jax.random.uniform(keys[1], (rows, 1)) ** 0.5
         eta = jax.vmap(likelihood.function.fn, (None, 0))(jnp.asarray(theta, float), x)
         rewards = likelihood.sample(keys[2], eta)
-        evidence = likelihood.empty(dim, CAPACITY).add(x, rewards, jnp.ones(rows))
+        evidence = likelihood.empty(dim, capacity).add(x, rewards, jnp.ones(rows))
         n = DRAWS if i < num_scored else RANKED
         draws, info = drawn(sampler, keys[3], evidence, n)
         draws = np.where(np.asarray(info.failed)[:, None], np.nan, draws)

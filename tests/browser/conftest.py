@@ -1,4 +1,4 @@
-"""One browser for all tests of pages."""
+"""One browser for the tests of a module."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from playwright.sync_api import Browser
 from browser.browsing import opened_browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its event loop would be in the way of other modules
 def browser() -> Iterator[Browser]:
     with opened_browser() as opened:
         yield opened

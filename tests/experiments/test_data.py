@@ -93,7 +93,7 @@ def test_movielens(
     json.dumps(found, default=dataclasses.asdict)
 
 
-def _log_evidence(prior: object, tasks: object, **_: int) -> LogEvidence:
+def _log_evidence(prior: object, tasks: object, likelihood: object, **_: int) -> LogEvidence:
     return LogEvidence(-np.arange(1.0, 4.0), np.zeros(3))
 
 
