@@ -178,6 +178,16 @@ def test_batches_equal_a_loop(dim: int) -> None:
             assert_allclose(together[i], alone, atol=tolerance(1e-13, 1e-5))
 
 
+@both_precisions
+@pytest.mark.parametrize("dim", [8, 9])
+def test_a_semi_definite_matrix_among_others(dim: int) -> None:
+    root = representable(np.random.default_rng(0).standard_normal((dim, 1)))
+    covs = representable(np.stack([matrix(dim, dim), root @ root.T]))
+    trils = np.asarray(jax.jit(jax.vmap(linalg.cholesky))(jnp.asarray(covs)))
+    rounding = 10 * dim * np.finfo(trils.dtype).eps * np.max(covs)
+    assert_allclose(trils @ trils.swapaxes(1, 2), covs, atol=rounding)
+
+
 @pytest.mark.parametrize("dim", [8, 33])
 def test_nested_batches_equal_a_loop(dim: int) -> None:
     """Of a number that no block divides, with a matrix, then a right side, that all share; one of

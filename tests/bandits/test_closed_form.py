@@ -1,5 +1,7 @@
 """Decisions in plain NumPy: the same draws as those of compiled programs, and none compiled."""
 
+import time
+
 import jax
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import reference
 from cases import LOGISTIC, NEGATIVE_BINOMIAL, POISSON, LikelihoodCase
 from diffprior.bandits.bandit import Bandit
 from diffprior.bandits.decisions import Policy
+from diffprior.bandits.updates import State
 
 RNG = np.random.default_rng(12)
 FEATURES = RNG.standard_normal((6, 3))
@@ -131,6 +134,16 @@ def test_the_program_is_compiled_in_a_thread_and_used_at_a_fixed_number() -> Non
             assert other._policy._compiled == (compiles and number >= 3)
             for each in (bandit, other):
                 each.update(FEATURES[decisions[0].action], number % 2.0)
+
+
+def test_decisions_wait_for_a_program_that_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    bandit = Bandit(PRIORS["mixture"], dp.Logistic(), seed=4)
+    policy, state = Policy(bandit.agent, 4, compile_after=1), State.of(dp.Logistic().empty(1), None)
+    monkeypatch.setattr(policy, "_draw", lambda *_: time.sleep(0.3))
+    policy._compile_in_time(state, 1)
+    assert not policy._compiled
+    policy._compile_in_time(state, 2)
+    assert policy._compiled and policy._compiling is not None and not policy._compiling.is_alive()
 
 
 @pytest.mark.parametrize("likelihood", [dp.Linear(1.0), dp.Logistic()], ids=["linear", "logistic"])

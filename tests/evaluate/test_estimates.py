@@ -18,7 +18,7 @@ from diffprior.evaluate import (
     log_evidence,
     simulate_tasks,
 )
-from diffprior.evaluate.comparison import log_mean
+from diffprior.evaluate.comparison import log_mean, mixture_log_evidence, mixture_of
 from diffprior.evaluate.tasks import evidence_batches
 from diffprior.mixture import GaussianMixture
 from foreign import TwelveLines
@@ -77,6 +77,15 @@ def test_logistic_mixtures_are_unbiased_where_laplace_is_not() -> None:
     ((_, stacked, _),) = evidence_batches(tasks, dp.Logistic(), 12)
     laplace = np.asarray(jax.vmap(lambda e: PRIOR.posterior(e)[1])(stacked))
     assert np.mean(np.abs(laplace - exact)) > 2 * np.mean(np.abs(found.values - exact))
+
+
+def test_the_order_of_tasks_does_not_matter() -> None:
+    tasks, mixture = tasks_of(dp.Logistic()), mixture_of(GAUSSIAN)
+    offsets, back = np.linspace(-3, 3, 12)[:, None], np.arange(12)[::-1]
+    for likelihood in (dp.Logistic(), LINEAR):
+        found = mixture_log_evidence(mixture, tasks, likelihood, offsets)
+        other = mixture_log_evidence(mixture, tasks.select(back), likelihood, offsets[back])
+        np.testing.assert_allclose(other.values, found.values[back], rtol=1e-9)
 
 
 def test_priors_without_a_closed_form_are_estimated() -> None:

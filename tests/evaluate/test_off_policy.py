@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import diffprior as dp
-from diffprior.evaluate import LoggedDecisions, off_policy
-from diffprior.evaluate.replay import _estimates, _probabilities, _Replayed
+from diffprior.bandits.agents import as_agent
+from diffprior.evaluate import LoggedChoices, LoggedDecisions, off_policy
+from diffprior.evaluate.replay import _estimates, _of_choices, _probabilities, _Replayed
 
 DIM, ACTIONS, NOISE = 2, 4, 1.0
 NUM_LOGS, TASKS_OF_LOG, ROUNDS = 100, 40, 5
@@ -124,6 +125,28 @@ def test_probabilities_and_reward_model_are_those_of_the_evidence_of_the_moment(
         twin = shares(log.rng, mean, cov, tables[i], 40_000)
         error = np.sqrt((twin * (1 - twin) + 1e-4) * (1 / 4000 + 1 / 40_000))
         assert np.all(np.abs(own[place] - twin) < 5 * error)
+
+
+def test_beliefs_about_items_are_those_of_the_rewards_known_at_the_moment() -> None:
+    """Each reward counts once, from when it is known."""
+    rng, num, num_draws = np.random.default_rng(0), 12, 2**12
+    created = np.arange(num, dtype=float)
+    log = LoggedChoices(
+        names=("a", "b"),
+        contexts=rng.uniform(-1, 1, (num, DIM)),
+        taken=np.arange(num) % 3 % 2,
+        rewards=2.0 + rng.standard_normal(num),
+        propensities=np.full(num, 0.5),
+        candidates=(np.arange(2),) * num,
+        created=created,
+        learned=created + rng.uniform(0, 4, num),
+    )
+    agent = as_agent(TARGET, dp.Linear(NOISE))
+    found = _of_choices(agent, log, np.arange(num), num_draws, seed=0)
+    for i, x in enumerate(log.contexts):
+        own = (log.learned <= created[i]) & (log.taken == log.taken[i])
+        mean, cov = posterior(TRUE_MEAN, TRUE_COV, log.contexts[own], log.rewards[own])
+        assert abs(found.means[i] - x @ mean) < 5 * np.sqrt(x @ cov @ x / num_draws)
 
 
 def test_a_policy_that_is_the_logging_policy_earns_what_it_earned() -> None:

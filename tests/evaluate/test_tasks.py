@@ -7,7 +7,8 @@ import pytest
 import diffprior as dp
 from bandits.helpers import Ball
 from diffprior.evaluate import simulate_tasks
-from diffprior.evaluate.tasks import evidence_batches
+from diffprior.evaluate.tasks import draw_keys, draw_tasks, evidence_batches
+from diffprior.samplers.choose import best_sampler
 from statistic import assert_mean
 
 LINEAR = dp.Linear(0.5)
@@ -42,6 +43,16 @@ def test_evidence_is_of_the_tasks_own_parameters(
     own = jax.vmap(lambda e, t: e.log_likelihood(t))(stacked, tasks.parameters)
     other = jax.vmap(lambda e, t: e.log_likelihood(t))(stacked, tasks.parameters[::-1])
     assert np.mean(own > other) > 0.8
+
+
+def test_draws_of_a_task_are_the_same_in_any_batch() -> None:
+    prior = dp.GaussianPrior(np.zeros(2), np.eye(2))
+    tasks = simulate_tasks(prior, LINEAR, num_tasks=6, num_observations=[3, 20, 0, 3, 20, 3])
+    keys, sampler = draw_keys(0, 6, 2), best_sampler(prior)
+    expected = draw_tasks(sampler, tasks, LINEAR, keys).values
+    assert len(np.unique(expected)) == expected.size
+    few = draw_tasks(sampler, tasks, LINEAR, keys, draws_at_once=4)
+    np.testing.assert_allclose(few.values, expected, rtol=1e-9)
 
 
 def test_a_prior_gives_rewards_of_its_likelihood() -> None:

@@ -14,7 +14,7 @@ from scipy.stats import norm
 import diffprior as dp
 from diffprior.fitting.config import LearningConfig
 from diffprior.learning import network_encoder
-from diffprior.learning.network_encoder import Params, TaskRows
+from diffprior.learning.network_encoder import Params, TaskRows, as_network
 from worlds_of_tasks import marginal_log_density
 
 NOISE, ROWS = 0.3, 20
@@ -161,3 +161,14 @@ def test_bernoulli_rewards_and_counts_have_features_too() -> None:
         logs = dp.Logs(tasks, x, y)
         _, found = network_encoder.learn_features(logs, likelihood, encoder, config, 0)
         assert found.pays
+
+
+def test_features_come_in_the_order_of_their_part_in_eta() -> None:
+    """So that the first of them are those to keep."""
+    rng = np.random.default_rng(0)
+    params, z = Params.init(rng, 3, 8, 4), rng.standard_normal((500, 3))
+    phi = as_network(params, z, np.ones(3), np.full(3, 2.0))(1.0 + 2.0 * z)
+    moments = phi.T @ phi / len(phi)
+    shares = np.diagonal(moments)
+    assert len(shares) == 4 and np.all(np.diff(shares) < 0)
+    np.testing.assert_allclose(moments, np.diag(shares), atol=1e-9 * shares[0])

@@ -50,6 +50,17 @@ def test_batches_of_a_parquet_file_sum_to_the_same_statistics(tmp_path: Path) ->
     )
 
 
+def test_a_batch_may_have_thousands_of_new_tasks(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path, num_tasks = tmp_path / "rows.parquet", 3000
+    rows = {"task": np.arange(num_tasks), "reward": np.ones(num_tasks), "x1": np.ones(num_tasks)}
+    pq.write_table(pa.table(rows), path)
+    found = dp.Logs.read_statistics(path, task="task", reward="reward", features="x1")
+    assert found.num_tasks == num_tasks and np.all(found.counts == 1)
+
+
 def test_the_statement_makes_the_same_statistics_in_a_warehouse(tmp_path: Path) -> None:
     import duckdb
 

@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from scipy.stats import norm
 from starlette.testclient import TestClient
 
-from diffprior.service.guard import MIN_TASKS, Totals, look
+from diffprior.service.guard import MIN_TASKS, TYPICAL, Totals, look
 from diffprior.service.models import Catalog
 from diffprior.service.settings import Settings
 from diffprior.service.store import Database, decisions
@@ -61,6 +61,22 @@ def test_errors_count_tasks_and_limits_are_wider_than_of_one_look() -> None:
     assert look(short, old, ERROR_RATE) is None
     constant = Totals(ones, ones, ones)
     assert look(constant, constant, ERROR_RATE) is None
+
+
+def test_the_limit_is_the_boundary_of_a_normal_mixture() -> None:
+    """There the mixture over differences is 1 / alpha times as likely as no difference."""
+    rng = np.random.default_rng(0)
+    ones = np.ones(50)
+    totals = [Totals(ones, v, v**2) for v in rng.normal(size=(2, 50))]
+    found = look(*totals, ERROR_RATE)
+    assert found is not None
+    alpha, variance = 2 * ERROR_RATE, (totals[0].variance + totals[1].variance) / 2
+    scale = -2 * np.log(alpha)
+    spread = np.sqrt(variance * (scale + np.log1p(scale)) / TYPICAL)
+    ratio = norm.pdf(found.limit, 0, np.hypot(found.error, spread)) / norm.pdf(
+        found.limit, 0, found.error
+    )
+    assert np.isclose(ratio, 1 / alpha)
 
 
 def serve_both(client: TestClient, worse: float, num_tasks: int = 80) -> None:

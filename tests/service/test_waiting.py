@@ -55,6 +55,21 @@ def test_default_reward_counts_once_when_the_wait_is_over(
     assert [(r["value"], r["late"]) for r in stored] == [(1.0, True)]
 
 
+def test_a_late_reward_does_not_count_though_the_decision_waits(
+    make_service: MakeService, clock: Clock
+) -> None:
+    client = make_service(**LINEAR, reward_wait=60, default_reward=0.0, aggregation="sum")
+    early, never = decide(client)["decision_id"], decide(client)["decision_id"]
+    assert reward(client, early, 3.0)["status"] == "waiting"
+    clock.now += 60
+    assert reward(client, early, 2.0, reward_id="last")["status"] == "waiting"
+    clock.now += 1
+    for identity in (early, never):
+        assert reward(client, identity, 1.0, reward_id="second")["status"] == "late"
+    assert settle(client) == 2
+    assert sorted(learned(client)) == [(0.0, "default"), (5.0, "reward")]
+
+
 @pytest.mark.parametrize(("aggregation", "expected"), [("last", 2.0), ("sum", 6.0), ("first", 1.0)])
 def test_several_rewards(
     make_service: MakeService, clock: Clock, aggregation: str, expected: float
