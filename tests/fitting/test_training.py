@@ -45,16 +45,19 @@ def descend(loss: AbstractLoss, config: dp.FitConfig, evaluate: Callable[[Any], 
     return optimize(start, loss, rows, config.training(1), 0, False, evaluate)
 
 
-@pytest.mark.parametrize("num_steps", [1, 249, 250, 251])
-def test_as_many_steps_are_taken_at_the_rates_of_the_schedule(num_steps: int) -> None:
+@pytest.mark.parametrize(
+    ("num_steps", "warm_up"), [(1, 100), (249, 100), (250, 100), (251, 100), (250, 0)]
+)
+def test_as_many_steps_are_taken_at_the_rates_of_the_schedule(num_steps: int, warm_up: int) -> None:
     """A gradient of one, and a rate that sums up to what the schedule says."""
     settings = {"num_steps": num_steps, "learning_rate": 1.0, "averaging": 0.0}
-    config = dataclasses.replace(CONFIG, **settings)
+    config = dataclasses.replace(CONFIG, **settings, warm_up_steps=warm_up)
     params, result = descend(Sum(), config, lambda p: np.asarray(p)[0])
     assert len(result.losses) == 1 + -(-num_steps // 250)
     step = np.arange(num_steps)
-    left = np.clip((step - 100) / max(num_steps - 100, 1), 0, 1)
-    rates = np.minimum(step / 100, 1) * (0.01 + 0.99 * (1 + np.cos(np.pi * left)) / 2)
+    left = np.clip((step - warm_up) / max(num_steps - warm_up, 1), 0, 1)
+    rates = np.minimum(step / warm_up, 1) if warm_up else np.ones(num_steps)
+    rates = rates * (0.01 + 0.99 * (1 + np.cos(np.pi * left)) / 2)
     assert_allclose(-params[0, 0], np.sum(rates), rtol=1e-3, atol=1e-6)
 
 

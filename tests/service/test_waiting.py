@@ -108,6 +108,19 @@ def test_a_cancelled_decision_teaches_nothing(make_service: MakeService, clock: 
     assert settle(client) == 0 and learned(client) == []
 
 
+def test_a_repeated_reward_of_a_cancelled_decision_is_ignored(
+    make_service: MakeService, clock: Clock
+) -> None:
+    client = make_service(**LINEAR, reward_wait=60, aggregation="sum")
+    identity = decide(client)["decision_id"]
+    assert reward(client, identity, 1.0, reward_id="a")["status"] == "waiting"
+    client.post(f"/v1/decisions/{identity}/cancel")
+    assert reward(client, identity, 1.0, reward_id="a")["status"] == "ignored"
+    clock.now += 61
+    for _ in range(2):
+        assert reward(client, identity, 2.0, reward_id="b")["status"] == "ignored"
+
+
 def test_what_is_learned_cannot_be_cancelled(make_service: MakeService) -> None:
     client = make_service(**LINEAR)
     identity = decide(client)["decision_id"]

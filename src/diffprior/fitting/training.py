@@ -157,7 +157,7 @@ def _transformation(optimizer: Optimizer, rates: Rates) -> Any:
 
     def rate(step: Int[Array, ""]) -> Float[Array, ""]:
         warm_up = rates["warm_up_steps"]
-        warm = jnp.minimum(step / warm_up, 1.0)
+        warm = jnp.where(warm_up > 0, jnp.minimum(step / jnp.maximum(warm_up, 1), 1.0), 1.0)
         left = jnp.clip((step - warm_up) / jnp.maximum(rates["num_steps"] - warm_up, 1), 0.0, 1.0)
         decay = 0.01 + 0.99 * 0.5 * (1.0 + jnp.cos(jnp.pi * left))
         return (rates["learning_rate"] * warm * decay).astype(jnp.float32)

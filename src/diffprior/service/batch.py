@@ -656,6 +656,8 @@ def _repeated_reward(row: Row, same: Row, request: Reward) -> Reply:
             f"`reward`: decision {row['id']!r} has the reward {same['value']:g} under this "
             "reward_id; pass another reward_id for a further reward",
         )
+    if row["status"] == "cancelled":
+        return reward_reply(row["id"], "ignored")
     expired = row["expires"] is not None and same["received"] > row["expires"]
     status = "late" if expired else "ignored" if same["late"] else ""
     return reward_reply(row["id"], status or ("learned" if row["settled"] else "waiting"))
